@@ -1,0 +1,41 @@
+"""The tree of exceptions.
+
+"No schedule fits" is a result with a proof, never an exception; exceptions are for misuse.
+
+    PpoptError
+    +-- InputError            what the user gave cannot be used (exit code 2)
+    |   +-- DeadlockError     an order in which operations wait for each other in a circle
+    +-- VerificationError     a schedule made here breaks a rule: a bug of ours (exit code 1)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ppopt.op import Op
+
+
+class PpoptError(Exception):
+    """Base of every exception raised on purpose."""
+
+
+class InputError(PpoptError):
+    """Input that cannot be used; the message is one line: what, where, and how to mend it."""
+
+
+class DeadlockError(InputError):
+    """An order whose operations wait for each other in a circle.
+
+    `cycle` names the operations; each must end before the next may start, and the last
+    before the first.
+    """
+
+    def __init__(self, cycle: tuple[Op, ...]) -> None:
+        self.cycle = cycle
+        shown = " -> ".join(str(op) for op in (*cycle, cycle[0]))
+        super().__init__(f"the order deadlocks: {shown}; reorder one of these operations")
+
+
+class VerificationError(PpoptError):
+    """A schedule made by ppopt failed its own verifier: please report it."""

@@ -1,0 +1,64 @@
+"""Exact numbers: decimals in, fractions inside, integer ticks for every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import isfinite, lcm
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+
+Number = int | float | str | Decimal | Fraction
+"""A number of the user's: a decimal in any form, or an exact fraction."""
+
+FINEST = 10**6
+"""Measured input finer than 1/FINEST of its unit is rounded to it, once, on input."""
+LARGEST = 10**12
+"""Largest value accepted for a time or an amount of memory, in the user's unit."""
+
+
+class Exact(NamedTuple):
+    """A number read exactly; `rounded` tells that it was finer than 1/FINEST."""
+
+    value: Fraction
+    rounded: bool
+
+
+def read(number: object, what: str) -> Exact:
+    """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
+    fraction = _fraction(number, what)
+    if abs(fraction) > LARGEST:
+        raise InputError(f"{what}: {number} is too large; use a larger unit (at most 10^12)")
+    if isinstance(number, Fraction) or FINEST % fraction.denominator == 0:
+        return Exact(fraction, rounded=False)
+    return Exact(Fraction(round(fraction * FINEST), FINEST), rounded=True)
+
+
+def _fraction(number: object, what: str) -> Fraction:
+    if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal | Fraction):
+        raise InputError(f"{what}: {number!r} is not a number")
+    if isinstance(number, int | Fraction):
+        return Fraction(number)
+    if isinstance(number, float) and not isfinite(number):
+        raise InputError(f"{what}: {number} is not a finite number")
+    try:
+        decimal = Decimal(str(number).strip())
+    except InvalidOperation:
+        raise InputError(f"{what}: {number!r} is not a number") from None
+    if not decimal.is_finite():
+        raise InputError(f"{what}: {number} is not a finite number")
+    if decimal and abs(decimal.adjusted()) > 400:
+        raise InputError(f"{what}: {number} is out of range; use another unit")
+    return Fraction(decimal)
+
+
+def common_denominator(values: Iterable[Fraction]) -> int:
+    """Least number of ticks per unit that makes every value a whole number of ticks."""
+    return lcm(*(value.denominator for value in values))
+
+
+def plain(value: Fraction) -> int | float:
+    """Turn a value into a number for JSON and display: an int where it is whole, else a float."""
+    return value.numerator if value.denominator == 1 else value.numerator / value.denominator

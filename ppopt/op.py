@@ -1,0 +1,45 @@
+"""Operations: what a device does, and how an operation is written."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+
+
+class OpKind(IntEnum):
+    """Kind of an operation; the integer is its code in arrays, the name its code in files."""
+
+    F = 0
+    """Forward."""
+    B = 1
+    """Backward with respect to the input (activation gradient)."""
+    W = 2
+    """Backward with respect to the weights."""
+    BW = 3
+    """Full backward: B and W in one operation."""
+
+
+NUM_KINDS = len(OpKind)
+_PATTERN = re.compile(r"(?P<stage>0|[1-9]\d*)(?P<kind>BW|F|B|W)(?P<microbatch>0|[1-9]\d*)", re.ASCII)
+
+
+class Op(NamedTuple):
+    """One operation: `str(op)` is `<stage><kind><microbatch>`, such as `0F3` or `12BW0`."""
+
+    kind: OpKind
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind.name}{self.microbatch}"
+
+
+def parse(text: str) -> Op:
+    """Read an operation written by `str(op)`; raises InputError on anything else."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise InputError(f"not an operation: {text!r}; write <stage><kind><microbatch>, like 0F3")
+    return Op(OpKind[match["kind"]], int(match["stage"]), int(match["microbatch"]))
