@@ -1,0 +1,42 @@
+"""Evaluate a hand strategy: order, timing, verifier."""
+
+from __future__ import annotations
+
+from ppopt import timing
+from ppopt.errors import VerificationError
+from ppopt.metrics import Objective
+from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
+from ppopt.strategies import Options, resolve
+from ppopt.verify import explain, verify
+
+
+def evaluate(
+    pipeline: Pipeline,
+    strategy: str,
+    objective: Objective | str = Objective.MAKESPAN,
+    options: Options | None = None,
+) -> Schedule:
+    """Schedule of a strategy on a pipeline, timed and verified.
+
+    The strategy sets the chunks and placement it needs. Starts are the earliest from 0, or those
+    of least device span, as the objective says. A memory limit is not enforced. Raises InputError
+    where the strategy is unknown or does not apply.
+    """
+    options = options or Options()
+    rule = resolve(strategy)
+    placed = rule.apply(pipeline, options)
+    orders = rule.build(placed, options)
+    made = timing.schedule(placed, orders, Objective(objective), {"strategy": strategy})
+    return checked(made, enforce_limit=False)
+
+
+def checked(schedule: Schedule, *, enforce_limit: bool = True) -> Schedule:
+    """Return the schedule if the verifier accepts it; raises VerificationError otherwise."""
+    found = verify(schedule, enforce_limit=enforce_limit)
+    if found:
+        raise VerificationError(
+            "a schedule made here breaks its own rules: please report it\n"
+            + explain(schedule, found)
+        )
+    return schedule

@@ -1,0 +1,1 @@
+"""Search: bounds, construction, CP-SAT, and the result they lead to."""

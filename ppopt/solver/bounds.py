@@ -1,0 +1,101 @@
+"""Lower bounds and limits that need no search, each with its certificate in words."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt import exact
+from ppopt.metrics import Objective
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+
+
+class Bound(NamedTuple):
+    """A proved lower bound, in ticks, and the argument for it."""
+
+    value: int
+    proof: str
+
+
+def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
+    """Least memory limit of a device under which any schedule exists, in ticks.
+
+    When F of the k-th hosted stage starts for a microbatch, the activations of the hosted stages
+    up to k are all held, since their backwards come after; B of stage k adds max(0, memory_b[k])
+    while the activations up to k are still held. One microbatch at a time, W at once, needs no
+    more. A B that raises memory for no time at all (B = W = 0) does not count: at one instant
+    what W gives back comes first.
+    """
+    ticks = pipeline.ticks
+    need = 0
+    for hosted in pipeline.hosted:
+        held = 0
+        for stage in hosted[device]:
+            held += ticks.activation[stage]
+            lasting = ticks.durations[OpKind.B][stage] + ticks.durations[OpKind.W][stage] > 0
+            raised = 0 if fused or not lasting else max(0, ticks.memory_b[stage])
+            need = max(need, held + raised)
+    return ticks.static[device] + need
+
+
+def infeasibility(pipeline: Pipeline, *, fused: bool) -> str | None:
+    """Why no schedule keeps the memory limits, naming the least that would do; None if one can."""
+    limits, ticks = pipeline.ticks.limits, pipeline.ticks
+    if limits is None:
+        return None
+    least = [
+        least_limit(pipeline, device, fused=fused) for device in range(pipeline.num_devices)
+    ]
+    short = [device for device, need in enumerate(least) if need > limits[device]]
+    if not short:
+        return None
+    device = max(short, key=lambda device: least[device] - limits[device])
+    shown = [str(exact.plain(ticks.memory(amount))) for amount in (least[device], limits[device])]
+    everywhere = exact.plain(ticks.memory(max(least)))
+    return (
+        f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
+        f"{shown[1]}; the least limit that works on every device is {everywhere}"
+    )
+
+
+def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bound:
+    """Head + work: a device must wait for its first input, then do all its work.
+
+    Makespan >= shortest way of a microbatch to the device + its work; device span >= its work.
+    """
+    ticks = pipeline.ticks
+    best = Bound(0, "nothing takes less than no time")
+    kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
+    share = pipeline.batches // pipeline.routes
+    for device in range(pipeline.num_devices):
+        work = share * sum(
+            ticks.durations[kind][stage]
+            for hosted in pipeline.hosted
+            for stage in hosted[device]
+            for kind in kinds
+        )
+        heads = [
+            _head(pipeline, hosts, hosted[device][0])
+            for hosts, hosted in zip(pipeline.hosts, pipeline.hosted, strict=True)
+            if hosted[device]
+        ]
+        head = min(heads) if objective is Objective.MAKESPAN else 0
+        if head + work > best.value:
+            proof = f"device {device} alone has {_time(pipeline, work)} of work"
+            if head:
+                proof += f" after waiting {_time(pipeline, head)} for its first input"
+            best = Bound(head + work, proof)
+    return best
+
+
+def _head(pipeline: Pipeline, hosts: tuple[int, ...], stage: int) -> int:
+    ticks = pipeline.ticks
+    return sum(
+        ticks.durations[OpKind.F][before] + ticks.p2p[hosts[before]][hosts[before + 1]]
+        for before in range(stage)
+    )
+
+
+def _time(pipeline: Pipeline, ticks: int) -> int | float:
+    return exact.plain(Fraction(ticks, pipeline.ticks.per_unit))

@@ -1,0 +1,63 @@
+"""What a search returns: the schedule, its value, the bound, and why it is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from ppopt.metrics import Objective
+from ppopt.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ppopt.schedule import Schedule
+
+
+class Status(StrEnum):
+    """How a search ended."""
+
+    OPTIMAL = "optimal"
+    """The value equals the lower bound."""
+    FEASIBLE = "feasible"
+    """A schedule, with a gap to the bound."""
+    INFEASIBLE = "infeasible"
+    """Proved: no schedule keeps the memory limit."""
+    UNKNOWN = "unknown"
+    """Time ran out before anything was found."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """All that is needed to repeat a search."""
+
+    seed: int
+    workers: int
+    time_limit: float
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of `ppopt.solve`."""
+
+    pipeline: Pipeline
+    objective: Objective
+    fused: bool
+    status: Status
+    schedule: Schedule | None
+    value: Fraction | None
+    """Objective of the schedule in the user's unit; None without a schedule."""
+    lower_bound: Fraction | None
+    """No schedule of this search space is below it, in the user's unit; None where infeasible."""
+    proof: str
+    """The argument behind `lower_bound`, or behind infeasibility, in words."""
+    provenance: Provenance
+    solve_seconds: float
+
+    @property
+    def gap(self) -> Fraction | None:
+        """(value - lower_bound) / value; None without a schedule."""
+        if self.value is None or self.lower_bound is None:
+            return None
+        return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)

@@ -1,0 +1,145 @@
+"""What a strategy is, the registry, and the tools to write an order with."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt import placement
+from ppopt.errors import InputError
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Ints
+
+
+class Options(NamedTuple):
+    """What some strategies take besides the pipeline; None means the strategy's own default."""
+
+    group_size: int | None = None
+    """Microbatches per group of interleaved schedules; default: the number of devices."""
+
+
+Build = Callable[[Pipeline, Options], Orders]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A published rule that gives an order of operations per device."""
+
+    name: str
+    summary: str
+    source: str
+    """The paper and section, or the code, that defines it."""
+    build: Build
+    """Orders for a pipeline whose chunks and placement are the strategy's own."""
+    placement: str = "linear"
+    chunks: int | None = 1
+    """Stages per device; None: any number, 2 unless told."""
+    fused: bool = False
+    """Whether it runs the full backward BW; else B and W apart."""
+    takes: tuple[str, ...] = ()
+    """The fields of Options it uses."""
+
+    def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
+        """Check the wishes of the user against this strategy's needs and set what it needs.
+
+        Raises InputError, naming both sides, where chunks, placement or options contradict it.
+        """
+        for field, value in options._asdict().items():
+            if value is not None and field not in self.takes:
+                raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
+        if not pipeline.named_placement:
+            return self._apply_explicit(pipeline)
+        chunks = self.chunks or pipeline.chunks or placement.DEFAULT_CHUNKS[self.placement]
+        if pipeline.chunks not in (None, chunks):
+            raise InputError(
+                f"chunks: {pipeline.chunks} contradicts strategy {self.name}, "
+                f"which has {chunks} per device; leave --chunks out"
+            )
+        if pipeline.placement not in (None, self.placement):
+            raise InputError(
+                f"placement: {pipeline.placement} contradicts strategy {self.name}, "
+                f"which is placed {self.placement}; leave --placement out"
+            )
+        return replace(pipeline, chunks=chunks, placement=self.placement)
+
+    def _apply_explicit(self, pipeline: Pipeline) -> Pipeline:
+        devices = pipeline.num_devices
+        chunks, rest = divmod(pipeline.stages, devices)
+        expected = placement.named(self.placement, devices, chunks)
+        permuted = self.chunks == 1 and sorted(pipeline.placement) == list(range(devices))
+        if rest or chunks != (self.chunks or chunks) or not (permuted or pipeline.placement == expected):
+            raise InputError(
+                f"placement: the list contradicts strategy {self.name}, which is placed "
+                f"{self.placement} with {self.chunks or 'two or more'} stage(s) per device"
+            )
+        return pipeline
+
+    def unplaced(self, pipeline: Pipeline) -> Pipeline:
+        """The same model on the same devices, in this strategy's own chunks and placement."""
+        if not pipeline.named_placement:
+            return pipeline
+        keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
+        return replace(pipeline, chunks=keep, placement=None)
+
+
+_REGISTRY: dict[str, Strategy] = {}
+
+
+def register(strategy: Strategy) -> Strategy:
+    """Make a strategy known by its name."""
+    assert strategy.name not in _REGISTRY, f"two strategies are called {strategy.name}"
+    _REGISTRY[strategy.name] = strategy
+    return strategy
+
+
+@cache
+def registry() -> dict[str, Strategy]:
+    """Every strategy by name, sorted: the modules of this package register theirs on import."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
+    return dict(sorted(_REGISTRY.items()))
+
+
+def names() -> tuple[str, ...]:
+    """Names of all strategies, sorted."""
+    return tuple(registry())
+
+
+def resolve(name: str) -> Strategy:
+    """Strategy of this name; raises InputError, naming the nearest, where there is none."""
+    known = registry()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    raise InputError(f"strategy: {name!r} is unknown; {hint}")
+
+
+def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:
+    """Operations of one kind and stage in microbatch order."""
+    return np.asarray(pipeline.code(kind, stage, np.arange(pipeline.batches)))
+
+
+def in_steps(*streams: tuple[Ints, int]) -> Ints:
+    """Merge streams step by step: stream (ops, first) gives op k at step first + k; within a step
+    the streams follow each other as listed."""
+    step = np.concatenate([first + np.arange(len(ops)) for ops, first in streams])
+    return np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
+
+
+def by_stage(pipeline: Pipeline, order: Callable[[int], Ints]) -> Orders:
+    """Orders of a pipeline with one stage per device, from the order of each stage."""
+    orders: list[Ints] = [np.empty(0, dtype=np.int64)] * pipeline.num_devices
+    for stage, device in enumerate(pipeline.hosts[0]):
+        orders[device] = order(stage)
+    return orders

@@ -1,0 +1,35 @@
+"""GPipe: every forward, then every backward."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.strategies.base import Options, Strategy, by_stage, register, stream
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """Every device: F of all microbatches, then BW of all, both in microbatch order.
+
+    Makespan (m + p - 1)(F + BW) on equal stages without link delay (arXiv 1811.06965, section 2.3:
+    bubble (p - 1) / (m + p - 1)); memory min(m, m) = m activations.
+    """
+    return by_stage(
+        pipeline,
+        lambda stage: np.concatenate(
+            [stream(pipeline, OpKind.F, stage), stream(pipeline, OpKind.BW, stage)]
+        ),
+    )
+
+
+register(
+    Strategy(
+        name="gpipe",
+        summary="all forwards, then all backwards",
+        source="GPipe, arXiv 1811.06965, figure 2",
+        build=build,
+        fused=True,
+    )
+)

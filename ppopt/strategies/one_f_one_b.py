@@ -1,0 +1,39 @@
+"""1F1B: after a warm-up, one forward and one backward in turn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Ints
+from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """Stage i: min(m, p - 1 - i) F; then F, BW in turn; then the BW left.
+
+    Makespan (m + p - 1)(F + BW) on equal stages without link delay; memory min(m, p - i)
+    activations (Megatron-LM, arXiv 2104.04473, section 2.2.1).
+    """
+
+    def order(stage: int) -> Ints:
+        warm_up = min(pipeline.batches, pipeline.num_stages - 1 - stage)
+        forward = stream(pipeline, OpKind.F, stage)
+        backward = stream(pipeline, OpKind.BW, stage)
+        steady = in_steps((forward[warm_up:], 0), (backward, 0))
+        return np.concatenate([forward[:warm_up], steady])
+
+    return by_stage(pipeline, order)
+
+
+register(
+    Strategy(
+        name="1f1b",
+        summary="one forward, one backward in turn; p - i activations on device i",
+        source="PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, section 2.2.1",
+        build=build,
+        fused=True,
+    )
+)

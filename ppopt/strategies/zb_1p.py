@@ -1,0 +1,42 @@
+"""ZB-1P as a fixed rule: split backward, weight passes from the p-th forward on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Ints
+from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """Stage i: min(m, p - 1 - i) F; steady F, B and, once p - 1 forwards are ahead of the weight
+    passes, one W; cool-down B, W in turn; then the W left.
+
+    "Forwards ahead" does not count the forward of the step itself, so the first W comes at steady
+    step p - 1 - warm-up and one follows in every step after. At most p activations on a device.
+    """
+
+    def order(stage: int) -> Ints:
+        batches, last = pipeline.batches, pipeline.num_stages - 1
+        warm_up = min(batches, last - stage)
+        forward, backward, weight = (
+            stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
+        )
+        first_weight = min(last - warm_up, batches - warm_up)
+        steady = in_steps((forward[warm_up:], 0), (backward, 0), (weight, first_weight))
+        return np.concatenate([forward[:warm_up], steady])
+
+    return by_stage(pipeline, order)
+
+
+register(
+    Strategy(
+        name="zb-1p",
+        summary="split backward, W as soon as p activations would be exceeded",
+        source="fixed-rule form of ZB-1p, Zero Bubble, arXiv 2401.10241, section 4.2",
+        build=build,
+    )
+)

@@ -1,0 +1,44 @@
+"""ZB-H1 and ZB-H2: handcrafted zero-bubble schedules."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Ints
+from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
+
+
+def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
+    """Stage i: h(p - 1 - i) F; then per step k the next F, B(k), and W(k - h i) once k >= h i;
+    then the W left (h = `depth`).
+
+    Idle time of a device on equal stages, 2c <= W <= min(F, B) (arXiv 2401.10241, table 2, at
+    c = 0): H1 (p - 1)(F + B - W) + 4(p - 1)c for m >= p + 1; H2, on device span,
+    (p - 1)(F + B - 2W) + 2(p - 1)c for m >= 2p - 1.
+    """
+
+    def order(stage: int) -> Ints:
+        warm_up = min(pipeline.batches, depth * (pipeline.num_stages - 1 - stage))
+        forward, backward, weight = (
+            stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
+        )
+        steady = in_steps((forward[warm_up:], 0), (backward, 0), (weight, depth * stage))
+        return np.concatenate([forward[:warm_up], steady])
+
+    return by_stage(pipeline, order)
+
+
+for _depth, _memory in ((1, "the memory of 1F1B"), (2, "2p - 1 activations")):
+    register(
+        Strategy(
+            name=f"zb-h{_depth}",
+            summary=f"handcrafted zero bubble H{_depth}, within {_memory}",
+            source=f"Zero Bubble, arXiv 2401.10241, section 2.{_depth}, figure {_depth + 1}",
+            build=partial(build, _depth),
+        )
+    )
