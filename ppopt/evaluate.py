@@ -27,7 +27,9 @@ def evaluate(
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)
     orders = rule.build(placed, options)
-    made = timing.schedule(placed, orders, Objective(objective), {"strategy": strategy})
+    objective = Objective(objective)
+    origin = {"strategy": strategy, "objective": objective.value, "status": "feasible"}
+    made = timing.schedule(placed, orders, objective, origin)
     return checked(made, enforce_limit=False)
 
 

@@ -56,7 +56,7 @@ def build(
     add_precedence(model, precedence.data_flow(pipeline, split=not fused), duration)
     add_precedence(model, microbatch_order(pipeline, fused=fused), duration)
     _add_devices(model, duration)
-    _add_memory(model, duration)
+    _add_memory(model, duration, latest)
     _add_objective(model, objective, duration)
     return model
 
@@ -96,7 +96,7 @@ def _add_devices(model: Model, duration: Ints) -> None:
         cp.add_no_overlap(group)
 
 
-def _add_memory(model: Model, duration: Ints) -> None:
+def _add_memory(model: Model, duration: Ints, latest: int) -> None:
     """Memory as cumulative intervals: what F holds until B, what it holds until W, what B adds."""
     pipeline, cp, ticks = model.pipeline, model.cp, model.pipeline.ticks
     if ticks.limits is None:
@@ -109,15 +109,11 @@ def _add_memory(model: Model, duration: Ints) -> None:
                 begin = model.start[pipeline.code(first, stage, microbatch)]
                 code = pipeline.code(last, stage, microbatch)
                 end = model.start[code] + int(duration[code])
-                size = cp.new_int_var(0, _latest(cp, begin), "")
+                size = cp.new_int_var(0, latest, "")
                 group.append((cp.new_interval_var(begin, size, end, ""), amount))
     for device, group in enumerate(held):
         room = ticks.limits[device] - ticks.static[device]
         cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
-
-
-def _latest(cp: cp_model.CpModel, variable: cp_model.IntVar) -> int:
-    return cp.proto.variables[variable.index].domain[-1] * 2 + 1
 
 
 def _holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKind, OpKind, int]]:

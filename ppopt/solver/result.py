@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ppopt import exact
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 
@@ -61,3 +62,25 @@ class Result:
         if self.value is None or self.lower_bound is None:
             return None
         return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+
+    def origin(self) -> dict[str, Any]:
+        """How the schedule was found, for files: everything but the time it took."""
+        provenance = self.provenance
+        return {
+            "strategy": "optimal",
+            "objective": self.objective.value,
+            "fused": self.fused,
+            "status": self.status.value,
+            "value": _plain(self.value),
+            "lower_bound": _plain(self.lower_bound),
+            "gap": _plain(self.gap),
+            "proof": self.proof,
+            "seed": provenance.seed,
+            "workers": provenance.workers,
+            "time_limit": provenance.time_limit,
+            "versions": provenance.versions,
+        }
+
+
+def _plain(value: Fraction | None) -> int | float | None:
+    return None if value is None else exact.plain(value)

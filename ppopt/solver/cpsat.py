@@ -1,0 +1,106 @@
+"""Run CP-SAT on a model: progress out, interruption in, an outcome that can be trusted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from ppopt.precedence import Orders
+from ppopt.solver.model import Model
+from ppopt.timing import durations
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What CP-SAT found and proved."""
+
+    orders: Orders | None
+    """Order of operations per device of the best solution; None: none was found."""
+    bound: int
+    """Proved lower bound in ticks, within the model's horizon."""
+    complete: bool
+    """Whether the search ended by proof that nothing is better."""
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long and how wide to search."""
+
+    seconds: float
+    workers: int
+    seed: int
+
+
+class _Watch(cp_model.CpSolverSolutionCallback):
+    def __init__(self, objective: cp_model.IntVar, report: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self._objective = objective
+        self._report = report
+
+    def on_solution_callback(self) -> None:
+        self._report(self.value(self._objective), round(self.best_objective_bound))
+
+
+def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
+    """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks.
+
+    The model must be feasible (its horizon is the value of a known schedule).
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = limits.seconds
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.random_seed = limits.seed
+    solver.parameters.catch_sigint_signal = False
+    solver.best_bound_callback = lambda bound: report(None, round(bound))
+    status, interrupted = _run_interruptibly(solver, model, _Watch(model.objective, report))
+    if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
+        raise AssertionError(
+            f"the model must hold the schedule it starts from: {solver.status_name(status)} "
+            f"{model.cp.validate()}"
+        )
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Outcome(
+        orders=_orders(model, solver) if found else None,
+        bound=round(solver.best_objective_bound) if found else 0,
+        complete=status == cp_model.OPTIMAL,
+        interrupted=interrupted,
+    )
+
+
+def _run_interruptibly(
+    solver: cp_model.CpSolver, model: Model, watch: _Watch
+) -> tuple[cp_model.CpSolverStatus, bool]:
+    """Solve in a thread, so that Ctrl-C reaches this one and stops the search in good order."""
+    status: list[cp_model.CpSolverStatus] = []
+    thread = threading.Thread(
+        target=lambda: status.append(solver.solve(model.cp, watch)), daemon=True
+    )
+    thread.start()
+    interrupted = False
+    while thread.is_alive():
+        try:
+            thread.join(0.2)
+        except KeyboardInterrupt:
+            interrupted = True
+            solver.stop_search()
+    return status[0], interrupted
+
+
+def _orders(model: Model, solver: cp_model.CpSolver) -> Orders:
+    pipeline = model.pipeline
+    codes = np.array(list(model.start), dtype=np.int64)
+    start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
+    duration = durations(pipeline)[codes]
+    stage_kind, microbatch = np.divmod(codes, pipeline.batches)
+    kind, stage = np.divmod(stage_kind, pipeline.num_stages)
+    depth = np.where(kind == 0, stage, 2 * pipeline.num_stages - stage) + (kind == 2)
+    hosts = np.array(pipeline.hosts)
+    device = hosts[microbatch * pipeline.routes // pipeline.batches, stage]
+    place = np.lexsort((microbatch, depth, start + duration, start, device))
+    edges = np.searchsorted(device[place], np.arange(1, pipeline.num_devices))
+    return np.split(codes[place], edges)
