@@ -1,0 +1,60 @@
+"""The verifier: says of any schedule, whoever made it, which rules it breaks.
+
+The trust anchor: it shares no code with the timing, the strategies, the solver or the metrics,
+assumes nothing of a schedule's contents, and recomputes every figure from the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ppopt import verify_figures, verify_grid, verify_rules
+from ppopt.schedule import Schedule
+from ppopt.verify_figures import Figures
+from ppopt.verify_rows import read
+from ppopt.verify_violation import Rule, Violation, in_order
+
+__all__ = ["Figures", "Rule", "Violation", "explain", "figures", "verify"]
+
+
+def verify(
+    schedule: Schedule, claims: Mapping[str, object] | None = None, *, enforce_limit: bool = True
+) -> list[Violation]:
+    """Find every violation, in the order of rule, device, time, operations; [] if it is valid.
+
+    `claims` are figures stated with the schedule: `makespan` and `device_span` (ticks), `busy`
+    and `peak_memory` (ticks, a list with one entry per device), `bubble_rate` and
+    `bubble_overhead` (the number nearest to the exact fraction), and `objective`, which says of
+    what the bubble rate is a share (`makespan` where it is left out, or `device-span`).
+
+    The pipeline's memory limit is enforced unless `enforce_limit` is False. An operation that
+    cannot be placed on a device and in time counts for no figure; one that runs twice counts
+    twice, and the first of the two is the one that others wait for.
+
+    Raises InputError where the columns are not whole numbers of one length.
+    """
+    rows = read(schedule)
+    found = [*verify_rules.of_operations(rows)]
+    if enforce_limit:
+        found += verify_figures.over_limit(rows.sane)
+    if claims is not None:
+        found += verify_figures.wrong_claims(rows, claims)
+    return in_order(found)
+
+
+def figures(schedule: Schedule) -> Figures:
+    """Recompute the figures of a schedule, over the operations that have a device and a time.
+
+    Raises InputError where the columns are not whole numbers of one length.
+    """
+    return verify_figures.of_rows(read(schedule).sane)
+
+
+def explain(schedule: Schedule, violations: Sequence[Violation]) -> str:
+    """Draw the order of every device with an arrow at each fault, and list the violations.
+
+    A large schedule is cut to the surroundings of the first fault that has a place.
+    """
+    count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
+    lines = [verify_grid.grid(read(schedule), violations), count, *map(str, violations)]
+    return "\n".join(lines)

@@ -1,0 +1,190 @@
+"""The figures of a schedule, recomputed from its operations alone, and the rules on them."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppopt import exact
+from ppopt.verify_rows import Ints, Rows, first_of_device, sum_safe
+from ppopt.verify_violation import Rule, Violation
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of one schedule; times and memory in ticks, one entry per device in tuples."""
+
+    makespan: int
+    """End of the last operation, from time 0."""
+    device_span: int
+    """Longest time any one device takes from its first operation to its last."""
+    busy: tuple[int, ...]
+    """Time in operations."""
+    peak_memory: tuple[int, ...]
+    """Largest memory held at any instant, static memory included."""
+
+    def bubble_rate(self, objective: str = "makespan") -> Fraction:
+        """1 - busy / (devices x makespan), or x device span (objective `device-span`)."""
+        total = len(self.busy) * (self.makespan if objective == "makespan" else self.device_span)
+        return 1 - Fraction(sum(self.busy), total) if total else Fraction(0)
+
+    def bubble_overhead(self) -> Fraction:
+        """Idle over busy device time, on makespan."""
+        busy = sum(self.busy)
+        return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
+
+
+def of_rows(sane: Rows) -> Figures:
+    """Compute the figures of rows that occupy a device."""
+    devices = sane.pipeline.num_devices
+    peaks = np.array(sane.pipeline.ticks.static, dtype=object)
+    if not len(sane):
+        return Figures(0, 0, (0,) * devices, tuple(peaks))
+    first = first_of_device(sane)
+    present = sane.device[first]
+    busy = np.zeros(devices, dtype=object)
+    busy[present] = np.add.reduceat(sum_safe(sane.end - sane.start), first)
+    last = np.maximum.reduceat(sane.end, first)
+    trace = memory_trace(sane)
+    peaks[present] = np.maximum(peaks[present], np.maximum.reduceat(trace.level, first))
+    return Figures(
+        makespan=max(0, int(last.max())),
+        device_span=int((last - sane.start[first]).max()),
+        busy=tuple(int(time) for time in busy),
+        peak_memory=tuple(int(peak) for peak in peaks),
+    )
+
+
+class Trace(NamedTuple):
+    """Changes of memory, sorted by device, then time, at one instant ends before starts.
+
+    One per row, so that a device's changes lie where its rows lie.
+    """
+
+    row: Ints
+    """Row number of the operation."""
+    level: Any
+    """Ticks held on its device from the change on, static memory included."""
+
+
+def memory_trace(sane: Rows) -> Trace:
+    """Follow the memory of every device through time."""
+    ticks = sane.pipeline.ticks
+    change = _changes(sane)
+    grows = change > 0
+    moment = 2 * np.where(grows, sane.start, sane.end) + grows
+    order = np.arange(len(sane))
+    if ((moment[1:] < moment[:-1]) & (sane.device[1:] == sane.device[:-1])).any():
+        order = np.lexsort((moment, sane.device))
+    held = np.cumsum(sum_safe(change)[order])
+    first = first_of_device(sane)
+    before = held[first] - change[order][first]
+    static = np.array(ticks.static, dtype=np.int64)[sane.device[first]]
+    counts = np.diff(np.append(first, len(sane)))
+    return Trace(order, held + np.repeat(static - before, counts))
+
+
+def _changes(sane: Rows) -> Ints:
+    """Signed change of memory of every row: F takes, B changes, W gives back the rest, BW all."""
+    taken = np.array(sane.pipeline.ticks.activation, dtype=np.int64)
+    by_b = np.array(sane.pipeline.ticks.memory_b, dtype=np.int64)
+    table: Ints = np.array([taken, by_b, -taken - by_b, -taken])
+    return table[sane.kind, sane.stage]
+
+
+def over_limit(sane: Rows) -> Iterator[Violation]:
+    """Every instant at which a device comes to hold more than its limit."""
+    limits = sane.pipeline.ticks.limits
+    if limits is None:
+        return
+    for device, (held, limit) in enumerate(zip(sane.pipeline.ticks.static, limits, strict=True)):
+        if held > limit:
+            yield _over(sane, device, None, held, limit)
+    trace = memory_trace(sane)
+    before = np.concatenate((trace.level[:1], trace.level[:-1]))
+    first = first_of_device(sane)
+    before[first] = np.array(sane.pipeline.ticks.static, dtype=np.int64)[sane.device[first]]
+    limit_here = np.array(limits, dtype=np.int64)[sane.device]
+    crossing = np.flatnonzero((trace.level > limit_here) & (before <= limit_here))
+    for event in crossing.tolist():
+        row = int(trace.row[event])
+        yield _over(sane, int(sane.device[row]), row, trace.level[event], int(limit_here[event]))
+
+
+def _over(sane: Rows, device: int, row: int | None, held: int, limit: int) -> Violation:
+    amounts = f"device {device} holds {sane.amount(held)}, above its limit {sane.amount(limit)}"
+    if row is None:
+        return Violation(Rule.MEMORY, (), device, None, f"{amounts}, by static memory alone")
+    op, start = sane.op(row), int(sane.start[row])
+    message = f"{amounts}, from {sane.clock(start)} on, when {op} starts"
+    return Violation(Rule.MEMORY, (op,), device, start, message)
+
+
+def wrong_claims(rows: Rows, claims: Mapping[str, object]) -> Iterator[Violation]:
+    """Every stated figure that is unknown, of the wrong type, or not the recomputed one."""
+    figures = of_rows(rows.sane)
+    objective = claims.get("objective", "makespan")
+    if objective not in ("makespan", "device-span"):
+        yield _claim("objective", objective, "neither makespan nor device-span")
+        objective = "makespan"
+    for key, claimed in claims.items():
+        if key in ("makespan", "device_span"):
+            yield from _whole(key, claimed, getattr(figures, key), rows.clock)
+        elif key == "busy":
+            yield from _per_device(key, claimed, figures.busy, rows.clock)
+        elif key == "peak_memory":
+            yield from _per_device(key, claimed, figures.peak_memory, rows.amount)
+        elif key == "bubble_rate":
+            yield from _rate(key, claimed, figures.bubble_rate(str(objective)))
+        elif key == "bubble_overhead":
+            yield from _rate(key, claimed, figures.bubble_overhead())
+        elif key != "objective":
+            yield _claim(key, claimed, "not a figure that can be recomputed")
+
+
+def _claim(key: str, claimed: object, why: str, device: int | None = None) -> Violation:
+    where = "" if device is None else f" of device {device}"
+    message = f"{key}{where}: claimed {_short(claimed)}: {why}"
+    return Violation(Rule.CLAIM, (), device, None, message)
+
+
+def _short(claimed: object) -> str:
+    """Text of a claim of any kind, on one line."""
+    if isinstance(claimed, int) and abs(claimed) >= 2**64:
+        return "an enormous number"
+    return " ".join(reprlib.repr(claimed).split())
+
+
+def _whole(
+    key: str,
+    claimed: object,
+    figure: int,
+    show: Callable[[int], str],
+    device: int | None = None,
+) -> Iterator[Violation]:
+    if not isinstance(claimed, int) or isinstance(claimed, bool):
+        yield _claim(key, claimed, "not a whole number of ticks", device)
+    elif claimed != figure:
+        yield _claim(key, claimed, f"{figure} ticks recomputed, that is {show(figure)}", device)
+
+
+def _per_device(
+    key: str, claimed: object, figure: tuple[int, ...], show: Callable[[int], str]
+) -> Iterator[Violation]:
+    if not isinstance(claimed, list | tuple) or len(claimed) != len(figure):
+        yield _claim(key, claimed, f"not a list of {len(figure)} numbers, one per device")
+        return
+    for device, (entry, recomputed) in enumerate(zip(claimed, figure, strict=True)):
+        yield from _whole(key, entry, recomputed, show, device)
+
+
+def _rate(key: str, claimed: object, figure: Fraction) -> Iterator[Violation]:
+    if not isinstance(claimed, int | float) or isinstance(claimed, bool):
+        yield _claim(key, claimed, "not a number")
+    elif claimed != exact.plain(figure):
+        yield _claim(key, claimed, f"{exact.plain(figure)} recomputed")

@@ -1,0 +1,172 @@
+"""The verifier's reading of a schedule: rows that nobody vouches for, made safe to compute with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ppopt import exact
+from ppopt.errors import InputError
+from ppopt.op import NUM_KINDS, Op, OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+LATEST = 2**53
+"""Largest time in ticks, either sign, that is computed with: beyond it floats are not exact."""
+ABSENT = -1
+"""Row number of an operation that the schedule does not have."""
+_NEVER = 2**62
+_FIELDS = ("kind", "stage", "microbatch", "device", "start", "end")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Operations of a schedule, sorted by device, start, end; columns of one length n."""
+
+    pipeline: Pipeline
+    kind: Ints
+    stage: Ints
+    microbatch: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def take(self, keep: Bools | Ints) -> Rows:
+        """Pick rows, by a mask or by row numbers."""
+        if keep.dtype == np.bool_ and keep.all():
+            return self
+        return Rows(self.pipeline, *(getattr(self, field)[keep] for field in _FIELDS))
+
+    def op(self, row: int) -> Op:
+        """Name the operation of a row that exists in the pipeline."""
+        kind, stage, microbatch = self.kind[row], self.stage[row], self.microbatch[row]
+        return Op(OpKind(int(kind)), int(stage), int(microbatch))
+
+    @cached_property
+    def named(self) -> Bools:
+        """Whether kind, stage and microbatch exist, per row."""
+        return (
+            _within(self.kind, 0, NUM_KINDS - 1)
+            & _within(self.stage, 0, self.pipeline.num_stages - 1)
+            & _within(self.microbatch, 0, self.pipeline.batches - 1)
+        )
+
+    @cached_property
+    def placed(self) -> Bools:
+        """Whether the device exists, per row."""
+        return _within(self.device, 0, self.pipeline.num_devices - 1)
+
+    @cached_property
+    def timed(self) -> Bools:
+        """Whether start and end can be computed with, per row."""
+        return _within(self.start, -LATEST, LATEST) & _within(self.end, -LATEST, LATEST)
+
+    @cached_property
+    def sane(self) -> Rows:
+        """The rows that occupy a device: named, placed, timed, and not ending before they start."""
+        return self.take(self.named & self.placed & self.timed & (self.start <= self.end))
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Start per row, shape [n + 1]; too late to break a rule where not timed, and at ABSENT."""
+        return np.append(np.where(self.timed, self.start, _NEVER), _NEVER)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """End per row, shape [n + 1]; too early to break a rule where not timed, and at ABSENT."""
+        return np.append(np.where(self.timed, self.end, -_NEVER), -_NEVER)
+
+    @cached_property
+    def code(self) -> Ints:
+        """Number of each row's operation (Pipeline.code); for named rows only."""
+        kind: Any = self.kind
+        return np.asarray(self.pipeline.code(kind, self.stage, self.microbatch))
+
+    @cached_property
+    def index(self) -> Ints:
+        """Row of each operation, shape [kind, stage, microbatch], for named rows only.
+
+        ABSENT where there is none; the first row where there are several.
+        """
+        index = np.full(self.pipeline.num_codes, ABSENT, dtype=np.int64)
+        index[self.code[::-1]] = np.arange(len(self) - 1, -1, -1)
+        return index.reshape(NUM_KINDS, self.pipeline.num_stages, self.pipeline.batches)
+
+    def clock(self, ticks: int | np.int64) -> str:
+        """Write a time in the user's unit."""
+        return str(exact.plain(self.pipeline.ticks.time(int(ticks))))
+
+    def amount(self, ticks: int | np.int64) -> str:
+        """Write an amount of memory in the user's unit."""
+        return str(exact.plain(self.pipeline.ticks.memory(int(ticks))))
+
+
+def read(schedule: Schedule) -> Rows:
+    """Read a schedule's columns, in whatever order they come.
+
+    Raises InputError where they are not six columns of whole numbers of one length.
+    """
+    rows = Rows(schedule.pipeline, *(_column(schedule, field) for field in _FIELDS))
+    lengths = {len(getattr(rows, field)) for field in _FIELDS}
+    if len(lengths) > 1:
+        raise InputError("schedule: columns differ in length; give one entry per operation")
+    if _sorted(rows):
+        return rows
+    keys = (rows.microbatch, rows.stage, rows.kind, rows.end, rows.start, rows.device)
+    return rows.take(np.lexsort(keys))
+
+
+def _column(schedule: Schedule, field: str) -> Ints:
+    column: npt.NDArray[Any] = np.asarray(getattr(schedule, field))
+    if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
+        raise InputError(f"schedule: column {field} is not a list of whole numbers (int64)")
+    return column.astype(np.int64, copy=False)
+
+
+def _sorted(rows: Rows) -> bool:
+    device, start, end = rows.device, rows.start, rows.end
+    later_end = end[1:] > end[:-1]
+    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & later_end)
+    return bool(((device[1:] > device[:-1]) | ((device[1:] == device[:-1]) & later)).all())
+
+
+def _within(column: Ints, low: int, high: int) -> Bools:
+    return np.asarray((column >= low) & (column <= high))
+
+
+def first_of_device(rows: Rows) -> Ints:
+    """Row numbers where a new device begins."""
+    return np.flatnonzero(np.diff(rows.device, prepend=np.int64(ABSENT)))
+
+
+def sum_safe(values: Ints) -> npt.NDArray[Any]:
+    """Turn integers whose sums could pass int64 into Python's own."""
+    if len(values) * int(np.abs(values).max(initial=0)) < _NEVER:
+        return values
+    return values.astype(object)
+
+
+class Places:
+    """Where a pipeline's operations belong, as arrays."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        per_route = pipeline.batches // pipeline.routes
+        hosts = np.array(pipeline.hosts, dtype=np.int64)
+        p2p = np.array(pipeline.ticks.p2p, dtype=np.int64)
+        here, following = hosts[:, :-1], hosts[:, 1:]
+        self.host: Ints = np.repeat(hosts.T, per_route, axis=1)
+        """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
+        self.forward: Ints = np.repeat(p2p[here, following].T, per_route, axis=1)
+        """Ticks from stage s to s + 1, shape [stages - 1, microbatch]."""
+        self.backward: Ints = np.repeat(p2p[following, here].T, per_route, axis=1)
+        """Ticks from stage s + 1 to s, shape [stages - 1, microbatch]."""

@@ -1,0 +1,189 @@
+"""The rules of a schedule, one function each: yields every violation, formats only those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from ppopt.op import Op, OpKind
+from ppopt.verify_rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
+from ppopt.verify_violation import Rule, Violation
+
+
+def of_operations(rows: Rows) -> Iterator[Violation]:
+    """Check every rule but those on memory and claims; the violations come in no fixed order."""
+    named = rows.take(rows.named)
+    places = Places(rows.pipeline)
+    yield from _unknown(rows)
+    yield from _duplicates(named)
+    yield from _incomplete(named, places)
+    yield from _misplaced(named, places)
+    yield from _durations(named)
+    yield from _out_of_time(named)
+    yield from _order(named, places)
+    yield from _overlaps(rows.sane)
+
+
+def _at(rows: Rows, rule: Rule, row: int, message: str, *others: Op) -> Violation:
+    """Report a named row."""
+    ops = (rows.op(row), *others)
+    return Violation(rule, ops, int(rows.device[row]), int(rows.start[row]), message)
+
+
+def _unknown(rows: Rows) -> Iterator[Violation]:
+    for row in _where(~(rows.named & rows.placed)):
+        shown = str(rows.op(row)) if rows.named[row] else "an operation"
+        device, start = int(rows.device[row]), int(rows.start[row])
+        yield Violation(
+            Rule.UNKNOWN,
+            (rows.op(row),) if rows.named[row] else (),
+            device,
+            start,
+            f"{shown} at {rows.clock(start)} on device {device}: {_strange(rows, row)}",
+        )
+
+
+def _strange(rows: Rows, row: int) -> str:
+    pipeline = rows.pipeline
+    sizes = {
+        "kind": len(OpKind),
+        "stage": pipeline.num_stages,
+        "microbatch": pipeline.batches,
+        "device": pipeline.num_devices,
+    }
+    given = {field: int(getattr(rows, field)[row]) for field in sizes}
+    return ", ".join(
+        f"{field} {given[field]} is not one of 0..{size - 1}"
+        for field, size in sizes.items()
+        if not 0 <= given[field] < size
+    )
+
+
+def _duplicates(named: Rows) -> Iterator[Violation]:
+    index = named.index
+    if np.count_nonzero(index != ABSENT) < len(named):
+        first = index.reshape(-1)[named.code]
+        for row in _where(first != np.arange(len(named))):
+            places = f"{_place(named, first[row])} and again {_place(named, row)}"
+            yield _at(named, Rule.DUPLICATE, row, f"{named.op(row)} runs {places}")
+    for part in (OpKind.B, OpKind.W):
+        both = (index[OpKind.BW] != ABSENT) & (index[part] != ABSENT)
+        pairs = np.stack((index[part][both], index[OpKind.BW][both]), axis=1)
+        for row, full in pairs.tolist():
+            op, whole = named.op(row), named.op(full)
+            beside = f"{op} runs {_place(named, row)} beside {whole} {_place(named, full)}"
+            yield _at(named, Rule.DUPLICATE, row, f"{beside}; BW is B and W in one", whole)
+
+
+def _place(rows: Rows, row: int) -> str:
+    return f"at {rows.clock(rows.start[row])} on device {rows.device[row]}"
+
+
+def _incomplete(named: Rows, places: Places) -> Iterator[Violation]:
+    forward, b, w, full = named.index != ABSENT
+    if (forward & (full | (b & w))).all():
+        return
+    gaps: tuple[tuple[Bools, tuple[OpKind, ...], str], ...] = (
+        (~forward, (OpKind.F,), "{0} is missing"),
+        (~(full | b | w), (OpKind.B, OpKind.W), "{0} and {1} are missing, or BW in their place"),
+        (b & ~w & ~full, (OpKind.W,), "{0} is missing: B has run, and is half of the backward"),
+        (w & ~b & ~full, (OpKind.B,), "{0} is missing: W has run, and is half of the backward"),
+    )
+    for mask, kinds, text in gaps:
+        for stage, microbatch in np.argwhere(mask).tolist():
+            ops = tuple(Op(kind, stage, microbatch) for kind in kinds)
+            device = int(places.host[stage, microbatch])
+            message = f"{text.format(*ops)} (device {device})"
+            yield Violation(Rule.MISSING, ops, device, None, message)
+
+
+def _misplaced(named: Rows, places: Places) -> Iterator[Violation]:
+    host = places.host[named.stage, named.microbatch]
+    for row in _where(named.placed & (named.device != host)):
+        message = f"{named.op(row)} runs {_place(named, row)}; its stage sits on device {host[row]}"
+        yield _at(named, Rule.DEVICE, row, message)
+
+
+def _durations(named: Rows) -> Iterator[Violation]:
+    table = np.array(named.pipeline.ticks.durations, dtype=np.int64)
+    expected = table[named.kind, named.stage]
+    # int64 wraps: the difference alone could be right by accident where the end precedes the start
+    right = (named.end - named.start == expected) & (named.end >= named.start)
+    for row in _where(~right):
+        start, end = int(named.start[row]), int(named.end[row])
+        message = (
+            f"{named.op(row)} on device {named.device[row]} takes {named.clock(end - start)}, "
+            f"from {named.clock(start)} to {named.clock(end)}, not {named.clock(expected[row])}"
+        )
+        yield _at(named, Rule.DURATION, row, message)
+
+
+def _out_of_time(named: Rows) -> Iterator[Violation]:
+    for row in _where((named.start < 0) | ~named.timed):
+        where = f"{named.op(row)} starts {_place(named, row)}"
+        why = "before 0" if named.start[row] < 0 else f"and ends beyond {LATEST} ticks, not exact"
+        yield _at(named, Rule.START, row, f"{where}, {why}")
+
+
+def _order(named: Rows, places: Places) -> Iterator[Violation]:
+    """Rules 1 to 3; of a backward given twice over, B counts for those that wait for it."""
+    forward, b, w, full = named.index
+    backward = np.where(b != ABSENT, b, full)
+    yield from _after(named, Rule.FORWARD, forward[1:], forward[:-1], places.forward)
+    for either in (b, full):
+        yield from _after(named, Rule.BACKWARD, either[:-1], backward[1:], places.backward)
+        yield from _after(named, Rule.BACKWARD, either, forward, 0)
+    yield from _after(named, Rule.WEIGHT, w, b, 0)
+
+
+def _after(
+    rows: Rows, rule: Rule, later: Ints, earlier: Ints, lag: Ints | int
+) -> Iterator[Violation]:
+    """Check that the rows `later` start `lag` or more after the end of the rows `earlier`.
+
+    Row numbers and lags have one shape; where a row is ABSENT there is nothing to break.
+    """
+    early = rows.starts[later] < rows.ends[earlier] + lag
+    if not early.any():
+        return
+    lags = np.broadcast_to(lag, early.shape)[early].tolist()
+    pairs = zip(later[early].tolist(), earlier[early].tolist(), lags, strict=True)
+    for row, before, ticks in pairs:
+        cause = rows.op(before)
+        delay = f" and p2p takes {rows.clock(ticks)}" if ticks else ""
+        message = (
+            f"{rows.op(row)} starts {_place(rows, row)}, but {cause} ends at "
+            f"{rows.clock(rows.end[before])} on device {rows.device[before]}{delay}"
+        )
+        yield _at(rows, rule, row, message, cause)
+
+
+def _overlaps(sane: Rows) -> Iterator[Violation]:
+    """Every operation that starts while another one runs, with the longest-running of those."""
+    same_device = sane.device[1:] == sane.device[:-1]
+    if not (same_device & (sane.start[1:] < sane.end[:-1])).any():
+        return
+    bounds = np.append(first_of_device(sane), len(sane)).tolist()
+    for low, high in pairwise(bounds):
+        end = np.maximum.accumulate(sane.end[low:high])
+        longest = np.maximum.accumulate(
+            np.where(sane.end[low:high] == end, np.arange(low, high), ABSENT)
+        )
+        for row in _where(sane.start[low + 1 : high] < end[:-1]):
+            yield _overlap(sane, row + low + 1, int(longest[row]))
+
+
+def _overlap(sane: Rows, row: int, running: int) -> Violation:
+    other = sane.op(running)
+    message = (
+        f"{sane.op(row)} starts {_place(sane, row)} while {other} runs from "
+        f"{sane.clock(sane.start[running])} to {sane.clock(sane.end[running])}"
+    )
+    return _at(sane, Rule.OVERLAP, row, message, other)
+
+
+def _where(mask: Bools) -> list[int]:
+    rows: list[int] = np.flatnonzero(mask).tolist()
+    return rows

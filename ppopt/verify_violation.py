@@ -1,0 +1,76 @@
+"""What the verifier finds: the rules, and a breach of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ppopt.op import Op
+
+
+class Rule(StrEnum):
+    """The rules of a schedule, in the order in which their violations are listed.
+
+    With F, B, W, BW of stage s and microbatch j written F(s,j) and so on.
+    """
+
+    UNKNOWN = "unknown-operation"
+    """Kind, stage, microbatch and device exist in the pipeline."""
+    DUPLICATE = "duplicate"
+    """An operation runs once; BW excludes B and W."""
+    MISSING = "missing"
+    """Every stage runs every microbatch: F, and either BW or both B and W."""
+    DEVICE = "wrong-device"
+    """An operation runs on the device where its microbatch's route places its stage."""
+    DURATION = "duration"
+    """end - start is the time of the kind and the stage."""
+    START = "start"
+    """Nothing starts before 0 (or lies beyond the ticks that stay exact)."""
+    FORWARD = "forward-order"
+    """F(s,j) starts at or after end F(s-1,j) + p2p between their devices."""
+    BACKWARD = "backward-order"
+    """B(s,j) or BW(s,j) starts at or after end B/BW(s+1,j) + p2p, and after end F(s,j)."""
+    WEIGHT = "weight-order"
+    """W(s,j) starts at or after end B(s,j)."""
+    OVERLAP = "overlap"
+    """A device runs one operation at a time."""
+    MEMORY = "memory-limit"
+    """A device never holds more than its limit."""
+    CLAIM = "claim"
+    """A figure stated with the schedule is the one recomputed from it."""
+
+
+_RANK = {rule: rank for rank, rule in enumerate(Rule)}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One breach of one rule; `str(violation)` is one line, in the user's units."""
+
+    rule: Rule
+    ops: tuple[Op, ...]
+    """The operations concerned, the faulty one first; none where no operation can be named."""
+    device: int | None
+    """Device of the fault; None where the fault has no place."""
+    time: int | None
+    """Time of the fault in ticks; None where the fault has no time."""
+    message: str
+    """What is wrong, on one line, without the name of the rule."""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"
+
+
+def in_order(violations: Iterable[Violation]) -> list[Violation]:
+    """Sort by rule, device, time, operations: the order of every list of violations."""
+    return sorted(violations, key=_key)
+
+
+def _key(violation: Violation) -> tuple[object, ...]:
+    place = _first_without(violation.device), _first_without(violation.time)
+    return _RANK[violation.rule], *place, violation.ops, violation.message
+
+
+def _first_without(value: int | None) -> tuple[bool, int]:
+    return value is not None, value or 0
