@@ -1,0 +1,93 @@
+"""Text files and their syntax: every defect of a file becomes one clear line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ppopt.errors import InputError
+from ppopt.formats.fields import shown
+
+
+def label(path: Path) -> str:
+    """Write a path for a message: on one line, whatever its name."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Read a UTF-8 file of at most `limit` bytes that holds more than white space.
+
+    Raises InputError where it cannot be read.
+    """
+    where = label(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise InputError(f"{where}: not a file name") from None
+    if len(data) > limit:
+        raise InputError(f"{where}: larger than {limit // 2**20} MiB, the most that is read")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{where}: line {line}: not UTF-8 text; save the file as UTF-8") from None
+    if not text.strip():
+        raise InputError(f"{where}: the file is empty")
+    return text
+
+
+def parse_json(text: str, where: str, parse_float: Callable[[str], object] = Decimal) -> object:
+    """Parse JSON strictly: a key once, no NaN; fractions by `parse_float`.
+
+    Raises InputError, beginning with `where`, on anything else.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in members:
+                raise InputError(f"{where}: key {shown(key)} is given twice; keep one")
+            members[key] = value
+        return members
+
+    def no_constant(name: str) -> NoReturn:
+        raise InputError(f"{where}: {name} is not a number that JSON knows")
+
+    def parse() -> object:
+        return json.loads(
+            text, parse_float=parse_float, parse_constant=no_constant, object_pairs_hook=once
+        )
+
+    return guarded(parse, text, where)
+
+
+def parse_toml(text: str, where: str) -> object:
+    """Parse TOML, fractions as Decimal; raises InputError, beginning with `where`."""
+    return guarded(lambda: tomllib.loads(text, parse_float=Decimal), text, where)
+
+
+def guarded(parse: Callable[[], object], text: str, where: str) -> object:
+    """Run a parser of `text`; what hostile text makes it raise becomes InputError."""
+    try:
+        document = parse()
+        if "\\u" in text.lower():
+            json.dumps(document, ensure_ascii=False, default=str).encode()
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: line {error.lineno}: not JSON: {error.msg}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: not TOML: {' '.join(str(error).split())}") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: a text holds half of a surrogate pair (\\ud800...)") from None
+    except RecursionError:
+        raise InputError(f"{where}: lists or mappings are nested too deeply") from None
+    except (ValueError, ArithmeticError):
+        raise InputError(f"{where}: a number or a character code is out of range") from None
+    return document

@@ -1,0 +1,95 @@
+"""Checks of single values read from files; every one raises InputError, never anything else."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from difflib import get_close_matches
+from math import nan
+from sys import float_info
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from ppopt.errors import InputError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def shown(value: object) -> str:
+    """Write a value for a message: short, and on one line."""
+    return str(value)[:40] if isinstance(value, Decimal) else reprlib.repr(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word most like `word`, for "did you mean"."""
+    return get_close_matches(word[:60].lower(), tuple(known), n=1, cutoff=0.0)[0]
+
+
+def unknown_key(key: str, known: Iterable[str]) -> NoReturn:
+    """Raise InputError for a key that is not known, naming the nearest that is."""
+    raise InputError(f"unknown key {shown(key)}; did you mean {nearest(key, known)}?")
+
+
+def within(where: str, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a check; the message of its InputError begins with `where`."""
+    try:
+        return check(*args, **kwargs)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def text(value: object) -> str:
+    """Check for text."""
+    if not isinstance(value, str):
+        raise InputError(f"{shown(value)} is not text; put it in quotes")
+    return value
+
+
+def flag(value: object) -> bool:
+    """Check for true or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{shown(value)} is neither true nor false")
+    return value
+
+
+def finite(value: object) -> float:
+    """Check for a finite number."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else nan
+    if not -float_info.max <= number <= float_info.max:
+        raise InputError(f"{shown(value)} is not a finite number")
+    return number
+
+
+def whole(value: object, least: int, most: int) -> int:
+    """Check for a whole number within bounds; True and 1.0 are none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{shown(value)} is not a whole number")
+    if not least <= value <= most:
+        raise InputError(f"{shown(value)} is not within {least} .. {most}")
+    return value
+
+
+def wholes(value: object, length: int, least: int, most: int) -> list[int]:
+    """Check for a list of `length` whole numbers within bounds."""
+    if not isinstance(value, list):
+        raise InputError(f"{shown(value)} is not a list")
+    if len(value) != length:
+        raise InputError(f"has {len(value)} entries; {length} are needed")
+    return [
+        within(f"entry {index}", whole, entry, least, most) for index, entry in enumerate(value)
+    ]
+
+
+def section(value: object, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
+    """Check for a mapping that has the required keys, and no others than the optional ones."""
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not an object {{...}}")
+    known = (*required, *optional)
+    for key in value:
+        if key not in known:
+            unknown_key(str(key), known)
+    for key in required:
+        if key not in value:
+            raise InputError(f"{key} is missing")
+    return value

@@ -1,0 +1,83 @@
+"""YAML, the part of it that settings need: exact numbers, no aliases, no tags, a key once.
+
+Aliases are refused because a few lines of them unfold into gigabytes, and no setting is
+long enough to need them. Plain scalars are read as the core schema of YAML 1.2 reads them, so
+that `1e-3` is a number, and `1:30`, `yes` and dates are text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from decimal import Decimal
+from typing import Any
+
+import yaml
+
+from ppopt.errors import InputError
+from ppopt.formats.documents import guarded
+from ppopt.formats.fields import shown
+
+_NULL = "tag:yaml.org,2002:null"
+_BOOL = "tag:yaml.org,2002:bool"
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_PLAIN = {
+    _NULL: r"~|null|Null|NULL|",
+    _BOOL: r"true|True|TRUE|false|False|FALSE",
+    _INT: r"[-+]?(0|[1-9][0-9]*)",
+    _FLOAT: r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # filled below, once
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _error("aliases (*name) are not accepted; write the value out", event)
+        if event.tag is not None:
+            raise _error("tags (!name) are not accepted; write plain values", event)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise _error(f"key {shown(key)} is not a word", key_node)
+            if key in keys:
+                raise _error(f"key {shown(key)} is given twice; keep one", key_node)
+            keys.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _error(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    mark: Any = place.start_mark
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+for _tag, _pattern in _PLAIN.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z", re.ASCII), None)
+_Loader.add_constructor(_INT, lambda _loader, node: int(node.value))
+_Loader.add_constructor(_FLOAT, lambda _loader, node: Decimal(node.value))
+
+
+def parse_yaml(text: str, where: str) -> object:
+    """Parse one YAML document, fractions as Decimal.
+
+    Raises InputError, beginning with `where`, on malformed text, aliases, tags, repeated keys.
+    """
+    try:
+        return guarded(lambda: yaml.load(text, Loader=_Loader), text, where)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise InputError(f"{where}: {line}{_one_line(error.problem or error.context)}") from None
+    except yaml.reader.ReaderError as error:
+        row = text.count("\n", 0, error.position) + 1
+        raise InputError(f"{where}: line {row}: not YAML: {_one_line(error.reason)}") from None
+
+
+def _one_line(problem: object) -> str:
+    return " ".join(str(problem).split())
