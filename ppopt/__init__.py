@@ -15,10 +15,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ppopt.comparison import Comparison, compare
     from ppopt.errors import DeadlockError, InputError, PpoptError, VerificationError
-    from ppopt.evaluate import evaluate
+    from ppopt.evaluation import evaluate
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.metrics import Metrics, Objective, metrics
+    from ppopt.metrics import Metrics, Objective
     from ppopt.op import Op, OpKind
     from ppopt.pipeline import Pipeline
     from ppopt.schedule import Schedule
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("DeadlockError", "InputError", "PpoptError", "VerificationError"),
-    "evaluate": ("evaluate",),
+    "comparison": ("Comparison", "compare"),
+    "evaluation": ("evaluate",),
     "formats.schedule_json": ("read_schedule",),
-    "metrics": ("Metrics", "Objective", "metrics"),
+    "metrics": ("Metrics", "Objective"),
     "op": ("Op", "OpKind"),
     "pipeline": ("Pipeline",),
     "schedule": ("Schedule",),
@@ -43,6 +45,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Comparison",
     "DeadlockError",
     "InputError",
     "Metrics",
@@ -58,9 +61,9 @@ __all__ = [
     "Status",
     "VerificationError",
     "Violation",
+    "compare",
     "evaluate",
     "explain",
-    "metrics",
     "read_schedule",
     "solve",
     "verify",

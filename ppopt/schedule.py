@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ppopt.op import Op, OpKind
 from ppopt.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ppopt.metrics import Metrics
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,8 +63,20 @@ class Schedule:
     ) -> Schedule:
         """Build from rows (kind, stage, microbatch, device, start, end), in any order."""
         table = np.array([tuple(row) for row in rows], dtype=np.int64).reshape(-1, 6)
-        by_place = np.lexsort((table[:, 2], table[:, 1], table[:, 0], *table[:, [5, 4, 3]].T))
-        return cls(pipeline, *np.ascontiguousarray(table[by_place].T), dict(origin or {}))
+        return cls.from_columns(pipeline, *np.ascontiguousarray(table.T), origin=origin)
+
+    @classmethod
+    def from_columns(
+        cls, pipeline: Pipeline, *columns: Ints, origin: Mapping[str, Any] | None = None
+    ) -> Schedule:
+        """Build from the six columns in the order of `Row`, their operations in any order.
+
+        Operations of no length that share an instant are put in the order of the data flow.
+        """
+        kind, stage, microbatch, device, start, end = columns
+        depth = np.where(kind == OpKind.F, stage, 2 * pipeline.num_stages - stage)
+        place = np.lexsort((kind == OpKind.W, microbatch, depth, end, start, device))
+        return cls(pipeline, *(column[place] for column in columns), dict(origin or {}))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -78,8 +97,56 @@ class Schedule:
         """The six columns in the order of `Row`."""
         return self.kind, self.stage, self.microbatch, self.device, self.start, self.end
 
+    @property
+    def orders(self) -> list[Ints]:
+        """For every device, the numbers of its operations (`Pipeline.code`) in their order."""
+        codes = self.pipeline.code(self.kind, self.stage, self.microbatch)
+        return np.split(codes, np.searchsorted(self.device, np.arange(1, self.pipeline.num_devices)))
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Makespan, spans, busy time and peak memory, in ticks; see `ppopt.metrics`."""
+        from ppopt.metrics import metrics  # noqa: PLC0415  it builds on this module
+
+        return metrics(self)
+
+    def to_json(self, path: str | Path) -> None:
+        """Write the native schedule file; raises InputError where that cannot be done."""
+        from ppopt.files import write  # noqa: PLC0415  loads on use
+        from ppopt.formats.schedule_json import dumps  # noqa: PLC0415
+
+        write(Path(path), dumps(self))
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the page with Gantt chart and memory; raises InputError where it cannot be."""
+        from ppopt.files import write  # noqa: PLC0415  loads on use
+        from ppopt.report.html import page  # noqa: PLC0415
+
+        write(Path(path), page([self]))
+
+    def to_frame(self) -> DataFrame:
+        """One row per operation, times in the user's unit, as a pandas DataFrame.
+
+        Needs pandas (the extra `frame`).
+        """
+        from pandas import DataFrame  # noqa: PLC0415  optional
+
+        per_unit = self.pipeline.ticks.per_unit
+        frame = DataFrame(dict(zip(Row._fields, self.columns, strict=True)))
+        frame["kind"] = [OpKind(kind).name for kind in self.kind]
+        frame["start"] = self.start / per_unit
+        frame["end"] = self.end / per_unit
+        return frame
+
     def rows(self) -> Iterator[Row]:
         """The operations, sorted by device, then start."""
         lists = (column.tolist() for column in self.columns)
         for kind, *rest in zip(*lists, strict=True):
             yield Row(OpKind(kind), *rest)
+
+
+def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints]:
+    """Kind, stage and microbatch of operation numbers: `Pipeline.op` for arrays."""
+    kind_stage, microbatch = np.divmod(codes, pipeline.batches)
+    kind, stage = np.divmod(kind_stage, pipeline.num_stages)
+    return kind, stage, microbatch

@@ -14,7 +14,7 @@ from ppopt.metrics import Objective
 from ppopt.op import NUM_KINDS, Op
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
-from ppopt.schedule import Ints, Schedule
+from ppopt.schedule import Ints, Schedule, split_codes
 
 FREE = -1
 SEVERAL = -2
@@ -211,11 +211,8 @@ def schedule(
     end, sequence = run(net)
     if objective is Objective.DEVICE_SPAN:
         end, _ = run(net, _least_span_release(net, end, sequence))
-    batches, stages = pipeline.batches, pipeline.num_stages
-    stage_kind, microbatch = np.divmod(net.ops, batches)
-    kind, stage = np.divmod(stage_kind, stages)
-    start = end - net.duration
-    return Schedule(pipeline, kind, stage, microbatch, net.device, start, end, origin or {})
+    columns = split_codes(pipeline, net.ops)
+    return Schedule(pipeline, *columns, net.device, end - net.duration, end, origin or {})
 
 
 def _least_span_release(net: Network, end: Ints, sequence: list[int]) -> list[int]:

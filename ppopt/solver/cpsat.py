@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.precedence import Orders
+from ppopt import precedence
+from ppopt.schedule import Schedule, split_codes
 from ppopt.solver.model import Model
 from ppopt.timing import durations
 
@@ -18,8 +19,8 @@ from ppopt.timing import durations
 class Outcome:
     """What CP-SAT found and proved."""
 
-    orders: Orders | None
-    """Order of operations per device of the best solution; None: none was found."""
+    schedule: Schedule | None
+    """Best solution, at its own times, in an order the data flow allows; None: none found."""
     bound: int
     """Proved lower bound in ticks, within the model's horizon."""
     complete: bool
@@ -65,7 +66,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
         )
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
-        orders=_orders(model, solver) if found else None,
+        schedule=_schedule(model, solver) if found else None,
         bound=round(solver.best_objective_bound) if found else 0,
         complete=status == cp_model.OPTIMAL,
         interrupted=interrupted,
@@ -91,16 +92,11 @@ def _run_interruptibly(
     return status[0], interrupted
 
 
-def _orders(model: Model, solver: cp_model.CpSolver) -> Orders:
+def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     codes = np.array(list(model.start), dtype=np.int64)
     start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
-    duration = durations(pipeline)[codes]
-    stage_kind, microbatch = np.divmod(codes, pipeline.batches)
-    kind, stage = np.divmod(stage_kind, pipeline.num_stages)
-    depth = np.where(kind == 0, stage, 2 * pipeline.num_stages - stage) + (kind == 2)
-    hosts = np.array(pipeline.hosts)
-    device = hosts[microbatch * pipeline.routes // pipeline.batches, stage]
-    place = np.lexsort((microbatch, depth, start + duration, start, device))
-    edges = np.searchsorted(device[place], np.arange(1, pipeline.num_devices))
-    return np.split(codes[place], edges)
+    kind, stage, microbatch = split_codes(pipeline, codes)
+    device = precedence.devices(pipeline)[stage, microbatch]
+    end = start + durations(pipeline)[codes]
+    return Schedule.from_columns(pipeline, kind, stage, microbatch, device, start, end)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ppopt import timing
 from ppopt.errors import InputError
-from ppopt.evaluate import checked
+from ppopt.evaluation import checked
 from ppopt.metrics import Metrics, Objective, metrics
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
@@ -70,7 +70,10 @@ class _Search:
         """Take an order if it keeps the limits and betters the best value."""
         if orders is None:
             return
-        made = timing.schedule(self.pipeline, orders, self.objective)
+        self.take(timing.schedule(self.pipeline, orders, self.objective))
+
+    def take(self, made: Schedule) -> None:
+        """Take a schedule at its own times if it keeps the limits and betters the best value."""
         figures = metrics(made)
         value = figures.value(self.objective)
         if self._fits(figures) and (self.value is None or value < self.value):
@@ -231,7 +234,9 @@ def _search_model(search: _Search, provenance: Provenance) -> None:
     limits = cpsat.Limits(max(search.left, 0.01), provenance.workers, provenance.seed)
     outcome = cpsat.search(built, limits, follow)
     search.interrupted = outcome.interrupted
-    search.offer(outcome.orders)
+    if outcome.schedule is not None:
+        search.offer(outcome.schedule.orders)
+        search.take(outcome.schedule)
     search.raise_bound(bounds.Bound(outcome.bound, proof))
     assert search.bound.value <= search.value, "a bound above a schedule's value is wrong"
 

@@ -1,0 +1,129 @@
+"""The typer application: how commands are parsed, and how errors leave."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ppopt.errors import InputError, VerificationError
+from ppopt.pipeline import LIMIT_1F1B
+
+EXIT_BUG = 1
+EXIT_INPUT = 2
+EXIT_INFEASIBLE = 3
+EXIT_UNKNOWN = 4
+EXIT_VIOLATIONS = 5
+
+# The base of every usage error; typer itself exports only its leaves.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class Group(TyperGroup):
+    """All commands: an error of the user's is one line on stderr and exit code 2."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # noqa: ARG002
+        """Run and exit; every error that is not a bug leaves by this door."""
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except InputError as error:
+            _fail(str(error))
+        except VerificationError as error:
+            _fail(str(error), EXIT_BUG)
+        except _UsageError as error:
+            _fail(" ".join(str(getattr(error, "format_message", error.__str__)()).split()))
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(0)
+        sys.exit(code or 0)
+
+
+class Command(TyperCommand):
+    """A command whose `--mem-limit` may stand bare: its value is the next word unless that is an
+    option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Fill in the value of a bare `--mem-limit` before parsing."""
+        filled = []
+        for word, following in zip(args, [*args[1:], "-"], strict=True):
+            bare = word == "--mem-limit" and following.startswith("-")
+            filled.append(f"--mem-limit={LIMIT_1F1B}" if bare else word)
+        return super().parse_args(ctx, filled)
+
+
+def _fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+app = typer.Typer(
+    cls=Group,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Schedules of pipeline-parallel training: hand strategies evaluated, optima proved.",
+)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+    if wanted:
+        from importlib import metadata  # noqa: PLC0415  only for --version
+
+        print(f"ppopt {metadata.version('ppopt-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def command(function: Callable[..., int]) -> Callable[..., int]:
+    """Register a function as the command of its name (a final underscore dropped)."""
+    app.command(function.__name__.rstrip("_"), cls=Command)(function)
+    return function
+
+
+def with_options(
+    shared: Callable[..., Any],
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options of `shared`, whose result becomes its argument `settings`."""
+    theirs = inspect.signature(shared, eval_str=True).parameters
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        own = inspect.signature(function, eval_str=True)
+        mine = {name: item for name, item in own.parameters.items() if name != "settings"}
+
+        def run(**values: Any) -> int:
+            settings = shared(**{name: values.pop(name) for name in theirs})
+            return function(settings=settings, **values)
+
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        merged = sorted(
+            (*mine.values(), *theirs.values()),
+            key=lambda item: item.default is not inspect.Parameter.empty,
+        )
+        parameters = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in merged]
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {item.name: item.annotation for item in parameters}
+        return run
+
+    return decorate
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `ppopt`."""
+    from ppopt.cli import commands  # noqa: F401, PLC0415  registers the commands
+
+    app(arguments, prog_name="ppopt")
+    raise AssertionError("the application exits by itself")

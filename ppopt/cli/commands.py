@@ -1,0 +1,162 @@
+"""The commands: each reads settings, calls the library, and shows what came of it.
+
+Libraries load inside the commands, so that `ppopt --help` loads none of the heavy ones.
+"""
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ppopt.cli.app import (
+    EXIT_INFEASIBLE,
+    EXIT_UNKNOWN,
+    EXIT_VIOLATIONS,
+    command,
+    with_options,
+)
+from ppopt.cli.settings import Settings, shared
+
+if TYPE_CHECKING:
+    from ppopt.schedule import Schedule
+    from ppopt.solver.result import Result
+    from ppopt.strategies import Options
+
+
+@command
+@with_options(shared)
+def solve(settings: Settings) -> int:
+    """Find the best schedule, with a bound and a proof."""
+    from ppopt.cli import output, progress
+    from ppopt.report.objects import of_result
+    from ppopt.solver.result import Status
+    from ppopt.solver.solve import solve as search
+
+    pipeline = settings.pipeline()
+    with progress.shown(quiet=settings.quiet) as line:
+        result = search(pipeline, **_search_options(settings), progress=line.update)
+    output.result(settings, of_result(result), result.schedule)
+    return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(result.status, 0)
+
+
+@command
+@with_options(shared)
+def eval_(
+    settings: Settings,
+    strategy: Annotated[str, typer.Argument(help="Its name; see `ppopt strategies`.")],
+) -> int:
+    """Evaluate one hand strategy."""
+    from ppopt.cli import output
+    from ppopt.errors import InputError
+    from ppopt.evaluation import evaluate
+    from ppopt.metrics import Objective
+    from ppopt.report.objects import of_evaluation
+    from ppopt.strategies import resolve
+
+    if settings.get("fused") and not resolve(strategy).fused:
+        raise InputError(f"fused: strategy {strategy} splits the backward; leave --fused out")
+    objective = Objective(settings.get("objective", "makespan"))
+    schedule = evaluate(settings.pipeline(), strategy, objective, _strategy_options(settings))
+    output.result(settings, of_evaluation(schedule), schedule)
+    return 0
+
+
+@command
+@with_options(shared)
+def compare(settings: Settings) -> int:
+    """Compare every hand strategy that applies with the optimum."""
+    from ppopt.cli import output, progress
+    from ppopt.comparison import compare as compare_all
+    from ppopt.report.objects import of_comparison
+    from ppopt.solver.result import Status
+
+    pipeline = settings.pipeline()
+    options = _strategy_options(settings)
+    with progress.shown(quiet=settings.quiet) as line:
+        comparison = compare_all(
+            pipeline, options=options, **_search_options(settings), progress=line.update
+        )
+    output.comparison(settings, of_comparison(comparison), comparison)
+    return EXIT_INFEASIBLE if comparison.optimum.status is Status.INFEASIBLE else 0
+
+
+@command
+def verify(
+    file: Annotated[Path, typer.Argument(help="A schedule file (.json).")],
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
+) -> int:
+    """Re-check a schedule file: every rule, every figure it claims."""
+    from ppopt.cli import output
+    from ppopt.formats.schedule_json import read_schedule
+    from ppopt.verify import verify as check
+
+    schedule, claims = read_schedule(file)
+    found = check(schedule, claims)
+    output.verification(file, schedule, found, as_json=json, quiet=quiet)
+    return EXIT_VIOLATIONS if found else 0
+
+
+@command
+def view(
+    files: Annotated[list[Path], typer.Argument(help="Schedule files (.json).")],
+    output: Annotated[str, typer.Option("-o", "--output", help="The page to write (.html).")],
+) -> int:
+    """Draw schedule files on one HTML page."""
+    from ppopt.cli.files import writable
+    from ppopt.errors import InputError
+    from ppopt.files import write
+    from ppopt.formats.schedule_json import read_schedule
+    from ppopt.report.html import page
+    from ppopt.verify import verify as check
+
+    (path,) = writable([output])
+    if path.suffix.lower() != ".html":
+        raise InputError(f"output: {path}: a page ends in .html")
+    schedules = []
+    for file in files:
+        schedule, claims = read_schedule(file)
+        found = check(schedule, claims, enforce_limit=False)
+        if found:
+            raise InputError(f"{file}: {found[0]}; `ppopt verify {file}` lists all violations")
+        schedules.append(schedule)
+    write(path, page(schedules))
+    return 0
+
+
+@command
+def strategies() -> int:
+    """List the hand strategies."""
+    from ppopt.strategies import registry
+
+    width = max(map(len, registry()))
+    for name, strategy in registry().items():
+        print(f"{name:<{width}}  {strategy.summary}  [{strategy.source}]")
+    return 0
+
+
+@command
+def models() -> int:
+    """List the pipelines that come with ppopt."""
+    from ppopt.formats.models import model_names, summary
+
+    for name in model_names():
+        print(summary(name))
+    return 0
+
+
+def _search_options(settings: Settings) -> dict[str, Any]:
+    given = {
+        name: settings.get(name) for name in ("objective", "fused", "time_limit", "workers", "seed")
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _strategy_options(settings: Settings) -> Options:
+    from ppopt.strategies import Options
+
+    return Options(**{field: settings.get(field) for field in Options._fields})

@@ -1,0 +1,115 @@
+"""Show results: JSON or a table on stdout, notes on stderr, files where asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+
+from ppopt.files import write
+from ppopt.cli.settings import Settings
+from ppopt.formats import schedule_json
+from ppopt.report import table, text
+from ppopt.report.objects import of_verification
+from ppopt.verify import Violation, explain
+
+if TYPE_CHECKING:
+    from ppopt.comparison import Comparison
+    from ppopt.schedule import Schedule
+
+
+def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | None) -> None:
+    """Show one schedule, or why there is none."""
+    _files(settings, [] if schedule is None else [schedule], lambda: _native(schedule))
+    if settings.json:
+        _print_json(shown)
+        return
+    if settings.quiet:
+        return
+    _print(table.result_table(shown))
+    if schedule is not None:
+        _print_gantt(schedule)
+        _note_rounding(schedule)
+
+
+def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
+    """Show the rows of a comparison."""
+    _files(settings, [row.schedule for row in compared.rows], lambda: _dump(shown))
+    if settings.json:
+        _print_json(shown)
+        return
+    if settings.quiet:
+        return
+    _print(table.compare_table(shown["rows"]))
+    if compared.optimum.schedule is None:
+        print(f"optimal: {compared.optimum.status}: {compared.optimum.proof}")
+    for name, reason in compared.skipped:
+        print(f"skipped {name}: {reason}")
+
+
+def verification(
+    file: Path, schedule: Schedule, found: Sequence[Violation], *, as_json: bool, quiet: bool
+) -> None:
+    """Show what the verifier says of a file."""
+    if as_json:
+        _print_json(of_verification(schedule, found))
+    elif found and not quiet:
+        print(explain(schedule, found))
+    elif not quiet:
+        print(f"{file}: verified, {len(schedule)} operations, every rule and every claimed figure")
+
+
+def _files(
+    settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]
+) -> None:
+    for path in settings.output:
+        if not schedules:
+            print(f"note: there is no schedule, {path} is not written", file=sys.stderr)
+            continue
+        if path.suffix.lower() == ".html":
+            from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
+
+            write(path, page(schedules))
+        else:
+            write(path, as_json())
+
+
+def _native(schedule: Schedule | None) -> str:
+    assert schedule is not None
+    return schedule_json.dumps(schedule)
+
+
+def _dump(shown: Mapping[str, Any]) -> str:
+    return json.dumps(_timeless(shown), allow_nan=False) + "\n"
+
+
+def _timeless(shown: Any) -> Any:
+    """Leave out what differs from run to run: files are repeatable."""
+    if isinstance(shown, Mapping):
+        return {key: _timeless(value) for key, value in shown.items() if key != "solve_seconds"}
+    return [_timeless(value) for value in shown] if isinstance(shown, list) else shown
+
+
+def _print_json(shown: Mapping[str, Any]) -> None:
+    print(json.dumps(shown, allow_nan=False))
+
+
+def _print(renderable: RenderableType) -> None:
+    Console(highlight=False).print(renderable)
+
+
+def _print_gantt(schedule: Schedule) -> None:
+    drawn = text.text_gantt(schedule, Console().width)
+    if drawn is not None:
+        print()
+        print(drawn)
+
+
+def _note_rounding(schedule: Schedule) -> None:
+    rounded = schedule.pipeline.rounded
+    if rounded:
+        print(f"note: finer than 10^-6 and rounded to it: {', '.join(rounded)}", file=sys.stderr)

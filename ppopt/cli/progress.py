@@ -1,0 +1,79 @@
+"""Progress on a terminal: one line on stderr, rewritten while a search runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
+from time import monotonic
+
+from ppopt.report.words import number
+from ppopt.solver.solve import Progress
+
+AFTER = 1.0
+"""Seconds before the line appears."""
+EVERY = 0.5
+
+
+class _Line:
+    """The line: what the search last said, and the time that has passed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._began = monotonic()
+        self._state: Progress | None = None
+        self._width = 0
+
+    def update(self, state: Progress) -> None:
+        with self._lock:
+            self._state = state
+
+    def draw(self) -> None:
+        with self._lock:
+            seconds = monotonic() - self._began
+            if seconds >= AFTER:
+                self._write(_words(seconds, self._state))
+
+    def clear(self) -> None:
+        if self._width:
+            self._write("")
+            sys.stderr.write("\r")
+            sys.stderr.flush()
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(text)
+
+
+def _words(seconds: float, state: Progress | None) -> str:
+    if state is None:
+        return f"{seconds:5.0f} s  starting"
+    value = "none yet" if state.value is None else number(state.value)
+    return (
+        f"{seconds:5.0f} s  {state.phase}: best {value}, bound {number(state.lower_bound)}"
+        "  (Ctrl-C keeps the best)"
+    )
+
+
+@contextmanager
+def shown(*, quiet: bool) -> Iterator[_Line]:
+    """Show progress while the block runs, on a terminal only."""
+    line, done = _Line(), Event()
+    if quiet or not sys.stderr.isatty():
+        yield line
+        return
+
+    def repeat() -> None:
+        while not done.wait(EVERY):
+            line.draw()
+
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield line
+    finally:
+        done.set()
+        thread.join()
+        line.clear()

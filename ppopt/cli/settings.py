@@ -1,0 +1,161 @@
+"""The options that commands share, and what they amount to together with --model and --config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ppopt.errors import InputError
+from ppopt.pipeline import Pipeline
+
+PROBLEM = "Pipeline"
+SEARCH = "Search"
+OUTPUT = "Output"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Canonical settings (see `ppopt.formats.config`) and where the results go."""
+
+    values: dict[str, Any]
+    output: tuple[Path, ...]
+    json: bool
+    quiet: bool
+
+    def pipeline(self) -> Pipeline:
+        """Build the pipeline described."""
+        from ppopt.formats.config import pipeline_of  # noqa: PLC0415  commands load on use
+
+        return pipeline_of(self.values)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a setting of the run, or the default where it is not given."""
+        found = self.values.get(name)
+        return default if found is None else found
+
+
+def _option(*names: str, help: str, panel: str, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+def shared(
+    config: Annotated[
+        Path | None, _option("--config", help="YAML, JSON or TOML file; flags override it.", panel=PROBLEM)
+    ] = None,
+    model: Annotated[
+        str | None, _option("--model", help="A ready pipeline; see `ppopt models`.", panel=PROBLEM)
+    ] = None,
+    stages: Annotated[
+        int | None, _option("--stages", help="Devices P (with a placement list: stages).", panel=PROBLEM)
+    ] = None,
+    batches: Annotated[
+        int | None, _option("--batches", help="Microbatches M.", panel=PROBLEM)
+    ] = None,
+    chunks: Annotated[
+        int | None, _option("--chunks", help="Stages per device: cuts each share.", panel=PROBLEM)
+    ] = None,
+    placement: Annotated[
+        str | None,
+        _option("--placement", help="linear, interleaved, v, or devices 0,1,1,0.", panel=PROBLEM),
+    ] = None,
+    forward_times: Annotated[
+        str | None, _option("--forward-times", help="F per stage, or one for all (1).", panel=PROBLEM)
+    ] = None,
+    backward_times: Annotated[
+        str | None, _option("--backward-times", help="Full backward BW (2 F).", panel=PROBLEM)
+    ] = None,
+    weight_times: Annotated[
+        str | None, _option("--weight-times", help="W (half of BW); B = BW - W.", panel=PROBLEM)
+    ] = None,
+    p2p_time: Annotated[
+        str | None, _option("--p2p-time", help="Delay between devices (0).", panel=PROBLEM)
+    ] = None,
+    activation: Annotated[
+        str | None, _option("--activation", help="Memory F takes, per stage (1).", panel=PROBLEM)
+    ] = None,
+    memory_b: Annotated[
+        str | None, _option("--memory-b", help="Signed change of memory by B (0).", panel=PROBLEM)
+    ] = None,
+    static: Annotated[
+        str | None, _option("--static", help="Memory always held, per stage (0).", panel=PROBLEM)
+    ] = None,
+    mem_limit: Annotated[
+        str | None,
+        _option(
+            "--mem-limit",
+            help="Memory limit: one number, or one per device; bare: the peak of 1F1B.",
+            panel=PROBLEM,
+        ),
+    ] = None,
+    group_size: Annotated[
+        int | None, _option("--group-size", help="Microbatches per group (interleaved).", panel=PROBLEM)
+    ] = None,
+    objective: Annotated[
+        str | None, _option("--objective", help="makespan (default) or device-span.", panel=SEARCH)
+    ] = None,
+    fused: Annotated[
+        bool, _option("--fused", help="Full backwards BW only, no split.", panel=SEARCH)
+    ] = False,
+    time_limit: Annotated[
+        str | None, _option("--time-limit", help="Seconds to search (60).", panel=SEARCH)
+    ] = None,
+    workers: Annotated[
+        int | None, _option("--workers", help="Threads to search with (all).", panel=SEARCH)
+    ] = None,
+    seed: Annotated[int | None, _option("--seed", help="Seed of the search (0).", panel=SEARCH)] = None,
+    output: Annotated[
+        list[str] | None,
+        _option("-o", "--output", help="File to write: .html or .json; repeatable.", panel=OUTPUT),
+    ] = None,
+    json: Annotated[bool, _option("--json", help="One JSON object on stdout.", panel=OUTPUT)] = False,
+    quiet: Annotated[bool, _option("--quiet", help="No progress and no table.", panel=OUTPUT)] = False,
+) -> Settings:
+    """Merge model, config file and flags, the later over the earlier."""
+    from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
+    from ppopt.formats.models import read_model  # noqa: PLC0415
+
+    flags = {
+        "stages": stages,
+        "batches": batches,
+        "chunks": chunks,
+        "placement": _placement(placement),
+        "forward_times": _list(forward_times),
+        "backward_times": _list(backward_times),
+        "weight_times": _list(weight_times),
+        "p2p_time": p2p_time,
+        "activation": _list(activation),
+        "memory_b": _list(memory_b),
+        "static": _list(static),
+        "mem_limit": _list(mem_limit),
+        "group_size": group_size,
+        "objective": objective,
+        "fused": fused or None,
+        "time_limit": time_limit,
+        "workers": workers,
+        "seed": seed,
+        "output_file": output or None,
+    }
+    merged = (read_model(model) if model else {}) | (read_config(config) if config else {})
+    merged |= canonical(flags)
+    from ppopt.cli.files import writable  # noqa: PLC0415
+
+    return Settings(merged, writable(merged.get("output") or []), json, quiet)
+
+
+def _list(text: str | None) -> Any:
+    if text is None or "," not in text:
+        return text
+    return [part.strip() for part in text.split(",")]
+
+
+def _placement(text: str | None) -> Any:
+    if text is None or not ("," in text or text.strip().isdigit()):
+        return text
+    parts = [part.strip() for part in text.split(",")]
+    for stage, part in enumerate(parts):
+        if not (part.isascii() and part.isdigit() and len(part) < 9):
+            raise InputError(f"placement: stage {stage}: {part!r} is not a device number (0, 1, ...)")
+    return [int(part) for part in parts]

@@ -1,0 +1,129 @@
+"""Compare every hand strategy that applies with the optimum, on equal terms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from ppopt.errors import InputError
+from ppopt.evaluation import evaluate
+from ppopt.metrics import Metrics, Objective, metrics
+from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
+from ppopt.solver.result import Result, Status
+from ppopt.solver.solve import TIME_LIMIT, Progress, solve
+from ppopt.strategies import Options, registry
+
+Hosts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy's schedule beside the others."""
+
+    schedule: Schedule
+    figures: Metrics
+    value: int
+    """Objective in the ticks of the row's own pipeline (chunks may divide the tick)."""
+    fits_limit: bool
+    ratio_to_best: Fraction | None
+    """Against the best row that fits the limit; None where none does."""
+    ratio_to_optimum: Fraction | None
+    """Against the best schedule found of the same placement; None where there is none."""
+    optimum_proved: bool
+    """Whether that best schedule is proved optimal."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows sorted by value, the search of the flags' own placement, and what was left out."""
+
+    rows: tuple[Row, ...]
+    optimum: Result
+    """The search behind the row `optimal`; its schedule is None where none was found."""
+    skipped: tuple[tuple[str, str], ...]
+    """Strategies that do not apply, each with the reason."""
+
+
+def compare(
+    pipeline: Pipeline,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    fused: bool = False,
+    options: Options | None = None,
+    time_limit: float = TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Comparison:
+    """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
+
+    The optimum follows the pipeline's own placement and limit; every other placement that a
+    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together.
+    """
+    objective = Objective(objective)
+    deadline = time.monotonic() + time_limit
+    schedules, skipped = _evaluate_all(pipeline, objective, options or Options())
+    optima: dict[Hosts, Result] = {}
+    problems = {made.pipeline.hosts: made.pipeline for made in schedules}
+    problems = {pipeline.hosts: pipeline} | {
+        hosts: problem for hosts, problem in problems.items() if hosts != pipeline.hosts
+    }
+    for index, (hosts, problem) in enumerate(problems.items()):
+        left = max(0.01, deadline - time.monotonic()) / (len(problems) - index)
+        optima[hosts] = solve(
+            problem,
+            objective=objective,
+            fused=fused,
+            time_limit=left,
+            workers=workers,
+            seed=seed,
+            progress=progress,
+        )
+    optimum = optima[pipeline.hosts]
+    best = [optimum.schedule] if optimum.schedule is not None else []
+    rows = _rows([*best, *schedules], objective, optima)
+    return Comparison(rows, optimum, skipped)
+
+
+def _evaluate_all(
+    pipeline: Pipeline, objective: Objective, options: Options
+) -> tuple[list[Schedule], tuple[tuple[str, str], ...]]:
+    made, skipped = [], []
+    for name, strategy in registry().items():
+        own = Options(**{field: getattr(options, field) for field in strategy.takes})
+        try:
+            made.append(evaluate(strategy.unplaced(pipeline), name, objective, own))
+        except InputError as error:
+            skipped.append((name, str(error)))
+    return made, tuple(skipped)
+
+
+def _rows(
+    schedules: list[Schedule], objective: Objective, optima: dict[Hosts, Result]
+) -> tuple[Row, ...]:
+    rows = [_row(schedule, objective, optima[schedule.pipeline.hosts]) for schedule in schedules]
+    fitting = [_time(row) for row in rows if row.fits_limit]
+    best = min(fitting, default=None)
+    rated = [
+        replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows
+    ]
+    return tuple(sorted(rated, key=_time))
+
+
+def _row(schedule: Schedule, objective: Objective, optimum: Result) -> Row:
+    figures = metrics(schedule)
+    value = figures.value(objective)
+    limits = schedule.pipeline.ticks.limits
+    fits = limits is None or all(
+        peak <= limit for peak, limit in zip(figures.peak_memory, limits, strict=True)
+    )
+    reference = optimum.value
+    ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
+    return Row(schedule, figures, value, fits, None, ratio, optimum.status is Status.OPTIMAL)
+
+
+def _time(row: Row) -> Fraction:
+    return row.schedule.pipeline.ticks.time(row.value)

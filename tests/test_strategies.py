@@ -1,0 +1,186 @@
+"""Hand strategies against their published formulas, figures and conditions."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Objective, Options, Pipeline, Schedule, evaluate
+from ppopt.errors import InputError
+from ppopt.op import OpKind
+from ppopt.strategies import names, registry, resolve
+
+SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
+
+
+def figure(made: Schedule, objective: Objective = Objective.MAKESPAN) -> float:
+    return float(made.pipeline.ticks.time(made.metrics.value(objective)))
+
+
+def peaks(made: Schedule) -> list[float]:
+    return [float(made.pipeline.ticks.memory(peak)) for peak in made.metrics.peak_memory]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", names())
+def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int]) -> None:
+    stages, batches = size
+    if name == "interleaved" and 0 < batches % stages < stages and batches > stages:
+        with pytest.raises(InputError, match="group_size: .* deadlocks"):
+            evaluate(Pipeline(stages=stages, batches=batches), name)
+        return
+    made = evaluate(Pipeline(stages=stages, batches=batches), name)
+    assert made.origin["strategy"] == name
+    assert (OpKind.BW in made.kind) == registry()[name].fused
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "large"), [("1f1b", 33, 1581), ("gpipe", 33, 1581), ("zb-1p", 27, 1551)]
+)
+def test_figures_of_the_starting_systems(name: str, small: int, large: int) -> None:
+    """F = 1, BW = 2 on 4 x 8 and 16 x 512: recomputed by running the starting systems."""
+    assert figure(evaluate(Pipeline(stages=4, batches=8), name)) == small
+    assert figure(evaluate(Pipeline(stages=16, batches=512), name)) == large
+
+
+def test_interleaved_figures_of_the_starting_systems() -> None:
+    small = Pipeline(stages=4, batches=8, chunks=2, forward=2, backward=4)
+    assert figure(evaluate(small, "interleaved")) == 57
+    large = Pipeline(stages=16, batches=512, chunks=2, forward=2, backward=4)
+    assert figure(evaluate(large, "interleaved")) == 3117
+
+
+PUBLISHED = {
+    24: ((18.522, 18.086, 9.337, 0.601), {"1f1b": 0.2431, "zb-h1": 0.1585, "zb-h2": 0.1083}),
+    32: ((18.513, 18.086, 9.331, 0.626), {"1f1b": 0.1985, "zb-h1": 0.1242, "zb-h2": 0.0837}),
+    64: ((18.546, 18.097, 9.321, 0.762), {"1f1b": 0.1240, "zb-h1": 0.0674, "zb-h2": 0.0444}),
+}
+"""Zero Bubble (arXiv 2401.10241), table 5, 1.5B on 8 devices: costs (table 9) and bubble rates."""
+
+
+@pytest.mark.parametrize("batches", PUBLISHED)
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2"])
+def test_published_bubble_rates(batches: int, name: str) -> None:
+    (forward, backward_input, weight, p2p), rates = PUBLISHED[batches]
+    pipe = Pipeline(
+        stages=8,
+        batches=batches,
+        forward=forward,
+        backward_input=backward_input,
+        weight=weight,
+        p2p=p2p,
+    )
+    made = evaluate(pipe, name, Objective.DEVICE_SPAN)
+    rate = made.metrics.bubble_rate(Objective.DEVICE_SPAN)
+    assert round(float(rate), 4) == rates[name]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_zero_bubble_closed_forms(data: st.DataObject) -> None:
+    """Idle of H1 and H2 with link delay, 2c <= W <= min(F, B) (table 2, and runs with c)."""
+    p = data.draw(st.integers(2, 8))
+    c = data.draw(st.integers(0, 3))
+    w = data.draw(st.integers(max(1, 2 * c), 10))
+    f, b = data.draw(st.integers(w, 20)), data.draw(st.integers(w, 20))
+    for depth, idle, least in (
+        (1, (p - 1) * (f + b - w) + 4 * (p - 1) * c, p + 1),
+        (2, (p - 1) * (f + b - 2 * w) + 2 * (p - 1) * c, 2 * p - 1),
+    ):
+        m = data.draw(st.integers(least, least + 10))
+        pipe = Pipeline(stages=p, batches=m, forward=f, backward_input=b, weight=w, p2p=c)
+        made = evaluate(pipe, f"zb-h{depth}", Objective.DEVICE_SPAN)
+        assert figure(made, Objective.DEVICE_SPAN) == m * (f + b + w) + idle
+
+
+@pytest.mark.parametrize("p", range(1, 10))
+@pytest.mark.parametrize("extra", [0, 1, 5])
+def test_memory_per_worker(p: int, extra: int) -> None:
+    """Workers i = 1..p; M_B = 3 held after F, M_W = 1 still held after B (2401.10241, table 2)."""
+    m_b, m_w, m = 3, 1, 2 * p - 1 + extra
+    pipe = Pipeline(stages=p, batches=m, activation=m_b, memory_b=m_w - m_b)
+    workers = range(1, p + 1)
+    assert peaks(evaluate(pipe, "1f1b")) == [min(m, p - i + 1) * m_b for i in workers]
+    assert peaks(evaluate(pipe, "gpipe")) == [m * m_b] * p
+    if m >= p + 1:
+        assert peaks(evaluate(pipe, "zb-h1")) == [
+            (p - i + 1) * m_b + (i - 1) * m_w for i in workers
+        ]
+    assert peaks(evaluate(pipe, "zb-h2")) == [
+        (2 * p - 2 * i + 1) * m_b + (2 * i - 2) * m_w for i in workers
+    ]
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+@pytest.mark.parametrize("v", [2, 3, 4])
+def test_memory_of_interleaved_in_chunks(p: int, v: int) -> None:
+    """Rank r = 0..p-1 holds (v - 1)p + 2(p - r - 1) + 1 chunks, at most all of them."""
+    m = 3 * p
+    made = evaluate(Pipeline(stages=p, batches=m, chunks=v, activation=v), "interleaved")
+    assert peaks(made) == [min((v - 1) * p + 2 * (p - r - 1) + 1, v * m) for r in range(p)]
+
+
+@pytest.mark.parametrize("v", [1, 2, 4])
+def test_interleaved_time_without_delay(v: int) -> None:
+    """(p - 1)(F + BW) / v idle where p divides m (Megatron-LM, arXiv 2104.04473, section 2.2.2)."""
+    p, m = 4, 12
+    pipe = Pipeline(stages=p, batches=m, chunks=v, forward=4, backward=8)
+    assert figure(evaluate(pipe, "interleaved")) == m * 12 + (p - 1) * 12 / v
+
+
+def test_zb_1p_holds_at_most_p_activations() -> None:
+    for p in range(1, 9):
+        for m in range(1, 20):
+            assert max(peaks(evaluate(Pipeline(stages=p, batches=m), "zb-1p"))) <= p
+
+
+def test_zb_1p_order_by_hand() -> None:
+    """p = 3, m = 4, device 1: one warm-up F; W0 once 2 forwards were done before the step."""
+    made = evaluate(Pipeline(stages=3, batches=4), "zb-1p")
+    order = [str(made.pipeline.op(code)) for code in made.orders[1]]
+    assert order == [
+        *("1F0", "1F1", "1B0", "1F2", "1B1", "1W0", "1F3", "1B2", "1W1"),
+        *("1B3", "1W2", "1W3"),
+    ]
+
+
+@pytest.mark.parametrize("group", range(1, 13))
+def test_group_sizes_run_or_are_refused(group: int) -> None:
+    """Every group size that is accepted runs; every one refused would have deadlocked."""
+    for batches in range(1, 13):
+        pipe = Pipeline(stages=3, batches=batches, chunks=2)
+        allowed = batches <= group or (group >= 3 and (batches % group == 0 or batches % group >= 3))
+        if allowed:
+            evaluate(pipe, "interleaved", options=Options(group_size=group))
+        else:
+            with pytest.raises(InputError, match=f"group_size: {group} deadlocks"):
+                evaluate(pipe, "interleaved", options=Options(group_size=group))
+
+
+def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:
+    pipe = Pipeline(stages=3, batches=6, placement=[2, 0, 1])
+    assert figure(evaluate(pipe, "1f1b")) == figure(evaluate(Pipeline(stages=3, batches=6), "1f1b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "options", "message"),
+    [
+        ("1f1b", {"chunks": 2}, {}, "chunks: 2 contradicts strategy 1f1b"),
+        ("1f1b", {"placement": "v"}, {}, "placement: v contradicts strategy 1f1b"),
+        ("interleaved", {"placement": "v"}, {}, "placement: v contradicts strategy interleaved"),
+        ("zb-h1", {"placement": [0, 1, 1, 0]}, {}, "placement: the list contradicts"),
+        ("1f1b", {}, {"group_size": 2}, "group_size: strategy 1f1b takes no group_size"),
+        ("interleaved", {}, {"group_size": 0}, "group_size: 0 is below 1"),
+        ("1f2b", {}, {}, "strategy: '1f2b' is unknown; did you mean 1f1b"),
+    ],
+)
+def test_contradictions_are_refused(name: str, given: dict, options: dict, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        evaluate(Pipeline(stages=4, batches=8, **given), name, options=Options(**options))
+    assert str(caught.value).startswith(message)
+
+
+def test_every_strategy_cites_its_source() -> None:
+    for strategy in registry().values():
+        assert strategy.summary
+        assert "arXiv" in strategy.source
+        assert resolve(strategy.name) is strategy
