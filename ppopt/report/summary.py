@@ -1,0 +1,39 @@
+"""The figures of a schedule in the user's units, under the keys of the command line's JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ppopt.exact import plain
+from ppopt.metrics import Objective, metrics
+from ppopt.schedule import Schedule
+
+ORIGIN_KEYS = (
+    *("strategy", "status", "lower_bound", "gap", "proof"),
+    *("fused", "seed", "workers", "time_limit", "versions"),
+)
+"""What a report tells of a schedule's origin."""
+
+
+def summary(schedule: Schedule) -> dict[str, Any]:
+    """Figures of a schedule: what `ppopt.metrics` computes, and what its origin claims.
+
+    Times and memory are in the user's units, lists have one entry per device; keys of the
+    origin that are missing are None.
+    """
+    found = metrics(schedule)
+    ticks = schedule.pipeline.ticks
+    objective = Objective(schedule.origin.get("objective") or Objective.MAKESPAN)
+    limits = ticks.limits
+    return {key: schedule.origin.get(key) for key in ORIGIN_KEYS} | {
+        "objective": objective.value,
+        "value": plain(ticks.time(found.value(objective))),
+        "makespan": plain(ticks.time(found.makespan)),
+        "device_span": plain(ticks.time(found.device_span)),
+        "bubble_rate": plain(found.bubble_rate(objective)),
+        "bubble_overhead": plain(found.bubble_overhead),
+        "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
+        "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
+        "fits_limit": limits is None
+        or all(peak <= top for peak, top in zip(found.peak_memory, limits, strict=True)),
+    }

@@ -1,0 +1,132 @@
+"""Tables for the terminal, as rich renderables; whoever asks for one prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ppopt.report.words import NONE, number, per_device, percent, status_words, title
+
+
+def result_table(figures: Mapping[str, Any]) -> Table:
+    """Figures of one schedule or search, a line each; what is missing or null is left out.
+
+    `figures` has the keys of `ppopt solve --json` or `ppopt eval --json`.
+    """
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    objective = str(figures.get("objective") or "makespan").replace("-", " ")
+    lines = {
+        "strategy": Text(str(figures.get("strategy") or ""), style="bold"),
+        "status": Text(status_words(figures), style=_tone(figures)),
+        "makespan": _number(figures, "makespan"),
+        "device span": _number(figures, "device_span"),
+        "lower bound": _bound(figures, objective),
+        "bubble rate": _percent(figures, "bubble_rate", f" of the {objective}"),
+        "bubble overhead": _percent(figures, "bubble_overhead", " of busy time"),
+        "peak memory": _memory(figures),
+        "proof": Text(str(figures.get("proof") or "")),
+        "time taken": _number(figures, "solve_seconds", " s"),
+    }
+    for name, words in lines.items():
+        if words:
+            table.add_row(name, words)
+    return table
+
+
+def _tone(figures: Mapping[str, Any]) -> str:
+    return {"optimal": "bold green", "feasible": "yellow"}.get(str(figures.get("status")), "red")
+
+
+def _number(figures: Mapping[str, Any], key: str, unit: str = "") -> Text:
+    value = figures.get(key)
+    return Text() if value is None else Text(number(value) + unit)
+
+
+def _percent(figures: Mapping[str, Any], key: str, of_what: str) -> Text:
+    value = figures.get(key)
+    return Text() if value is None else Text(percent(value) + of_what)
+
+
+def _bound(figures: Mapping[str, Any], objective: str) -> Text:
+    words = _number(figures, "lower_bound", f" for the {objective}")
+    gap = figures.get("gap")
+    return words if gap is None else words.append(f", gap {percent(gap)}")
+
+
+def _memory(figures: Mapping[str, Any]) -> Text:
+    peaks, limits = figures.get("peak_memory"), figures.get("mem_limit")
+    words = Text(per_device(peaks) if peaks else "")
+    if peaks and limits:
+        words.append(f", limit {per_device(limits)}")
+    if figures.get("fits_limit") is False:
+        words.append(", over the limit", style="red")
+    return words
+
+
+_COLUMNS = ("strategy", "placement", "makespan", "span", "bubble", "memory", "/ best", "/ opt.")
+
+
+def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Strategies side by side, a row each, in the order given.
+
+    Rows have the keys of `rows` in `ppopt compare --json`; `span` is the device span, `bubble`
+    the bubble rate of the objective, `memory` the largest device peak, and the last two columns
+    are the ratios to the best row that fits and to the optimum of the same placement.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    for index, name in enumerate(_COLUMNS):
+        table.add_column(name, justify="left" if index < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row), style=_row_style(row))
+    return table
+
+
+def _row_style(row: Mapping[str, Any]) -> str:
+    if row.get("fits_limit") is False:
+        return "dim"
+    return "bold" if row.get("ratio_to_best") == 1 else ""
+
+
+def _cells(row: Mapping[str, Any]) -> list[Text]:
+    peaks = row.get("peak_memory")
+    memory = Text(_short(max(peaks)) if peaks else NONE)
+    if row.get("fits_limit") is False:
+        memory.append(" over", style="red")
+    return [
+        Text(_name(row)),
+        Text(_where(row)),
+        Text(_short(row.get("makespan"))),
+        Text(_short(row.get("device_span"))),
+        Text(percent(row.get("bubble_rate"))),
+        memory,
+        Text(_short(row.get("ratio_to_best"))),
+        Text(_short(row.get("ratio_to_optimum"))),
+    ]
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    status = row.get("status")
+    if status in ("infeasible", "unknown"):
+        return f"{title(row)}: {status}"
+    gap = row.get("gap")
+    return title(row) + (f", gap {percent(gap)}" if gap else "")
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    """Placement and, above one, chunks: `v/2`; a placement given as a list is `explicit`."""
+    placement, chunks = row.get("placement"), row.get("chunks")
+    if placement is None:
+        return NONE
+    words = placement if isinstance(placement, str) else "explicit"
+    return f"{words}/{chunks}" if chunks and chunks > 1 else words
+
+
+def _short(value: float | None) -> str:
+    """Write a number with at most three decimals: columns stay narrow, `--json` has every digit."""
+    return number(None if value is None else round(value, 3))

@@ -1,0 +1,86 @@
+"""Figures in words and trimmed numbers: one wording for the page and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from ppopt.op import OpKind
+
+NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
+FEW_DEVICES = 8
+"""Most devices whose values are listed one by one."""
+
+KIND_WORDS = {
+    OpKind.F: "forward",
+    OpKind.B: "backward for the input",
+    OpKind.W: "backward for the weights",
+    OpKind.BW: "full backward",
+}
+_STATUS_WORDS = {
+    "optimal": "proved optimal",
+    "infeasible": "proved infeasible",
+    "unknown": "nothing found in time",
+}
+
+
+def number(value: float | Fraction | None) -> str:
+    """Write a number without trailing zeros, with at most six decimals: 27, 0.5, 0.333333."""
+    if value is None:
+        return NONE
+    rounded = float(value)
+    if rounded.is_integer():
+        return str(int(value))
+    if abs(rounded) < 1e-3:
+        return f"{rounded:.6g}"
+    return f"{rounded:.6f}".rstrip("0").rstrip(".")
+
+
+def percent(share: float | Fraction | None) -> str:
+    """Write a share as a percentage with at most two decimals: 0.15625 is 15.63 %."""
+    if share is None:
+        return NONE
+    if 0 < share < 0.00005:
+        return "under 0.01 %"
+    return f"{float(100 * share):.2f}".rstrip("0").rstrip(".") + " %"
+
+
+def per_device(values: Sequence[float] | None) -> str:
+    """One value per device with the largest: `max 4 (4 4 3 2)`, or `4 each`."""
+    if not values:
+        return NONE
+    if min(values) == max(values):
+        return spread(values)
+    return f"max {number(max(values))} ({spread(values)})"
+
+
+def spread(values: Sequence[float]) -> str:
+    """One value per device: `4 4 3 2`, `4 each`, or the first and last ones when many."""
+    if len(values) > 1 and min(values) == max(values):
+        return f"{number(values[0])} each"
+    shown = [number(value) for value in values]
+    if len(shown) > FEW_DEVICES:
+        shown[3:-3] = [".."]
+    return " ".join(shown)
+
+
+def status_words(figures: Mapping[str, Any]) -> str:
+    """Say what a search claims; empty for a hand strategy, which claims nothing.
+
+    `figures` has the keys of `ppopt solve --json` or `ppopt eval --json`.
+    """
+    status = figures.get("status")
+    if status is None or (status == "feasible" and figures.get("lower_bound") is None):
+        return ""
+    if status == "feasible":
+        return f"not proved optimal, gap {percent(figures.get('gap'))}"
+    return _STATUS_WORDS.get(status, str(status))
+
+
+def title(figures: Mapping[str, Any]) -> str:
+    """Name a schedule by the strategy that made it, claiming no more than its status does."""
+    strategy = str(figures.get("strategy") or "schedule")
+    if strategy == "optimal" and figures.get("status") == "feasible":
+        return "best found"
+    return strategy
