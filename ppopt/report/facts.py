@@ -1,0 +1,183 @@
+"""What the page says in text of a schedule: figures, proof, pipeline, provenance; all escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ppopt.exact import plain
+from ppopt.pipeline import Pipeline
+from ppopt.report.words import NONE, number, percent, spread, status_words, title
+
+_COSTS = {
+    "F": "forward",
+    "B": "backward_input",
+    "W": "weight",
+    "BW": "backward",
+    "activation": "activation",
+    "change by B": "memory_b",
+    "static": "static",
+}
+"""Column of the table of stages -> field of StageCosts."""
+_MOST_LISTED = 16
+"""Longest explicit placement that is written out."""
+
+
+def heading(figures: Mapping[str, Any], name: str) -> str:
+    """Name of a schedule, what is claimed of it, and whether it keeps the memory limit."""
+    badges = []
+    if status := status_words(figures):
+        badges.append(("good" if figures["status"] == "optimal" else "warn", status))
+    if figures["mem_limit"] is not None:
+        fits = figures["fits_limit"]
+        words = "within the memory limit" if fits else "over the memory limit"
+        badges.append(("good" if fits else "bad", words))
+    spans = (f'<span class="badge {tone}">{escape(words)}</span>' for tone, words in badges)
+    words = " · ".join(part for part in (title(figures), name) if part)
+    return f'<div class="heading"><h2>{escape(words)}</h2>{"".join(spans)}</div>'
+
+
+def tiles(figures: Mapping[str, Any]) -> str:
+    """List the figures of a schedule, each with a note."""
+    objective = str(figures["objective"]).replace("-", " ")
+    limits = figures["mem_limit"]
+    limit = "no limit" if limits is None else f"limit {spread(limits)}"
+    rows = [
+        ("makespan", number(figures["makespan"]), "end of the last operation"),
+        ("device span", number(figures["device_span"]), "longest time of one device"),
+        ("bubble rate", percent(figures["bubble_rate"]), f"idle share of the {objective}"),
+        ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time"),
+        (
+            "peak memory",
+            number(max(figures["peak_memory"])),
+            f"{spread(figures['peak_memory'])}; {limit}",
+        ),
+    ]
+    if figures["lower_bound"] is not None:
+        note = f"of the {objective}; gap {percent(figures['gap'])}"
+        rows.insert(0, ("lower bound", number(figures["lower_bound"]), note))
+    return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
+
+
+def _tile(name: str, value: str, note: str) -> str:
+    return (
+        f'<div><dt>{escape(name)}</dt><dd class="value">{escape(value)}</dd>'
+        f'<dd class="note">{escape(note)}</dd></div>'
+    )
+
+
+def proof(figures: Mapping[str, Any]) -> str:
+    """Give the argument behind the bound of a search; empty where there is none."""
+    if not figures["proof"]:
+        return ""
+    word = "Proof" if figures["status"] == "optimal" else "The bound"
+    return f"<p><strong>{word}:</strong> {escape(str(figures['proof']))}</p>"
+
+
+def overview(entries: Iterable[tuple[Mapping[str, Any], str]]) -> str:
+    """Table of several schedules, each linked to its section; entries are (figures, name)."""
+    head = ("schedule", "makespan", "device span", "bubble rate", "bubble overhead", "peak memory")
+    rows = [
+        (
+            f'<a href="#schedule-{index}">{escape(title(figures))}</a> {escape(name)}',
+            number(figures["makespan"]),
+            number(figures["device_span"]),
+            percent(figures["bubble_rate"]),
+            percent(figures["bubble_overhead"]),
+            number(max(figures["peak_memory"])),
+        )
+        for index, (figures, name) in enumerate(entries, start=1)
+    ]
+    return _table(head, rows)
+
+
+def details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
+    """Fold away the pipeline stage by stage, figures per device and provenance."""
+    lines = [f"Peak memory of devices 0, 1, ...: {_listed(figures['peak_memory'])}"]
+    if figures["mem_limit"] is not None:
+        lines.append(f"Memory limit of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
+    lines.append(f"Time between devices: {_p2p(pipeline)}")
+    if pipeline.rounded:
+        lines.append(f"Rounded to 10^-6 of the unit on input: {', '.join(pipeline.rounded)}")
+    if provenance := _provenance(figures):
+        lines.append(provenance)
+    text = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return (
+        "<details><summary>Pipeline, memory per device, provenance</summary>"
+        f'{text}<div class="scroll">{_stages(pipeline)}</div></details>'
+    )
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(map(number, values))
+
+
+def _p2p(pipeline: Pipeline) -> str:
+    if not isinstance(pipeline.p2p, tuple):
+        return number(pipeline.p2p)
+    times = [
+        time
+        for device, row in enumerate(pipeline.p2p)
+        for other, time in enumerate(row)
+        if device != other
+    ]
+    return f"{number(min(times))} to {number(max(times))}" if times else NONE
+
+
+def _provenance(figures: Mapping[str, Any]) -> str:
+    kept = ("seed", "workers", "time_limit")
+    parts = [f"{key.replace('_', ' ')} {figures[key]}" for key in kept if figures[key] is not None]
+    if figures["fused"]:
+        parts.append("every backward in one operation")
+    if isinstance(figures["versions"], Mapping):
+        parts += [f"{name} {version}" for name, version in sorted(figures["versions"].items())]
+    return f"Made with {', '.join(parts)}" if parts else ""
+
+
+def _stages(pipeline: Pipeline) -> str:
+    rows = [
+        (
+            str(stage),
+            " and ".join(str(hosts[stage]) for hosts in pipeline.hosts),
+            *(number(plain(getattr(pipeline.costs, cost)[stage])) for cost in _COSTS.values()),
+        )
+        for stage in range(pipeline.num_stages)
+    ]
+    return _table(("stage", "device", *_COSTS), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lay out cells that are HTML already."""
+    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def pipeline_line(pipeline: Pipeline) -> str:
+    """Tell the size and placement of a pipeline in one line of plain text."""
+    parts = [
+        _count(pipeline.num_devices, "device"),
+        _count(pipeline.num_stages, "stage"),
+        _count(pipeline.batches, "microbatch"),
+        _placement(pipeline),
+    ]
+    if pipeline.routes > 1:
+        parts.append(_count(pipeline.routes, "route"))
+    return ", ".join(parts)
+
+
+def _count(count: int, noun: str) -> str:
+    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{plural}"
+
+
+def _placement(pipeline: Pipeline) -> str:
+    where = pipeline.placement
+    if where is None:
+        where = "linear" if pipeline.num_chunks == 1 else "interleaved"
+    if isinstance(where, str):
+        return f"{where} placement"
+    if len(where) <= _MOST_LISTED:
+        return f"placement {','.join(map(str, where))}"
+    return "explicit placement"
