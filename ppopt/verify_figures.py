@@ -74,19 +74,18 @@ class Trace(NamedTuple):
 
 def memory_trace(sane: Rows) -> Trace:
     """Follow the memory of every device through time."""
-    ticks = sane.pipeline.ticks
     change = _changes(sane)
     grows = change > 0
     moment = 2 * np.where(grows, sane.start, sane.end) + grows
     order = np.arange(len(sane))
     if ((moment[1:] < moment[:-1]) & (sane.device[1:] == sane.device[:-1])).any():
         order = np.lexsort((moment, sane.device))
-    held = np.cumsum(sum_safe(change)[order])
+        change = change[order]
+    held = np.cumsum(sum_safe(change))
     first = first_of_device(sane)
-    before = held[first] - change[order][first]
-    static = np.array(ticks.static, dtype=np.int64)[sane.device[first]]
-    counts = np.diff(np.append(first, len(sane)))
-    return Trace(order, held + np.repeat(static - before, counts))
+    static = np.array(sane.pipeline.ticks.static, dtype=np.int64)[sane.device[first]]
+    offset = static - (held[first] - change[first])
+    return Trace(order, held + np.repeat(offset, np.diff(np.append(first, len(sane)))))
 
 
 def _changes(sane: Rows) -> Ints:

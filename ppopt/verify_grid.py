@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppopt.op import OpKind
+from ppopt.op import Op, OpKind
 from ppopt.verify_rows import Ints, Rows
 from ppopt.verify_violation import Violation
 
@@ -14,6 +14,8 @@ MOST_STEPS = 16
 MOST_DEVICES = 8
 """What the grid shows around the first fault; a schedule that is larger is cut."""
 _ARROW = "-> "
+Mark = tuple[int | None, int | None, tuple[Op, ...]]
+"""Device, time in ticks and operation of a fault; no operation where it cannot be named."""
 
 
 def grid(rows: Rows, violations: Sequence[Violation]) -> str:
@@ -25,32 +27,40 @@ def grid(rows: Rows, violations: Sequence[Violation]) -> str:
     placed = rows.take(rows.placed)
     size = placed.pipeline.num_devices
     bounds = np.searchsorted(placed.device, np.arange(size + 1))
-    faults = [row for violation in violations for row in _rows_of(placed, violation)]
     steps = int(np.diff(bounds).max())
-    row = faults[0] if faults else 0
-    device = int(placed.device[row]) if faults else 0
+    device, step = _first_fault(placed, bounds, violations)
     shown_devices = _window(device, size, MOST_DEVICES)
-    shown_steps = _window(row - int(bounds[device]), steps, MOST_STEPS)
-    lines = _cells(placed, bounds, shown_steps, shown_devices, set(faults))
+    shown_steps = _window(step, steps, MOST_STEPS)
+    faults = {_mark(violation) for violation in violations}
+    lines = _cells(placed, bounds, shown_steps, shown_devices, faults)
     if len(shown_steps) < steps or len(shown_devices) < size:
         cut = (_part("steps", shown_steps, steps), _part("devices", shown_devices, size))
         lines.insert(0, ", ".join(cut))
     return "\n".join(lines)
 
 
-def _rows_of(placed: Rows, violation: Violation) -> list[int]:
-    """Row of the fault, at its device and time; none where the fault has no place."""
-    if violation.device is None or violation.time is None:
-        return []
-    low, high = np.searchsorted(placed.device, [violation.device, violation.device + 1])
-    low += np.searchsorted(placed.start[low:high], violation.time)
-    here = slice(low, low + np.searchsorted(placed.start[low:high], violation.time, "right"))
-    same = placed.start[here] == violation.time
-    if violation.ops:
-        op = violation.ops[0]
-        same &= placed.kind[here] == op.kind
-        same &= (placed.stage[here] == op.stage) & (placed.microbatch[here] == op.microbatch)
-    return [int(low + row) for row in np.flatnonzero(same)[:1]]
+def _mark(violation: Violation) -> Mark:
+    return violation.device, violation.time, violation.ops[:1]
+
+
+def _mark_of_row(placed: Rows, row: int) -> Mark:
+    op = (placed.op(row),) if placed.named[row] else ()
+    return int(placed.device[row]), int(placed.start[row]), op
+
+
+def _first_fault(placed: Rows, bounds: Ints, violations: Sequence[Violation]) -> tuple[int, int]:
+    """Device and step of the first fault that has a place; the first operation if none has."""
+    for violation in violations:
+        device, time = violation.device, violation.time
+        if device is None or time is None or not 0 <= device < len(bounds) - 1:
+            continue
+        low, high = int(bounds[device]), int(bounds[device + 1])
+        row = low + int(np.searchsorted(placed.start[low:high], time))
+        while row < high and placed.start[row] == time:
+            if _mark_of_row(placed, row) == _mark(violation):
+                return device, row - low
+            row += 1
+    return 0, 0
 
 
 def _window(middle: int, size: int, most: int) -> range:
@@ -62,7 +72,9 @@ def _part(what: str, shown: range, size: int) -> str:
     return f"{what} {shown.start} to {shown.stop - 1} of 0 to {size - 1}"
 
 
-def _cells(placed: Rows, bounds: Ints, steps: range, devices: range, faults: set[int]) -> list[str]:
+def _cells(
+    placed: Rows, bounds: Ints, steps: range, devices: range, faults: set[Mark]
+) -> list[str]:
     table = [["", *(f"device {device}" for device in devices)]]
     for step in steps:
         line = [f"step {step}"]
@@ -74,8 +86,8 @@ def _cells(placed: Rows, bounds: Ints, steps: range, devices: range, faults: set
     return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in table]
 
 
-def _cell(placed: Rows, row: int, faults: set[int]) -> str:
+def _cell(placed: Rows, row: int, faults: set[Mark]) -> str:
     kind = int(placed.kind[row])
     name = OpKind(kind).name if kind in tuple(OpKind) else "?"
     text = f"{placed.stage[row]}{name}{placed.microbatch[row]}"
-    return f"{_ARROW}{text}" if row in faults else text
+    return f"{_ARROW}{text}" if _mark_of_row(placed, row) in faults else text

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import verify_naive
-from generate import BW, B, F, TableRow, W, limited, peaks, pipelines, schedules, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verify_mutations import MUTATIONS
-from verify_naive import op_of
 
 from ppopt.errors import InputError
 from ppopt.op import Op
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Ints, Schedule
 from ppopt.verify import Figures, Rule, Violation, explain, figures, verify
+from tests import verify_naive
+from tests.generate import BW, B, F, TableRow, W, limited, peaks, pipelines, schedules, table
+from tests.verify_mutations import MUTATIONS
+from tests.verify_naive import op_of
 
 SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""

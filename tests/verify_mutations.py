@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, NamedTuple
 
-from generate import BW, B, F, TableRow, W, limited, peaks, table
 from hypothesis import assume
 
 from ppopt.op import OpKind
 from ppopt.schedule import Schedule
 from ppopt.verify import Rule, figures
+from tests.generate import BW, B, F, TableRow, W, limited, peaks, table
 
 
 class Broken(NamedTuple):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator
 
-from generate import BW, B, F, TableRow, W, held, table
-
 from ppopt.op import Op, OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.verify import Rule
+from tests.generate import BW, B, F, TableRow, W, held, table
 
 EXACT = 2**53
 Finding = tuple[Rule, int | None, int | None, Op | None]
