@@ -1,0 +1,213 @@
+"""The pipeline in a native schedule file: every cost in ticks, so that readers need no fractions.
+
+All lists have one entry per stage, chunks cut, except `mem_limit` (one per device) and a
+`p2p_time` that is a matrix [from device][to device]. `placement` is the device of every stage on
+route 0. The optional keys restore the pipeline as its user gave it, equal in every field:
+`placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
+`number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: no
+operation feels it.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from ppopt import placement
+from ppopt.costs import MOST_TICKS
+from ppopt.errors import InputError
+from ppopt.formats.fields import section, shown, text, whole, wholes, within
+from ppopt.op import OpKind
+from ppopt.pipeline import LARGEST_GRID, LIMIT_1F1B, Pipeline
+
+_COSTS = {
+    "forward_times": "forward",
+    "backward_times": "backward",
+    "weight_times": "weight",
+    "input_times": "backward_input",
+    "activation": "activation",
+    "memory_b": "memory_b",
+    "static": "static",
+}
+"""Key in the file -> field of the pipeline, of costs that every stage has."""
+_MEMORY = ("activation", "memory_b", "static")
+_REQUIRED = (
+    "stages",
+    "batches",
+    "devices",
+    "routes",
+    "placement",
+    *_COSTS,
+    "p2p_time",
+    "mem_limit",
+)
+_OPTIONAL = ("name", "placement_name", "chunks", "mem_limit_given", "rounded")
+_DEFAULT = "default"
+_LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
+
+
+def to_object(pipeline: Pipeline) -> dict[str, Any]:
+    """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
+    ticks = pipeline.ticks
+    static = [int(value * ticks.memory_per_unit) for value in pipeline.costs.static]
+    return {
+        "name": pipeline.name,
+        "stages": pipeline.num_stages,
+        "batches": pipeline.batches,
+        "devices": pipeline.num_devices,
+        "routes": pipeline.routes,
+        "placement": list(pipeline.hosts[0]),
+        "placement_name": _placement_name(pipeline),
+        "chunks": pipeline.chunks,
+        "forward_times": list(ticks.durations[OpKind.F]),
+        "backward_times": list(ticks.durations[OpKind.BW]),
+        "weight_times": list(ticks.durations[OpKind.W]),
+        "input_times": list(ticks.durations[OpKind.B]),
+        "p2p_time": _p2p(pipeline),
+        "activation": list(ticks.activation),
+        "memory_b": list(ticks.memory_b),
+        "static": static,
+        "mem_limit": None if ticks.limits is None else list(ticks.limits),
+        "mem_limit_given": _limit_form(pipeline),
+        "rounded": list(pipeline.rounded),
+    }
+
+
+def _placement_name(pipeline: Pipeline) -> str | None:
+    if not pipeline.named_placement:
+        return None
+    return pipeline.placement or _DEFAULT
+
+
+def _p2p(pipeline: Pipeline) -> int | list[list[int]]:
+    matrix = pipeline.ticks.p2p
+    if isinstance(pipeline.p2p, tuple):
+        return [list(row) for row in matrix]
+    return max(matrix[0])
+
+
+def _limit_form(pipeline: Pipeline) -> str | None:
+    if pipeline.mem_limit is None:
+        return None
+    if pipeline.mem_limit == LIMIT_1F1B:
+        return LIMIT_1F1B
+    return "list" if isinstance(pipeline.mem_limit, tuple) else "number"
+
+
+def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
+    """Read what `to_object` writes; the ticks per unit (of time, of memory) may be any.
+
+    Raises InputError where the object is no pipeline, or where the costs in the file are not
+    those of the user's own form that stands beside them.
+    """
+    file = section(value, _REQUIRED, _OPTIONAL)
+    for key in ("stages", "batches", "devices"):
+        within(key, whole, file[key], 1, LARGEST_GRID)
+    within("routes", whole, file["routes"], 1, 2)
+    costs = {
+        key: _fractions(file, key, memory_per_unit if key in _MEMORY else per_unit)
+        for key in _COSTS
+    }
+    limits = _limits(file, memory_per_unit)
+    pipeline = Pipeline(
+        **_own_form(file, costs),
+        batches=file["batches"],
+        p2p=within("p2p_time", _read_p2p, file["p2p_time"], file["devices"], per_unit),
+        mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
+        routes=file["routes"],
+        name=within("name", text, file.get("name", "")),
+        rounded=within("rounded", _rounded, file.get("rounded", [])),
+    )
+    _check_same(pipeline, file, costs, limits)
+    return pipeline
+
+
+def _fractions(file: dict[str, Any], key: str, per_unit: int) -> tuple[Fraction, ...]:
+    least = -MOST_TICKS if key == "memory_b" else 0
+    ticks = within(key, wholes, file[key], file["stages"], least, MOST_TICKS)
+    return tuple(Fraction(value, per_unit) for value in ticks)
+
+
+def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
+    if file["mem_limit"] is None:
+        return None
+    ticks = within("mem_limit", wholes, file["mem_limit"], file["devices"], 0, MOST_TICKS)
+    return tuple(Fraction(value, per_unit) for value in ticks)
+
+
+def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> dict[str, Any]:
+    """Restore stages, placement, chunks and costs as the user gave them."""
+    stages = file["stages"]
+    hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
+    name, chunks = file.get("placement_name"), file.get("chunks")
+    if name is None:
+        if chunks is not None:
+            raise InputError("chunks: does not go with a placement list; set it to null")
+        costs_given = {field: costs[key] for key, field in _COSTS.items()}
+        return {"stages": stages, "placement": hosts, **costs_given}
+    if not isinstance(name, str) or name not in (_DEFAULT, *placement.NAMED):
+        known = ", ".join((*placement.NAMED, _DEFAULT))
+        raise InputError(f"placement_name: {shown(name)} is unknown; use {known} or null")
+    placement.explicit(hosts)
+    first = dict(zip(reversed(hosts), range(stages - 1, -1, -1), strict=True))
+    if chunks is not None:
+        within("chunks", whole, chunks, 1, stages)
+    cut = stages // len(first)
+    shares = {
+        field: tuple(costs[key][first[device]] * cut for device in range(len(first)))
+        for key, field in _COSTS.items()
+    }
+    named = None if name == _DEFAULT else name
+    return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
+
+
+def _read_p2p(value: object, devices: int, per_unit: int) -> object:
+    if not isinstance(value, list):
+        return Fraction(whole(value, 0, MOST_TICKS), per_unit)
+    if len(value) != devices:
+        raise InputError(f"has {len(value)} rows; {devices} are needed, one per device")
+    rows = [
+        within(f"row {index}", wholes, row, devices, 0, MOST_TICKS)
+        for index, row in enumerate(value)
+    ]
+    return [[Fraction(entry, per_unit) for entry in row] for row in rows]
+
+
+def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
+    """Restore the limit as the user gave it; the list where the file does not say."""
+    if form is None or limits is None:
+        return limits
+    if form not in _LIMIT_FORMS:
+        raise InputError(f"{shown(form)} is unknown; use {', '.join(_LIMIT_FORMS)} or null")
+    return {LIMIT_1F1B: LIMIT_1F1B, "number": limits[0], "list": limits}[form]
+
+
+def _rounded(value: object) -> tuple[str, ...]:
+    known = (*_COSTS.values(), "p2p", "mem_limit")
+    if not isinstance(value, list) or any(field not in known for field in value):
+        raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
+    return tuple(value)
+
+
+def _check_same(
+    pipeline: Pipeline,
+    file: dict[str, Any],
+    costs: dict[str, tuple[Fraction, ...]],
+    limits: tuple[Fraction, ...] | None,
+) -> None:
+    """Check that the restored form gives the numbers of the file, which other readers go by."""
+    if list(pipeline.hosts[0]) != file["placement"]:
+        raise InputError("placement: is not that of placement_name and chunks; set these to null")
+    if pipeline.num_devices != file["devices"]:
+        raise InputError(f"devices: is {file['devices']}, but placement has {pipeline.num_devices}")
+    for key, field in _COSTS.items():
+        if getattr(pipeline.costs, field) != costs[key]:
+            raise InputError(
+                f"{key}: differs between the chunks of a device; "
+                "set placement_name and chunks to null"
+            )
+    if pipeline.limits != limits:
+        raise InputError(
+            f"mem_limit: is not what mem_limit_given {shown(file['mem_limit_given'])} makes it; "
+            "set that to null"
+        )

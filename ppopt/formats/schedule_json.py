@@ -1,0 +1,258 @@
+"""The native schedule file: a schedule with its pipeline, exact, in JSON.
+
+    {
+    "schema": 1,
+    "ticks_per_unit": 1000,            one unit of the user's time, in ticks
+    "memory_ticks_per_unit": 1,        the same of memory
+    "pipeline": {...},                 see `ppopt.formats.pipeline_json`
+    "origin": {...},                   how the schedule was made; any JSON
+    "claims": {"makespan": ...},       figures to re-check, in ticks
+    "ops": [
+    ["F", 0, 0, 0, 0, 1000],           kind, stage, microbatch, device, start, end
+    ...
+    ]
+    }
+
+Operations stand sorted by device, then start. `claims` are makespan, device_span, busy and
+peak_memory (lists per device) in ticks, and bubble_overhead and bubble_rate, both on makespan;
+a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
+
+The reader answers for the form of a file alone: whole numbers that arrays can hold. Whether the
+operations are a schedule of the pipeline (none missing, none twice, none on a stage that does
+not exist) is for `ppopt.verify` to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppopt.costs import MOST_TICKS
+from ppopt.errors import InputError
+from ppopt.formats import pipeline_json
+from ppopt.formats.documents import label, parse_json, read_text
+from ppopt.formats.fields import (
+    finite,
+    flag,
+    section,
+    shown,
+    text,
+    whole,
+    wholes,
+    within,
+)
+from ppopt.metrics import Objective, metrics
+from ppopt.op import NUM_KINDS, OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
+
+SCHEMA = 1
+LARGEST_FILE = 2**28
+"""Bytes of a schedule file: some seven million operations."""
+LARGEST_INT = 2**62
+"""Numbers in `ops` and `claims` lie within this, either sign: sums of two fit int64."""
+
+_UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
+_FIELDS = ("stage", "microbatch", "device", "start", "end")
+_CODES = {kind.name: int(kind) for kind in OpKind}
+_TOTALS = ("makespan", "device_span")
+_LISTS = ("busy", "peak_memory")
+_RATIOS = ("bubble_overhead", "bubble_rate")
+
+
+def _integer(value: object) -> int:
+    return whole(value, -LARGEST_INT, LARGEST_INT)
+
+
+def to_object(schedule: Schedule) -> dict[str, Any]:
+    """Turn a schedule into an object of JSON; `origin` must hold nothing that JSON lacks."""
+    ticks = schedule.pipeline.ticks
+    return {
+        "schema": SCHEMA,
+        "ticks_per_unit": ticks.per_unit,
+        "memory_ticks_per_unit": ticks.memory_per_unit,
+        "pipeline": pipeline_json.to_object(schedule.pipeline),
+        "origin": dict(schedule.origin),
+        "claims": claims(schedule),
+        "ops": [[row.kind.name, *row[1:]] for row in schedule.rows()],
+    }
+
+
+def dumps(schedule: Schedule) -> str:
+    """Write a schedule as text, the same for the same schedule: one operation per line."""
+    members = to_object(schedule)
+    ops = members.pop("ops")
+    written = [f"{json.dumps(key)}: {_lines(value)}" for key, value in members.items()]
+    body = ",\n".join(map(json.dumps, ops))
+    return "{\n" + ",\n".join(written) + f',\n"ops": [\n{body}\n]\n}}\n'
+
+
+def _lines(value: object) -> str:
+    """Write a value on one line, or an object with one member per line."""
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value, allow_nan=False)
+    members = (f"  {json.dumps(key)}: {json.dumps(value[key], allow_nan=False)}" for key in value)
+    return "{\n" + ",\n".join(members) + "\n}"
+
+
+def claims(schedule: Schedule) -> dict[str, Any]:
+    """Figures of a schedule as its file states them; none where it is too incomplete."""
+    if not _measurable(schedule):
+        return {}
+    figures = metrics(schedule)
+    return {
+        "makespan": figures.makespan,
+        "device_span": figures.device_span,
+        "busy": list(figures.busy),
+        "peak_memory": list(figures.peak_memory),
+        "bubble_overhead": float(figures.bubble_overhead),
+        "bubble_rate": float(figures.bubble_rate(Objective.MAKESPAN)),
+    }
+
+
+def _measurable(schedule: Schedule) -> bool:
+    """Whether every operation has a known kind, stage and device, and every device has one."""
+    pipeline = schedule.pipeline
+    bounds = ((schedule.kind, NUM_KINDS), (schedule.stage, pipeline.num_stages))
+    known = all(bool(((column >= 0) & (column < size)).all()) for column, size in bounds)
+    used = np.unique(schedule.device)
+    return known and np.array_equal(used, np.arange(pipeline.num_devices))
+
+
+def read_schedule(path: Path) -> tuple[Schedule, dict[str, Any]]:
+    """Read a native schedule file; see `loads`."""
+    return loads(read_text(path, LARGEST_FILE), label(path))
+
+
+def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
+    """Read the text of a native schedule file: the schedule and its claims.
+
+    Raises InputError, beginning with `where` and naming the place, on anything that is not
+    of this form.
+    """
+    return within(where, from_object, parse_json(content, where, _float))
+
+
+def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
+    """Read an object made by `to_object`; see `loads`."""
+    file = section(document, ("schema", *_UNITS, "pipeline", "ops"), ("origin", "claims"))
+    if type(file["schema"]) is not int or file["schema"] != SCHEMA:
+        raise InputError(f"schema: {shown(file['schema'])} is not {SCHEMA}, the one that is read")
+    unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in _UNITS)
+    pipeline = within("pipeline", pipeline_json.from_object, file["pipeline"], unit, memory_unit)
+    origin = within("origin", _origin, file.get("origin", {}))
+    coarser = unit // pipeline.ticks.per_unit
+    rows = _rows(file["ops"], coarser)
+    memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
+    stated = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
+    return Schedule.from_rows(pipeline, rows, origin), stated
+
+
+def _origin(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not an object {{...}}")
+    for key, check in _ORIGIN.items():
+        if value.get(key) is not None:
+            within(key, check, value[key])
+    return value
+
+
+def _objective(value: object) -> object:
+    if value not in tuple(Objective):
+        raise InputError(f"{shown(value)} is unknown; use {' or '.join(Objective)}")
+    return value
+
+
+def _versions(value: object) -> None:
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not an object {{...}}")
+    for key, version in value.items():
+        within(key, text, version)
+
+
+_ORIGIN: dict[str, Callable[[object], object]] = {
+    "strategy": text,
+    "objective": _objective,
+    "fused": flag,
+    "status": text,
+    "value": finite,
+    "lower_bound": finite,
+    "gap": finite,
+    "proof": text,
+    "seed": _integer,
+    "workers": _integer,
+    "time_limit": finite,
+    "versions": _versions,
+}
+"""What `origin` holds where it holds it; null and further keys are let through."""
+
+
+def _rows(ops: object, coarser: int) -> list[list[int]]:
+    if not isinstance(ops, list):
+        raise InputError(f"ops: {shown(ops)} is not a list")
+    rows = []
+    try:
+        for entry in ops:
+            rows.append(_row(entry, coarser))
+    except InputError as error:
+        raise InputError(f"ops[{len(rows)}]: {error}") from None
+    return rows
+
+
+def _row(entry: object, coarser: int) -> list[int]:
+    if not isinstance(entry, list) or len(entry) != 1 + len(_FIELDS):
+        raise InputError(
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS)}]; no more fields are read yet"
+        )
+    kind, *numbers = entry
+    if not isinstance(kind, str) or kind not in _CODES:
+        raise InputError(f"kind {shown(kind)} is unknown; use {', '.join(_CODES)}")
+    for field, number in zip(_FIELDS, numbers, strict=True):
+        if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
+            raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
+    if coarser != 1:
+        numbers[3:] = [within(_FIELDS[i], _coarse, numbers[i], coarser) for i in (3, 4)]
+    return [_CODES[kind], *numbers]
+
+
+def _coarse(ticks: int, coarser: int) -> int:
+    """Turn ticks of the file into those of the pipeline, which may be coarser."""
+    if ticks % coarser:
+        raise InputError(
+            f"{ticks} is not a multiple of {coarser}, the tick that all times of the pipeline share"
+        )
+    return ticks // coarser
+
+
+def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int) -> dict[str, Any]:
+    stated = section(value, (), (*_TOTALS, *_LISTS, *_RATIOS))
+    checked: dict[str, Any] = {}
+    for key, figure in stated.items():
+        tick = memory_coarser if key == "peak_memory" else coarser
+        if key in _TOTALS:
+            checked[key] = within(key, _ticks, figure, tick)
+        elif key in _LISTS:
+            figures = within(key, wholes, figure, pipeline.num_devices, -LARGEST_INT, LARGEST_INT)
+            checked[key] = [within(key, _coarse, entry, tick) for entry in figures]
+        else:
+            checked[key] = float(within(key, finite, figure))
+    return checked
+
+
+def _ticks(value: object, coarser: int) -> int:
+    return _coarse(whole(value, -LARGEST_INT, LARGEST_INT), coarser)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise OverflowError(digits)
+    return value
+
+
+__all__ = ["claims", "dumps", "from_object", "loads", "read_schedule", "to_object"]
