@@ -10,7 +10,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from config_text import as_text, refuse, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from ppopt.formats.config import (
 )
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
+from tests.config_text import as_text, refuse, write
 
 SPELLINGS = {
     "stages": ("stages", "num_stages"),

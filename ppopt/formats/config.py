@@ -174,10 +174,14 @@ def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
     if not isinstance(document, dict):
         raise InputError(f"{where}: holds {shown(document)}, not settings; write `stages: 4`")
-    return within(where, _canonical, document)
+    return within(where, canonical, document)
 
 
-def _canonical(document: dict[str, Any]) -> dict[str, Any]:
+def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Check settings under any of their spellings, and name them canonically; see `read_config`.
+
+    Raises InputError on unknown keys, settings given twice, and values of the wrong kind.
+    """
     settings: dict[str, Any] = {}
     about: dict[str, str] = {}
     spelled: dict[str, str] = {}
