@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.errors import InputError
 from ppopt.op import NUM_KINDS, OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Ints, Schedule
@@ -22,6 +23,10 @@ class Objective(StrEnum):
     DEVICE_SPAN = "device-span"
     """Longest time any one device takes from its first operation to its last (zero-bubble
     papers, arXiv 2401.10241, section 2.3: cost without the synchronisation at the end)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Objective:
+        raise InputError(f"objective: {value!r} is unknown; use {' or '.join(cls)}")
 
 
 class Metrics(NamedTuple):

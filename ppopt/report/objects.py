@@ -1,0 +1,110 @@
+"""The JSON objects that commands print with --json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ppopt.comparison import Comparison, Row
+from ppopt.exact import plain
+from ppopt.formats import schedule_json
+from ppopt.report.summary import summary
+from ppopt.schedule import Schedule
+from ppopt.solver.result import Result
+from ppopt.verify import Violation
+
+SCHEMA = 1
+FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit")
+
+
+def of_result(result: Result) -> dict[str, Any]:
+    """Object of `ppopt solve`; figures are None where there is no schedule."""
+    origin = result.origin()
+    found = {} if result.schedule is None else summary(result.schedule)
+    limits = result.pipeline.limits
+    shown = {key: found.get(key) for key in FIGURES}
+    shown["mem_limit"] = None if limits is None else [plain(limit) for limit in limits]
+    kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
+    return {
+        "schema": SCHEMA,
+        **{key: origin[key] for key in kept},
+        **shown,
+        "fused": result.fused,
+        **{key: origin[key] for key in ("seed", "workers", "versions")},
+        "solve_seconds": round(result.solve_seconds, 3),
+        **_native(result.schedule),
+    }
+
+
+def of_evaluation(schedule: Schedule) -> dict[str, Any]:
+    """Object of `ppopt eval`: the keys of `solve` without bound and proof."""
+    found = summary(schedule)
+    return {
+        "schema": SCHEMA,
+        **{key: found[key] for key in ("strategy", "status", "objective", "value")},
+        **{key: found[key] for key in FIGURES},
+        "fits_limit": found["fits_limit"],
+        **_placed(schedule),
+        **_native(schedule),
+    }
+
+
+def of_comparison(comparison: Comparison) -> dict[str, Any]:
+    """Object of `ppopt compare`."""
+    optimum = comparison.optimum
+    kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
+    return {
+        "schema": SCHEMA,
+        **{key: of_result(optimum)[key] for key in kept},
+        "rows": [_row(row, optimum) for row in comparison.rows],
+        "skipped": [{"strategy": name, "reason": reason} for name, reason in comparison.skipped],
+    }
+
+
+def _row(row: Row, optimum: Result) -> dict[str, Any]:
+    if row.schedule is optimum.schedule:
+        shown = {"strategy": "optimal", **of_result(optimum), **_placed(row.schedule)}
+    else:
+        shown = of_evaluation(row.schedule)
+    return shown | {
+        "fits_limit": row.fits_limit,
+        "ratio_to_best": None if row.ratio_to_best is None else plain(row.ratio_to_best),
+        "ratio_to_optimum": None if row.ratio_to_optimum is None else plain(row.ratio_to_optimum),
+        "optimum_proved": row.optimum_proved,
+    }
+
+
+def of_verification(schedule: Schedule, found: Sequence[Violation]) -> dict[str, Any]:
+    """Object of `ppopt verify`: what was found, and the figures if nothing was."""
+    figures = {} if found else summary(schedule)
+    return {
+        "schema": SCHEMA,
+        "verified": not found,
+        "violations": [
+            {
+                "rule": violation.rule.value,
+                "ops": [str(op) for op in violation.ops],
+                "device": violation.device,
+                "time": None
+                if violation.time is None
+                else plain(schedule.pipeline.ticks.time(violation.time)),
+                "message": violation.message,
+            }
+            for violation in found
+        ],
+        **{key: figures.get(key) for key in FIGURES},
+    }
+
+
+def _placed(schedule: Schedule) -> dict[str, Any]:
+    pipeline = schedule.pipeline
+    name = pipeline.placement if pipeline.named_placement else "explicit"
+    if name is None:
+        name = "linear" if pipeline.num_chunks == 1 else "interleaved"
+    return {"chunks": pipeline.num_stages // pipeline.num_devices, "placement": name}
+
+
+def _native(schedule: Schedule | None) -> dict[str, Any]:
+    if schedule is None:
+        return {"schedule": None, "verified": False}
+    return {"schedule": schedule_json.to_object(schedule), "verified": True}
