@@ -78,7 +78,7 @@ def ticks_of(pipeline: Pipeline) -> Ticks:
     """
     costs = pipeline.costs
     size = range(pipeline.num_devices)
-    links = [[_link(pipeline, source, target) for target in size] for source in size]
+    links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
     times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
     limits = pipeline.limits
     statics = [pipeline.static_of(device) for device in size]
@@ -89,7 +89,7 @@ def ticks_of(pipeline: Pipeline) -> Ticks:
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
         durations=tuple(_scale(row, per_unit) for row in times),
-        p2p=tuple(_scale(row, per_unit) for row in links),
+        p2p=_matrix([_scale(row, per_unit) for row in links], len(size)),
         activation=_scale(costs.activation, memory_per_unit),
         memory_b=_scale(costs.memory_b, memory_per_unit),
         static=_scale(statics, memory_per_unit),
@@ -99,11 +99,12 @@ def ticks_of(pipeline: Pipeline) -> Ticks:
     return ticks
 
 
-def _link(pipeline: Pipeline, source: int, target: int) -> Fraction:
-    if source == target:
-        return Fraction(0)
-    p2p = pipeline.p2p
-    return p2p[source][target] if isinstance(p2p, tuple) else Fraction(p2p)
+def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
+    """Delays between devices: the rows given, or one delay between any two devices."""
+    if len(rows) == size > 1:
+        return tuple(rows)
+    ((delay, *_),) = rows
+    return tuple((delay,) * d + (0,) + (delay,) * (size - d - 1) for d in range(size))
 
 
 def _scale(values: tuple[Fraction, ...] | list[Fraction], per_unit: int) -> tuple[int, ...]:

@@ -28,7 +28,11 @@ def evaluate(
     placed = rule.apply(pipeline, options)
     orders = rule.build(placed, options)
     objective = Objective(objective)
-    origin = {"strategy": strategy, "objective": objective.value, "status": "feasible"}
+    origin: dict[str, object] = {
+        "strategy": strategy,
+        "objective": objective.value,
+        "status": "feasible",
+    }
     made = timing.schedule(placed, orders, objective, origin)
     return checked(made, enforce_limit=False)
 

@@ -30,7 +30,7 @@ def read(number: object, what: str) -> Exact:
     """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
     fraction = _fraction(number, what)
     if abs(fraction) > LARGEST:
-        raise InputError(f"{what}: {number} is too large; use a larger unit (at most 10^12)")
+        raise InputError(f"{what}: {number!r} is too large; use a larger unit (at most 10^12)")
     if isinstance(number, Fraction) or FINEST % fraction.denominator == 0:
         return Exact(fraction, rounded=False)
     return Exact(Fraction(round(fraction * FINEST), FINEST), rounded=True)
@@ -48,9 +48,9 @@ def _fraction(number: object, what: str) -> Fraction:
     except InvalidOperation:
         raise InputError(f"{what}: {number!r} is not a number") from None
     if not decimal.is_finite():
-        raise InputError(f"{what}: {number} is not a finite number")
+        raise InputError(f"{what}: {number!r} is not a finite number")
     if decimal and abs(decimal.adjusted()) > 400:
-        raise InputError(f"{what}: {number} is out of range; use another unit")
+        raise InputError(f"{what}: {number!r} is out of range; use another unit")
     return Fraction(decimal)
 
 

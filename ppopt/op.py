@@ -23,7 +23,9 @@ class OpKind(IntEnum):
 
 
 NUM_KINDS = len(OpKind)
-_PATTERN = re.compile(r"(?P<stage>0|[1-9]\d*)(?P<kind>BW|F|B|W)(?P<microbatch>0|[1-9]\d*)", re.ASCII)
+_PATTERN = re.compile(
+    r"(?P<stage>0|[1-9]\d*)(?P<kind>BW|F|B|W)(?P<microbatch>0|[1-9]\d*)", re.ASCII
+)
 
 
 class Op(NamedTuple):

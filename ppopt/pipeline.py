@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from ppopt import exact, placement
 from ppopt.costs import StageCosts, Ticks, ticks_of
@@ -15,6 +15,8 @@ from ppopt.op import NUM_KINDS, Op, OpKind
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
+MOST_DEVICES = 1024
+"""Most devices of a pipeline."""
 LIMIT_1F1B = "1f1b"
 """The value of `mem_limit` that means: the largest device peak of 1F1B on this pipeline."""
 
@@ -66,12 +68,16 @@ class Pipeline:
         for field in ("stages", "batches"):
             self._set(field, _whole(getattr(self, field), field))
         self._set_placement()
+        if self.num_devices > MOST_DEVICES:
+            raise InputError(f"stages: {self.num_devices} devices are above {MOST_DEVICES}")
         if self.stages * self.num_chunks * self.batches > LARGEST_GRID:
             raise InputError(
                 f"stages x microbatches is above {LARGEST_GRID}: "
-                f"{self.num_stages} x {self.batches}; use fewer batches"
+                f"{self.stages * self.num_chunks} x {self.batches}; use fewer batches"
             )
-        if self.routes not in (1, 2):
+        if not isinstance(self.name, str):
+            raise InputError(f"name: {self.name!r} is not text")
+        if isinstance(self.routes, bool) or self.routes not in (1, 2):
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
@@ -125,6 +131,17 @@ class Pipeline:
         self._check_times()
         if self.backward_input is None:
             self._set("backward_input", _subtract(self.backward, self.weight))
+        for index, (full, partial) in enumerate(
+            zip(self.backward, self.backward_input, strict=True)
+        ):
+            if partial > full:
+                self._refuse_backward_input(index, full)
+
+    def _refuse_backward_input(self, index: int, full: Fraction) -> NoReturn:
+        raise InputError(
+            f"backward_input: {self._entry(index)}: B is longer than the full backward "
+            f"{exact.plain(full)}; backward times are B and W together"
+        )
 
     def _default_weight(self) -> tuple[Fraction, ...]:
         """W where B is given: what BW leaves, or the time of F."""
@@ -135,13 +152,12 @@ class Pipeline:
     def _check_times(self) -> None:
         for index, time in enumerate(self.forward):
             if time <= 0:
-                raise InputError(f"forward: {self._entry(index)}: {exact.plain(time)} is not above 0")
+                raise InputError(
+                    f"forward: {self._entry(index)}: {exact.plain(time)} is not above 0"
+                )
         for index, (full, weight) in enumerate(zip(self.backward, self.weight, strict=True)):
             if weight < 0:
-                raise InputError(
-                    f"backward_input: {self._entry(index)}: B is longer than the full backward "
-                    f"{exact.plain(full)}; backward times are B and W together"
-                )
+                self._refuse_backward_input(index, full)
             if weight > full:
                 raise InputError(
                     f"weight: {self._entry(index)}: {exact.plain(weight)} is above the full backward "
@@ -156,7 +172,9 @@ class Pipeline:
         rows = [_as_list(row, "p2p") for row in _as_list(self.p2p, "p2p")]
         size = self.num_devices
         if len(rows) != size or any(len(row) != size for row in rows):
-            raise InputError(f"p2p: a matrix must be {size} x {size}, one row and column per device")
+            raise InputError(
+                f"p2p: a matrix must be {size} x {size}, one row and column per device"
+            )
         self._set("p2p", tuple(self._numbers("p2p", row) for row in rows))
         for device in range(size):
             if self.p2p[device][device]:
@@ -250,7 +268,7 @@ class Pipeline:
     @cached_property
     def num_devices(self) -> int:
         """Devices D."""
-        return max(self.hosts[0]) + 1
+        return self.stages if self.named_placement else max(self.placement) + 1
 
     @cached_property
     def hosted(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -271,7 +289,7 @@ class Pipeline:
         """Device that runs the operations of a stage for a microbatch."""
         return self.hosts[self.route(microbatch)][stage]
 
-    def code(self, kind: int, stage: Any, microbatch: Any) -> Any:
+    def code(self, kind: Any, stage: Any, microbatch: Any) -> Any:
         """Number of an operation, 0 .. num_codes - 1; works on integers and on arrays."""
         return (kind * self.num_stages + stage) * self.batches + microbatch
 
@@ -310,8 +328,10 @@ class Pipeline:
         return (self.mem_limit,) * self.num_devices
 
     def _peak_1f1b(self) -> Fraction:
-        """Largest device peak of 1F1B: device d holds min(M, P - d) microbatches (Megatron-LM,
-        arXiv 2104.04473, section 2.2), whatever the placement."""
+        """Largest device peak of 1F1B, whatever the placement.
+
+        Device d holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2).
+        """
         costs = self.costs
         return max(
             self.static_of(device)

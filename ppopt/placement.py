@@ -40,7 +40,9 @@ def explicit(entries: Sequence[object]) -> tuple[int, ...]:
     devices: list[int] = []
     for stage, entry in enumerate(entries):
         if isinstance(entry, bool) or not isinstance(entry, int) or entry < 0:
-            raise InputError(f"placement: stage {stage}: {entry!r} is not a device number (0, 1, ...)")
+            raise InputError(
+                f"placement: stage {stage}: {entry!r} is not a device number (0, 1, ...)"
+            )
         devices.append(entry)
     missing = sorted(set(range(min(max(devices), len(devices)) + 1)) - set(devices))
     if missing:

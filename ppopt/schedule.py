@@ -59,7 +59,10 @@ class Schedule:
 
     @classmethod
     def from_rows(
-        cls, pipeline: Pipeline, rows: Iterable[Iterable[int]], origin: Mapping[str, Any] | None = None
+        cls,
+        pipeline: Pipeline,
+        rows: Iterable[Iterable[int]],
+        origin: Mapping[str, Any] | None = None,
     ) -> Schedule:
         """Build from rows (kind, stage, microbatch, device, start, end), in any order."""
         table = np.array([tuple(row) for row in rows], dtype=np.int64).reshape(-1, 6)
@@ -76,7 +79,8 @@ class Schedule:
         kind, stage, microbatch, device, start, end = columns
         depth = np.where(kind == OpKind.F, stage, 2 * pipeline.num_stages - stage)
         place = np.lexsort((kind == OpKind.W, microbatch, depth, end, start, device))
-        return cls(pipeline, *(column[place] for column in columns), dict(origin or {}))
+        kind, stage, microbatch, device, start, end = (column[place] for column in columns)
+        return cls(pipeline, kind, stage, microbatch, device, start, end, dict(origin or {}))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -101,7 +105,9 @@ class Schedule:
     def orders(self) -> list[Ints]:
         """For every device, the numbers of its operations (`Pipeline.code`) in their order."""
         codes = self.pipeline.code(self.kind, self.stage, self.microbatch)
-        return np.split(codes, np.searchsorted(self.device, np.arange(1, self.pipeline.num_devices)))
+        return np.split(
+            codes, np.searchsorted(self.device, np.arange(1, self.pipeline.num_devices))
+        )
 
     @cached_property
     def metrics(self) -> Metrics:

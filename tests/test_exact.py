@@ -33,10 +33,24 @@ def test_finer_than_a_millionth_is_rounded_and_said(number: Any, value: Fraction
 
 @pytest.mark.parametrize(
     "number",
-    [True, None, [], {}, "x", "", "nan", float("nan"), float("inf"), "-inf", "1e999999", 10**13, "1_0x"],
+    [
+        True,
+        None,
+        [],
+        {},
+        "x",
+        "",
+        "nan",
+        float("nan"),
+        float("inf"),
+        "-inf",
+        "1e999999",
+        10**13,
+        "1_0x",
+    ],
 )
 def test_anything_else_is_refused_by_name(number: Any) -> None:
-    with pytest.raises(InputError, match="^forward: "):
+    with pytest.raises(InputError, match=r"^forward: "):
         exact.read(number, "forward")
 
 

@@ -13,7 +13,21 @@ def test_what_is_written_is_read(kind: OpKind, stage: int, microbatch: int) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "F0", "0F", "0X0", "0F0xyz", "0F1.5", " 0F0", "0F0\n", "00F0", "0F-1", "٠F0", "0f0"]
+    "text",
+    [
+        "",
+        "F0",
+        "0F",
+        "0X0",
+        "0F0xyz",
+        "0F1.5",
+        " 0F0",
+        "0F0\n",
+        "00F0",
+        "0F-1",
+        "\N{ARABIC-INDIC DIGIT ZERO}F0",
+        "0f0",
+    ],
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="not an operation"):

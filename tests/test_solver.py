@@ -3,10 +3,10 @@
 from fractions import Fraction
 
 import pytest
-from tests import oracle
-from tests.instances import tiny_cases
 
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve, verify
+from tests import oracle
+from tests.instances import tiny_cases
 
 
 def ticks(result: Result) -> int | None:

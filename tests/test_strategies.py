@@ -25,7 +25,7 @@ def peaks(made: Schedule) -> list[float]:
 def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int]) -> None:
     stages, batches = size
     if name == "interleaved" and 0 < batches % stages < stages and batches > stages:
-        with pytest.raises(InputError, match="group_size: .* deadlocks"):
+        with pytest.raises(InputError, match=r"group_size: .* deadlocks"):
             evaluate(Pipeline(stages=stages, batches=batches), name)
         return
     made = evaluate(Pipeline(stages=stages, batches=batches), name)
@@ -148,7 +148,9 @@ def test_group_sizes_run_or_are_refused(group: int) -> None:
     """Every group size that is accepted runs; every one refused would have deadlocked."""
     for batches in range(1, 13):
         pipe = Pipeline(stages=3, batches=batches, chunks=2)
-        allowed = batches <= group or (group >= 3 and (batches % group == 0 or batches % group >= 3))
+        allowed = batches <= group or (
+            group >= 3 and (batches % group == 0 or batches % group >= 3)
+        )
         if allowed:
             evaluate(pipe, "interleaved", options=Options(group_size=group))
         else:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from ortools.sat.python import cp_model
-from tests.generate import build, schedules
 
 from ppopt import precedence, timing
 from ppopt.errors import DeadlockError, InputError
@@ -17,6 +16,7 @@ from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verify import verify
+from tests.generate import build, schedules
 
 
 def cp_sat_value(pipeline: Pipeline, orders: precedence.Orders, objective: Objective) -> int:
@@ -117,9 +117,7 @@ def assert_is_cycle(pipe: Pipeline, orders: precedence.Orders, error: DeadlockEr
     flow = precedence.data_flow(pipe, precedence.split_of(pipe, orders))
     steps = set(zip(flow.before.tolist(), flow.after.tolist(), strict=True))
     for order in orders:
-        steps |= set(
-            product_of_later(order.tolist())
-        )
+        steps |= set(product_of_later(order.tolist()))
     codes = [pipe.code(*op) for op in error.cycle]
     assert len(set(codes)) == len(codes) >= 2
     for before, after in zip(codes, [*codes[1:], codes[0]], strict=True):

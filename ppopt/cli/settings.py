@@ -138,11 +138,18 @@ def shared(
         "seed": seed,
         "output_file": output or None,
     }
-    merged = (read_model(model) if model else {}) | (read_config(config) if config else {})
-    merged |= canonical(flags)
+    merged: dict[str, Any] = read_model(model) if model else {}
+    for layer in (read_config(config) if config else {}, canonical(flags)):
+        merged = _over(merged, layer)
     from ppopt.cli.files import writable  # noqa: PLC0415
 
     return Settings(merged, writable(merged.get("output") or []), json, quiet)
+
+
+def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """Settings of both, the upper first; a new full backward makes an older B void."""
+    void = {"backward_input"} if "backward" in upper else set()
+    return {name: value for name, value in lower.items() if name not in void} | upper
 
 
 def _list(text: str | None) -> Any:

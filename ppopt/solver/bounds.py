@@ -44,9 +44,7 @@ def infeasibility(pipeline: Pipeline, *, fused: bool) -> str | None:
     limits, ticks = pipeline.ticks.limits, pipeline.ticks
     if limits is None:
         return None
-    least = [
-        least_limit(pipeline, device, fused=fused) for device in range(pipeline.num_devices)
-    ]
+    least = [least_limit(pipeline, device, fused=fused) for device in range(pipeline.num_devices)]
     short = [device for device, need in enumerate(least) if need > limits[device]]
     if not short:
         return None

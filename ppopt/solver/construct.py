@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -120,7 +121,7 @@ def _devices(pipeline: Pipeline, rule: Rule, *, fused: bool) -> list[_Device]:
         for route in range(pipeline.routes)
     ]
     for row, hosts in zip(slots, pipeline.hosts, strict=True):
-        for first, second in zip(row[:-1], row[1:], strict=True):
+        for first, second in pairwise(row):
             here, there = hosts[first.stage], hosts[second.stage]
             first.forth = (second, there, ticks.p2p[here][there])
             second.back = (first, here, ticks.p2p[there][here])
@@ -157,7 +158,7 @@ def _pick_backward(device: _Device, now: int) -> _Slot | None:
     for slot in device.backward:
         done = slot.done_b
         arrived = done < len(slot.arrived_b) and slot.arrived_b[done] <= now
-        if arrived and _fits(device, slot.memory_b, slot, done):
+        if arrived and _fits(device, slot.memory_b, done):
             return slot
     return None
 
@@ -166,16 +167,12 @@ def _pick_forward(device: _Device, now: int) -> _Slot | None:
     for slot in device.forward:
         done = slot.done_f
         arrived = done < len(slot.arrived_f) and slot.arrived_f[done] <= now
-        if (
-            arrived
-            and done - slot.done_b < device.cap
-            and _fits(device, slot.activation, slot, done)
-        ):
+        if arrived and done - slot.done_b < device.cap and _fits(device, slot.activation, done):
             return slot
     return None
 
 
-def _fits(device: _Device, increase: int, slot: _Slot, number: int) -> bool:
+def _fits(device: _Device, increase: int, number: int) -> bool:
     """Whether memory allows an increase and the oldest microbatch here can still be finished."""
     if increase <= 0:
         return True
@@ -184,7 +181,7 @@ def _fits(device: _Device, increase: int, slot: _Slot, number: int) -> bool:
         return True
     if room < 0:
         return False
-    oldest = min(other.done_w if other.total != other.done_w else other.done_b for other in device.slots)
+    oldest = min(min(slot.done_w, slot.done_b) for slot in device.slots)
     if number == oldest:
         return True
     missing = sum(other.activation for other in device.slots if other.done_f <= oldest)

@@ -79,9 +79,7 @@ def microbatch_order(pipeline: Pipeline, *, fused: bool) -> precedence.Constrain
 def add_precedence(model: Model, flow: precedence.Constraints, duration: Ints) -> None:
     """State that start[after] >= end[before] + lag."""
     least = (duration[flow.before] + flow.lag).tolist()
-    for before, after, apart in zip(
-        flow.before.tolist(), flow.after.tolist(), least, strict=True
-    ):
+    for before, after, apart in zip(flow.before.tolist(), flow.after.tolist(), least, strict=True):
         model.cp.add(model.start[after] >= model.start[before] + apart)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt import timing
-from ppopt.errors import InputError
+from ppopt.errors import InputError, VerificationError
 from ppopt.evaluation import checked
 from ppopt.metrics import Metrics, Objective, metrics
 from ppopt.op import OpKind
@@ -24,7 +24,6 @@ from ppopt.schedule import Schedule
 from ppopt.solver import bounds, construct
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.strategies import Options, registry
-from ppopt.verify import verify
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
@@ -129,7 +128,16 @@ def solve(
     if why:
         seconds = time.monotonic() - began
         return Result(
-            pipeline, objective, fused, Status.INFEASIBLE, None, None, None, why, provenance, seconds
+            pipeline,
+            objective,
+            fused,
+            Status.INFEASIBLE,
+            None,
+            None,
+            None,
+            why,
+            provenance,
+            seconds,
         )
     search = _Search(
         pipeline,
@@ -229,7 +237,9 @@ def _search_model(search: _Search, provenance: Provenance) -> None:
         seconds = time.monotonic() - search.began
         ticks = pipeline.ticks
         shown = ticks.time(max(bound, search.bound.value))
-        search.notify(Progress(seconds, search.phase, ticks.time(best), min(shown, ticks.time(best))))
+        search.notify(
+            Progress(seconds, search.phase, ticks.time(best), min(shown, ticks.time(best)))
+        )
 
     limits = cpsat.Limits(max(search.left, 0.01), provenance.workers, provenance.seed)
     outcome = cpsat.search(built, limits, follow)
@@ -238,7 +248,8 @@ def _search_model(search: _Search, provenance: Provenance) -> None:
         search.offer(outcome.schedule.orders)
         search.take(outcome.schedule)
     search.raise_bound(bounds.Bound(outcome.bound, proof))
-    assert search.bound.value <= search.value, "a bound above a schedule's value is wrong"
+    if search.value < search.bound.value:
+        raise VerificationError("a bound lies above the value of a schedule: please report it")
 
 
 def _result(search: _Search, provenance: Provenance) -> Result:
@@ -268,4 +279,8 @@ def _result(search: _Search, provenance: Provenance) -> Result:
 def versions() -> dict[str, str]:
     """Versions that a result depends on."""
     found = {name: metadata.version(name) for name in ("ortools", "numpy")}
-    return {"ppopt": metadata.version("ppopt-pipeline"), "python": platform.python_version(), **found}
+    return {
+        "ppopt": metadata.version("ppopt-pipeline"),
+        "python": platform.python_version(),
+        **found,
+    }

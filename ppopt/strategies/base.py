@@ -132,7 +132,8 @@ def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:
 
 def in_steps(*streams: tuple[Ints, int]) -> Ints:
     """Merge streams step by step: stream (ops, first) gives op k at step first + k; within a step
-    the streams follow each other as listed."""
+    the streams follow each other as listed.
+    """
     step = np.concatenate([first + np.arange(len(ops)) for ops, first in streams])
     return np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
 
