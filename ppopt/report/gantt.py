@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from ppopt.metrics import memory_changes, memory_profile
+from ppopt.metrics import memory_changes
 from ppopt.op import OpKind
 from ppopt.report import colours
 from ppopt.report.words import KIND_WORDS
@@ -154,15 +154,14 @@ def _figures(schedule: Schedule) -> Numbers:
 
 
 def _memory(schedule: Schedule) -> tuple[Ints, Ints]:
-    during = np.zeros(len(schedule), dtype=np.int64)
-    for device in range(schedule.pipeline.num_devices):
-        here = slice(*np.searchsorted(schedule.device, [device, device + 1]).tolist())
-        profile = memory_profile(schedule, device)
-        during[here] = profile.level[
-            np.searchsorted(profile.time, schedule.start[here], side="right") - 1
-        ]
-    change = memory_changes(schedule.pipeline)[schedule.kind, schedule.stage]
-    return during, during + np.minimum(change, 0)
+    """Memory of the device while every operation runs and after it: they run one by one."""
+    pipeline = schedule.pipeline
+    change = memory_changes(pipeline)[schedule.kind, schedule.stage]
+    firsts = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
+    total = np.append(0, np.cumsum(change))
+    base = np.array(pipeline.ticks.static) - total[firsts]
+    after = base[schedule.device] + total[1:]
+    return after - np.minimum(change, 0), after
 
 
 def _look(kind: OpKind, index: int, names: list[str], numbered: bool) -> dict[str, Any]:
