@@ -62,14 +62,17 @@ def _placements(draw: st.DrawFn, devices: int) -> dict[str, Any]:
 
 @st.composite
 def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
-    """Draw costs: B and W may take no time, BW lies between W and B + W, memory_b has any sign."""
+    """Draw costs: B and W may take no time, BW lies between the longer and the sum of both,
+    memory_b has any sign."""
     columns = [draw(_values(entries, choices)) for choices in _CHOICES]
     forward, weight, b, saved, activation, by_b, static = columns
     return {
         "forward": forward,
         "weight": weight,
         "backward_input": b,
-        "backward": [w + x * part for w, x, part in zip(weight, b, saved, strict=True)],
+        "backward": [
+            max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)
+        ],
         "activation": activation,
         "memory_b": [taken * part for taken, part in zip(activation, by_b, strict=True)],
         "static": static,

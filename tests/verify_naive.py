@@ -17,8 +17,8 @@ Finding = tuple[Rule, int | None, int | None, Op | None]
 
 
 def findings(schedule: Schedule) -> Counter[Finding]:
-    """Every violation of a schedule whose rows are sorted, claims aside."""
-    pipeline, rows = schedule.pipeline, table(schedule)
+    """Every violation of a schedule, claims aside."""
+    pipeline, rows = schedule.pipeline, _sorted(table(schedule))
     named = [row for row in rows if _named(pipeline, row)]
     found = [
         *_strangers(pipeline, rows),
@@ -36,11 +36,16 @@ def sane(schedule: Schedule) -> list[TableRow]:
     pipeline = schedule.pipeline
     return [
         row
-        for row in table(schedule)
+        for row in _sorted(table(schedule))
         if _named(pipeline, row)
         and 0 <= row[3] < pipeline.num_devices
         and -EXACT <= row[4] <= row[5] <= EXACT
     ]
+
+
+def _sorted(rows: list[TableRow]) -> list[TableRow]:
+    """By device, start and end, then operation: of two equal ones the first is well defined."""
+    return sorted(rows, key=lambda row: (*row[3:], *row[:3]))
 
 
 def busy_and_span(schedule: Schedule) -> tuple[list[int], int, int]:
