@@ -297,7 +297,7 @@ def test_identical_input_gives_identical_bytes() -> None:
 
 
 def test_hostile_words_stay_words() -> None:
-    """Shown in title and h1; per schedule: name and strategy twice, status, proof, seed, version."""
+    """In title and h1; per schedule name and strategy twice, status, proof, seed, version pair."""
     calm = Content(page([search()] * 2, title="title"))
     made = search(
         strategy=HOSTILE, status=HOSTILE, proof=HOSTILE, seed=HOSTILE, versions={HOSTILE: HOSTILE}
