@@ -12,7 +12,6 @@ from ortools.sat.python import cp_model
 from ppopt import precedence
 from ppopt.schedule import Schedule, split_codes
 from ppopt.solver.model import Model
-from ppopt.timing import durations
 
 
 @dataclass(frozen=True)
@@ -98,5 +97,5 @@ def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
     kind, stage, microbatch = split_codes(pipeline, codes)
     device = precedence.devices(pipeline)[stage, microbatch]
-    end = start + durations(pipeline)[codes]
+    end = start + model.duration[codes]
     return Schedule.from_columns(pipeline, kind, stage, microbatch, device, start, end)

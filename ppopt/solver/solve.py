@@ -31,6 +31,10 @@ LARGEST_MODEL = 30_000
 """Most operations for which the full CP-SAT model is built."""
 
 
+RELAX_SHARE = 0.3
+"""Share of the time that is left, for bounds from single devices."""
+
+
 class Progress(NamedTuple):
     """Where a search stands; times in the user's unit."""
 
@@ -164,6 +168,7 @@ def _check(time_limit: float, workers: int, seed: int) -> None:
 def _run(search: _Search, provenance: Provenance) -> None:
     try:
         _construct(search)
+        _relax(search, provenance)
         if not search.closed and search.left > 0:
             _search_model(search, provenance)
     except KeyboardInterrupt:
@@ -212,6 +217,33 @@ def split(pipeline: Pipeline, orders: Orders) -> Orders:
         keep = np.stack([np.ones_like(full), full], axis=1)
         parts.append(pair[keep])
     return parts
+
+
+def _relax(search: _Search, provenance: Provenance) -> None:
+    """Bounds from single devices, each for a share of the time."""
+    if search.closed or search.value is None:
+        return
+    from ppopt.solver import cpsat, relaxed  # noqa: PLC0415  ortools takes long to load
+
+    search.phase = "bounds"
+    share = RELAX_SHARE * search.left
+    spent = time.monotonic() + share
+    for devices in relaxed.singles(search.pipeline):
+        left = spent - time.monotonic()
+        if search.closed or left <= 0:
+            return
+        limits = cpsat.Limits(min(left, share / 4), provenance.workers, provenance.seed)
+        search.raise_bound(
+            relaxed.bound_of(
+                search.pipeline,
+                search.objective,
+                devices,
+                search.bound,
+                search.value,
+                limits,
+                fused=search.fused,
+            )
+        )
 
 
 def _search_model(search: _Search, provenance: Provenance) -> None:

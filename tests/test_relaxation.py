@@ -1,0 +1,139 @@
+"""Bounds by relaxation: every constraint holds in every valid schedule, no bound is too high."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import oracle
+from tests.generate import schedules
+from tests.instances import tiny_cases
+
+from ppopt import timing
+from ppopt.metrics import Objective
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
+from ppopt.solver import cpsat, relaxation, relaxed
+from ppopt.solver.bounds import Bound, device_bound, infeasibility
+from ppopt.solver.chain import Chain
+from ppopt.solver.construct import construct, one_at_a_time, rules
+from ppopt.solver.model import in_order
+from ppopt.solver.relaxation import View
+
+
+def assert_all_hold(schedule: Schedule, view: View) -> None:
+    """Every constraint, release and floor of a view holds in a schedule put in order."""
+    start = in_order(schedule)
+    pipeline = schedule.pipeline
+    duration = timing.durations(pipeline)
+    for before, after, lag in zip(
+        *(column.tolist() for column in relaxation.implied(view)), strict=True
+    ):
+        gap = start[after] - start[before] - int(duration[before])
+        assert gap >= lag, (pipeline.op(before), pipeline.op(after), lag, gap)
+    for code, earliest in relaxation.releases(view):
+        assert start[code] >= earliest, pipeline.op(code)
+    for objective in Objective:
+        value = schedule.metrics.value(objective)
+        for floor in relaxation.floors(view, objective):
+            low = start[floor.last] + int(duration[floor.last]) + floor.rest
+            low -= 0 if floor.first is None else start[floor.first]
+            assert value >= low, (objective, floor, pipeline.op(floor.last), low)
+
+
+def views(schedule: Schedule, kept: list[int]) -> list[View]:
+    pipeline, fused = schedule.pipeline, OpKind.BW in schedule.kind
+    devices = frozenset(device % pipeline.num_devices for device in kept)
+    return [View(Chain(pipeline, fused, route), devices) for route in range(pipeline.routes)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules(backwards=("split", "fused")), st.lists(st.integers(0, 5), max_size=3))
+def test_constraints_hold_in_any_valid_schedule(schedule: Schedule, kept: list[int]) -> None:
+    for view in views(schedule, kept):
+        assert_all_hold(schedule, view)
+
+
+def tight_schedules(seed: int, count: int) -> list[Schedule]:
+    """Dense schedules under tight limits, where a wrong lag would show."""
+    rng = Random(seed)
+    found = []
+    while len(found) < count:
+        placed = rng.choice([{}, {"placement": "v"}, {"placement": "interleaved"}, {"routes": 2}])
+        size = rng.randint(1, 5)
+        pipeline = Pipeline(
+            stages=size,
+            batches=2 * rng.randint(1, 5),
+            forward=[rng.randint(1, 6) for _ in range(size)],
+            backward_input=[rng.randint(0, 6) for _ in range(size)],
+            weight=[rng.randint(0, 6) for _ in range(size)],
+            p2p=rng.randint(0, 3),
+            activation=2,
+            memory_b=rng.choice([0, -1, 1]),
+            mem_limit=rng.choice([4, 6, 8, 12]),
+            **placed,
+        )
+        fused = rng.random() < 0.3
+        if infeasibility(pipeline, fused=fused):
+            continue
+        rule = rng.choice(list(rules(pipeline)))
+        orders = construct(pipeline, rule, fused=fused) or one_at_a_time(pipeline, fused=fused)
+        found.append(timing.schedule(pipeline, orders, rng.choice(list(Objective))))
+    return found
+
+
+def test_constraints_hold_in_dense_schedules_under_tight_limits() -> None:
+    rng = Random(3)
+    for schedule in tight_schedules(seed=1, count=400):
+        for view in views(schedule, rng.sample(range(5), rng.randint(0, 3))):
+            assert_all_hold(schedule, view)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
+    """Exhaustive optima: every device alone and every pair stays at or below them."""
+    tight = checked = 0
+    for case in tiny_cases(seed=11, count=120, ops=14):
+        best = oracle.best(case.pipeline, fused=case.fused, objective=objective.value)
+        if best is None:
+            continue
+        start = device_bound(case.pipeline, objective, fused=case.fused)
+        assert start.value <= best, case
+        for devices in [*relaxed.singles(case.pipeline), *relaxed.pairs(case.pipeline)]:
+            limits = cpsat.Limits(seconds=20, workers=1, seed=0)
+            zero = Bound(0, "")
+            ceiling = 4 * best + 10
+            bound = relaxed.bound_of(
+                case.pipeline, objective, devices, zero, ceiling, limits, fused=case.fused
+            )
+            assert bound.value <= best, (case, devices)
+            checked += 1
+            tight += bound.value == best
+    assert checked > 100
+    assert tight > checked / 2
+
+
+def test_a_planted_wrong_constraint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tick too much in one family is caught by the checks above."""
+    right = relaxation.Chain.turn
+    monkeypatch.setattr(relaxation.Chain, "turn", lambda chain, stage: right(chain, stage) + 1)
+    with pytest.raises(AssertionError):
+        test_constraints_hold_in_dense_schedules_under_tight_limits()
+
+
+def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
+    """Nothing is implied by dropped stages when there are none."""
+    pipeline = replace(Pipeline(stages=3, batches=4), mem_limit=None)
+    view = View(Chain(pipeline, fused=False), frozenset(range(3)))
+    flow = {
+        (str(pipeline.op(before)), str(pipeline.op(after)), lag)
+        for before, after, lag in zip(
+            *(column.tolist() for column in relaxation.implied(view)), strict=True
+        )
+    }
+    assert ("0F1", "1F1", 0) in flow
+    assert ("1B1", "0B1", 0) in flow
+    assert ("2F3", "2B3", 0) in flow
+    assert len(flow) == 3 * 3 * 3 + 2 * 2 * 4 + 3 * 2 * 4  # order, links, F-B and B-W
