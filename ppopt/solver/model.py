@@ -37,6 +37,7 @@ class Model:
     """
 
     pipeline: Pipeline
+    goal: Objective
     fused: bool
     devices: frozenset[int]
     cp: cp_model.CpModel
@@ -75,7 +76,7 @@ def build(
         for code in operations(view).tolist()
     }
     value = cp.new_int_var(bound, horizon, str(objective))
-    model = Model(pipeline, fused, kept, cp, start, value, duration, latest)
+    model = Model(pipeline, objective, fused, kept, cp, start, value, duration, latest)
     for view in views:
         _add_precedence(model, relaxation.implied(view))
         _add_objective(model, view, objective)
@@ -178,6 +179,7 @@ def hint(model: Model, schedule: Schedule) -> None:
     """Start the search from a schedule, its microbatches renamed into order."""
     for code, start in in_order(schedule).items():
         model.cp.add_hint(model.start[code], start)
+    model.cp.add_hint(model.objective, schedule.metrics.value(model.goal))
 
 
 def in_order(schedule: Schedule) -> dict[int, int]:

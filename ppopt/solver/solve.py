@@ -97,10 +97,14 @@ class _Search:
 
     def report(self) -> None:
         """Tell the observer where the search stands."""
+        self.tell(self.value, self.bound.value)
+
+    def tell(self, value: int | None, bound: int) -> None:
+        """Tell the observer a value and a bound, in ticks."""
         ticks = self.pipeline.ticks
-        value = None if self.value is None else ticks.time(self.value)
+        shown = None if value is None else ticks.time(value)
         seconds = time.monotonic() - self.began
-        self.notify(Progress(seconds, self.phase, value, ticks.time(self.bound.value)))
+        self.notify(Progress(seconds, self.phase, shown, ticks.time(bound)))
 
 
 def solve(
@@ -261,17 +265,13 @@ def _search_model(search: _Search, provenance: Provenance) -> None:
     )
     model.hint(built, search.best)
     proof = f"CP-SAT searched all orders of the {operations} operations and found none below"
-    best = value
+    best, low = value, search.bound.value
 
     def follow(found: int | None, bound: int) -> None:
-        nonlocal best
+        nonlocal best, low
         best = min(best, best if found is None else found)
-        seconds = time.monotonic() - search.began
-        ticks = pipeline.ticks
-        shown = ticks.time(max(bound, search.bound.value))
-        search.notify(
-            Progress(seconds, search.phase, ticks.time(best), min(shown, ticks.time(best)))
-        )
+        low = min(max(low, bound), best)
+        search.tell(best, low)
 
     limits = cpsat.Limits(max(search.left, 0.01), provenance.workers, provenance.seed)
     outcome = cpsat.search(built, limits, follow)
@@ -280,7 +280,7 @@ def _search_model(search: _Search, provenance: Provenance) -> None:
         search.offer(outcome.schedule.orders)
         search.take(outcome.schedule)
     search.raise_bound(bounds.Bound(outcome.bound, proof))
-    if search.value < search.bound.value:
+    if search.value is None or search.value < search.bound.value:
         raise VerificationError("a bound lies above the value of a schedule: please report it")
 
 
