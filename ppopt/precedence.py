@@ -82,9 +82,7 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Split:
     wrong = (forward != 1) | (backward + full != 1) | (weight != backward)
     if wrong.any():
         stage, microbatch = (int(index) for index in np.argwhere(wrong)[0])
-        found = [
-            f"{count.reshape(shape)[kind, stage, microbatch]} {kind.name}" for kind in OpKind
-        ]
+        found = [f"{count.reshape(shape)[kind, stage, microbatch]} {kind.name}" for kind in OpKind]
         raise InputError(
             f"stage {stage} microbatch {microbatch}: the orders hold {', '.join(found)}; "
             "each needs one F and either one BW or one B and one W"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,44 +14,72 @@ from ppopt.errors import DeadlockError, InputError
 from ppopt.metrics import Objective
 from ppopt.op import NUM_KINDS, Op
 from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.precedence import Constraints, Orders
 from ppopt.schedule import Ints, Schedule, split_codes
 
 FREE = -1
-SEVERAL = -2
 
 
 @dataclass(frozen=True)
 class Network:
-    """An order per device with its constraints, by position in the concatenated orders.
+    """An order per device with its constraints, cut into steps.
 
-    An operation waits for the one before it on its device and, besides, for the operations of
-    `wait`: FREE none, SEVERAL those of `waits`, else the one at that position.
+    A step waits for one step of another device, if any, and then runs its operations back to
+    back. An operation that waits for several others begins with steps of no operation.
+    Operations go by their position in the concatenated orders, steps are numbered likewise.
+
+    The idle time of a step is what its device has stood idle before its operations: their start
+    less the work done before. It never falls along a device, and step s obeys
+    idle[s] >= idle[needed[s]] + delay[s].
     """
 
     pipeline: Pipeline
     ops: Ints
     """Number of the operation at each position."""
-    bounds: list[int]
-    """First position of every device, and the end."""
     duration: Ints
-    wait: list[int]
-    lag: list[int]
-    waits: dict[int, list[tuple[int, int]]]
+    """Ticks of the operation at each position."""
+    work: Ints
+    """Ticks of the device's operations up to each position, that one included."""
+    bounds: Ints
+    """First step of every device, and the end."""
+    first: Ints
+    """First position of every step, and the end."""
+    before: Ints
+    """Position of the operation that each step waits for; FREE: none."""
+    needed: Ints
+    """Step that holds that operation."""
+    delay: Ints
+    """Ticks by which the idle time of a step exceeds that of the needed one at least."""
 
     @cached_property
+    def host(self) -> list[int]:
+        """Device of every step."""
+        host: list[int] = _numbered(self.bounds).tolist()
+        return host
+
+    @property
     def device(self) -> Ints:
         """Device of every position."""
-        return np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+        return _numbered(self.first[self.bounds])
 
-    @cached_property
-    def duration_list(self) -> list[int]:
-        """Durations as plain integers, for loops."""
-        return self.duration.tolist()
+    def program(self, device: int) -> Iterator[tuple[int, int, int]]:
+        """Number, needed step and delay of every step of a device."""
+        low, high = self.bounds[device : device + 2].tolist()
+        columns = (column[low:high].tolist() for column in (self.needed, self.delay))
+        return zip(range(low, high), *columns, strict=True)
+
+    def ends(self, idle: Ints) -> Ints:
+        """End of every position, in ticks, from the idle time of every step."""
+        return np.repeat(idle, np.diff(self.first)) + self.work
 
     def op(self, position: int) -> Op:
         """Operation at a position."""
         return self.pipeline.op(self.ops[position])
+
+
+def _numbered(bounds: Ints) -> Ints:
+    """Which of the intervals between the bounds holds each number."""
+    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
 def durations(pipeline: Pipeline) -> Ints:
@@ -65,136 +94,91 @@ def network(pipeline: Pipeline, orders: Orders) -> Network:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
     flow = precedence.data_flow(pipeline, precedence.split_of(pipeline, orders))
     ops = np.concatenate(list(orders))
-    bounds = np.cumsum([0, *map(len, orders)])
-    device = np.repeat(np.arange(len(orders)), np.diff(bounds))
-    position = np.full(pipeline.num_codes, -1, dtype=np.int64)
+    starts = np.cumsum([0, *map(len, orders)])
+    waits = _waits(pipeline, ops, starts, flow)
+    return _cut(pipeline, ops, starts, waits)
+
+
+def _waits(pipeline: Pipeline, ops: Ints, starts: Ints, flow: Constraints) -> Constraints:
+    """Keep the data flow that the orders do not imply, by position, sorted by `after`."""
+    position = np.empty(pipeline.num_codes, dtype=np.int64)
     position[ops] = np.arange(len(ops))
+    device = _numbered(starts)
     before, after = position[flow.before], position[flow.after]
     implied = (device[before] == device[after]) & (before < after) & (flow.lag == 0)
-    wait, lag, waits = _waits(len(ops), before[~implied], after[~implied], flow.lag[~implied])
-    return Network(
-        pipeline, ops, bounds.tolist(), durations(pipeline)[ops], wait, lag, waits
-    )
+    kept = np.flatnonzero(~implied)
+    kept = kept[np.argsort(after[kept], kind="stable")]
+    return Constraints(before[kept], after[kept], flow.lag[kept])
 
 
-def _waits(
-    size: int, before: Ints, after: Ints, lag: Ints
-) -> tuple[list[int], list[int], dict[int, list[tuple[int, int]]]]:
-    wait = np.full(size, FREE, dtype=np.int64)
-    delay = np.zeros(size, dtype=np.int64)
-    wait[after] = before
-    delay[after] = lag
-    waits: dict[int, list[tuple[int, int]]] = {}
-    crowded = np.bincount(after, minlength=size) > 1
-    for index in np.flatnonzero(crowded[after]):
-        waits.setdefault(int(after[index]), []).append((int(before[index]), int(lag[index])))
-    wait[crowded] = SEVERAL
-    return wait.tolist(), delay.tolist(), waits
+def _cut(pipeline: Pipeline, ops: Ints, starts: Ints, waits: Constraints) -> Network:
+    """Begin a step at the front of every device and at every operation that waits."""
+    heads = np.searchsorted(waits.after, starts[:-1])
+    first = np.append(np.insert(waits.after, heads, starts[:-1]), len(ops))
+    before = np.insert(waits.before, heads, FREE)
+    bounds = np.append(heads + np.arange(len(heads)), len(before))
+    duration = durations(pipeline)[ops]
+    total = np.append(0, np.cumsum(duration))
+    work = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
+    delay = work[waits.before] + waits.lag - work[waits.after] + duration[waits.after]
+    needed = np.where(before == FREE, FREE, _numbered(first)[before])
+    delay = np.insert(delay, heads, 0)
+    return Network(pipeline, ops, duration, work, bounds, first, before, needed, delay)
 
 
-@dataclass
-class _Run:
-    """State of one longest-path pass: how far every device has come."""
-
-    net: Network
-    at: list[int]
-    clock: list[int]
-    end: list[int | None]
-    sequence: list[int]
-    """Positions in an order in which every operation follows what it waits for."""
-
-
-def run(net: Network, release: Sequence[int] | None = None) -> tuple[Ints, list[int]]:
-    """Earliest end of every position in ticks, and a topological sequence of the positions.
+def run(net: Network, release: Sequence[int] | None = None) -> Ints:
+    """Earliest end of every position in ticks.
 
     Device d starts at `release[d]` or later (default 0). Demand-driven longest path: a device
     runs until it waits for another one, which then runs; linear in operations. Raises
     DeadlockError, naming the cycle, when the constraints hold one.
     """
     count = len(net.bounds) - 1
-    clock = list(release) if release is not None else [0] * count
-    state = _Run(net, net.bounds[:-1], clock, [None] * len(net.ops), [])
-    host = net.device.tolist()
-    for device in range(count):
-        _finish(state, device, host)
-    return np.array(state.end, dtype=np.int64), state.sequence
+    idle: list[int | None] = [None] * len(net.host)
+    idle.append(0)  # at FREE
+    released = [0] * count if release is None else release
+    devices = [_device(net.program(device), released[device], idle) for device in range(count)]
+    _run_all(net, devices, idle)
+    return net.ends(np.array(idle[:FREE], dtype=np.int64))
 
 
-def _finish(state: _Run, device: int, host: list[int]) -> None:
-    """Run a device to its end, and others as far as it needs them."""
-    stack = [(device, state.net.bounds[device + 1] - 1)]
-    waiting = {device}
-    while stack:
-        device, target = stack[-1]
-        needed = _advance(state, device)
-        if state.at[device] > target:
-            stack.pop()
-            waiting.remove(device)
-            continue
-        other = host[needed]
-        if other in waiting:
-            raise DeadlockError(_cycle(state, [waiter for waiter, _ in stack], host))
-        stack.append((other, needed))
-        waiting.add(other)
+def _device(program: Iterator[tuple[int, int, int]], so_far: int, idle: list[Any]) -> Iterator[int]:
+    """Run the steps of a device; yields the step it needs whenever it must wait."""
+    for step, needed, delay in program:
+        while (least := idle[needed]) is None:
+            yield needed
+        if least + delay > so_far:  # noqa: PLR1730  max() takes as long as all the rest
+            so_far = least + delay
+        idle[step] = so_far
 
 
-def _advance(state: _Run, device: int) -> int:
-    """Run a device until it must wait; returns the position it waits for (or FREE)."""
-    net, end = state.net, state.end
-    wait, lag, duration = net.wait, net.lag, net.duration_list
-    first = position = state.at[device]
-    stop = net.bounds[device + 1]
-    clock = state.clock[device]
-    needed = FREE
-    while position < stop:
-        needed = wait[position]
-        if needed != FREE:
-            if needed == SEVERAL:
-                needed, ready = _several(net.waits[position], end)
-            else:
-                ready = end[needed]
-                if ready is not None:
-                    ready += lag[position]
-            if ready is None:
-                break
-            if ready > clock:
-                clock = ready
-        clock += duration[position]
-        end[position] = clock
-        position += 1
-    state.at[device] = position
-    state.clock[device] = clock
-    state.sequence.extend(range(first, position))
-    return needed
+def _run_all(net: Network, devices: Sequence[Iterator[int]], idle: Sequence[object]) -> None:
+    """Run every device to its end, each as far as another one needs it."""
+    host, waiting = net.host, [False] * len(devices)
+    for device, last in enumerate((net.bounds[1:] - 1).tolist()):
+        here, target = device, last
+        stack: list[tuple[int, int]] = []
+        while idle[last] is None:
+            needed = next(devices[here], FREE)
+            if idle[target] is None:
+                waiting[here] = True
+                stack.append((here, target))
+                here, target = host[needed], needed
+                if waiting[here]:
+                    raise DeadlockError(_cycle(net, [waiter for waiter, _ in stack], idle))
+            elif stack:
+                here, target = stack.pop()
+                waiting[here] = False
 
 
-def _several(waits: list[tuple[int, int]], end: list[int | None]) -> tuple[int, int | None]:
-    latest: int | None = None
-    for needed, lag in waits:
-        ready = end[needed]
-        if ready is None:
-            return needed, None
-        latest = ready + lag if latest is None else max(latest, ready + lag)
-    return FREE, latest
-
-
-def _cycle(state: _Run, stack: list[int], host: list[int]) -> tuple[Op, ...]:
+def _cycle(net: Network, stack: list[int], idle: Sequence[object]) -> tuple[Op, ...]:
     """Operations of the cycle closed by the last device of the stack, first to last."""
-    blocked = [state.at[device] for device in stack]
-    needs = [_missing(state, position) for position in blocked]
-    first = stack.index(host[needs[-1]])
+    blocked = [idle.index(None, net.bounds[device]) for device in stack]
+    first = stack.index(net.host[net.needed[blocked[-1]]])
     cycle: list[int] = []
-    for index in range(len(stack) - 1, first - 1, -1):
-        cycle += [needs[index], blocked[index]]
-    cycle = [p for i, p in enumerate(cycle) if p != cycle[i - 1]]
-    return tuple(state.net.op(position) for position in cycle)
-
-
-def _missing(state: _Run, position: int) -> int:
-    needed = state.net.wait[position]
-    if needed == SEVERAL:
-        needed, _ = _several(state.net.waits[position], state.end)
-    return needed
+    for step in reversed(blocked[first:]):
+        cycle += [int(net.before[step]), int(net.first[step])]
+    return tuple(net.op(p) for i, p in enumerate(cycle) if p != cycle[i - 1])
 
 
 def schedule(
@@ -208,14 +192,14 @@ def schedule(
     Raises InputError where the orders are not complete, DeadlockError where they wait in a circle.
     """
     net = network(pipeline, orders)
-    end, sequence = run(net)
+    end = run(net)
     if objective is Objective.DEVICE_SPAN:
-        end, _ = run(net, _least_span_release(net, end, sequence))
+        end = run(net, _least_span_release(net, end))
     columns = split_codes(pipeline, net.ops)
     return Schedule(pipeline, *columns, net.device, end - net.duration, end, origin or {})
 
 
-def _least_span_release(net: Network, end: Ints, sequence: list[int]) -> list[int]:
+def _least_span_release(net: Network, end: Ints) -> list[int]:
     """Start of every device's first operation such that the largest device span is least.
 
     With x[d] the start of device d's first operation, the end of device e's last one is
@@ -224,8 +208,9 @@ def _least_span_release(net: Network, end: Ints, sequence: list[int]) -> list[in
     if these difference constraints hold no positive cycle (Bellman-Ford); the least V is found
     by bisection and the least solution x is returned, in ticks.
     """
-    lead, reach = _path_lengths(net, sequence)
-    first, last = np.array(net.bounds[:-1]), np.array(net.bounds[1:]) - 1
+    lead, reach = _path_lengths(net)
+    starts = net.first[net.bounds]
+    first, last = starts[:-1], starts[1:] - 1
     high = int((end[last] - end[first] + net.duration[first]).max())
     low = int(np.diagonal(reach).max())
     while low < high:
@@ -251,32 +236,38 @@ def _release(gap: Ints) -> Ints | None:
 
 
 UNREACHED = -(2**60)
+DONE = 0
+"""Stands for an idle time that nobody asks for any more."""
 
 
-def _path_lengths(net: Network, sequence: list[int]) -> tuple[Ints, Ints]:
-    """Longest paths from the start of device d's first operation, in ticks, [d][e]: to the start
-    of device e's first operation, and to the end of its last one."""
+def _path_lengths(net: Network) -> tuple[Ints, Ints]:
+    """Longest paths from the start of device d's first operation, in ticks, [d][e].
+
+    To the start of device e's first operation, and to the end of its last one.
+    """
     count = len(net.bounds) - 1
-    ends = np.empty((len(net.ops), count), dtype=np.int64)
-    heads = {position: device for device, position in enumerate(net.bounds[:-1])}
-    lead = np.empty((count, count), dtype=np.int64)
-    for position in sequence:
-        head = heads.get(position)
-        if head is None:
-            latest = ends[position - 1]
-        else:
-            latest = np.full(count, UNREACHED)
-            latest[head] = 0
-        for needed, lag in _waits_of(net, position):
-            latest = np.maximum(latest, ends[needed] + lag)
-        if head is not None:
-            lead[:, head] = latest
-        np.add(latest, net.duration_list[position], out=ends[position])
-    return lead, ends[np.array(net.bounds[1:]) - 1].T
+    opening = np.searchsorted(net.first, net.first[net.bounds[:-1]], side="right") - 1
+    last = net.bounds[1:] - 1
+    used = np.concatenate([net.needed[net.needed != FREE], opening, last])
+    uses = np.bincount(used, minlength=len(net.host) + 1).tolist()
+    idle: list[Any] = [None] * len(net.host)
+    idle.append(np.full(count, UNREACHED))  # at FREE
+    sources = np.where(np.eye(count, dtype=bool), 0, UNREACHED)
+    devices = [_reach(net.program(here), sources[here], idle, uses) for here in range(count)]
+    _run_all(net, devices, idle)
+    lead, tail = (np.stack([idle[step] for step in steps]).T for steps in (opening, last))
+    return lead, tail + net.work[net.first[net.bounds[1:]] - 1]
 
 
-def _waits_of(net: Network, position: int) -> list[tuple[int, int]]:
-    needed = net.wait[position]
-    if needed == FREE:
-        return []
-    return net.waits[position] if needed == SEVERAL else [(needed, net.lag[position])]
+def _reach(
+    program: Iterator[tuple[int, int, int]], so_far: Ints, idle: list[Any], uses: list[int]
+) -> Iterator[int]:
+    """Do what `_device` does for idle times per source, and forget each after its last use."""
+    for step, needed, delay in program:
+        while idle[needed] is None:
+            yield needed
+        least = idle[needed] + delay
+        uses[needed] -= 1
+        if uses[needed] == 0:
+            idle[needed] = DONE
+        idle[step] = so_far = np.maximum(least, so_far, out=least)

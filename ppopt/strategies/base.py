@@ -76,7 +76,8 @@ class Strategy:
         chunks, rest = divmod(pipeline.stages, devices)
         expected = placement.named(self.placement, devices, chunks)
         permuted = self.chunks == 1 and sorted(pipeline.placement) == list(range(devices))
-        if rest or chunks != (self.chunks or chunks) or not (permuted or pipeline.placement == expected):
+        placed = permuted or pipeline.placement == expected
+        if rest or chunks != (self.chunks or chunks) or not placed:
             raise InputError(
                 f"placement: the list contradicts strategy {self.name}, which is placed "
                 f"{self.placement} with {self.chunks or 'two or more'} stage(s) per device"
@@ -131,8 +132,9 @@ def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:
 
 
 def in_steps(*streams: tuple[Ints, int]) -> Ints:
-    """Merge streams step by step: stream (ops, first) gives op k at step first + k; within a step
-    the streams follow each other as listed.
+    """Merge streams step by step: stream (ops, first) gives op k at step first + k.
+
+    Within a step the streams follow each other as listed.
     """
     step = np.concatenate([first + np.arange(len(ops)) for ops, first in streams])
     return np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
