@@ -130,6 +130,12 @@ class Schedule:
 
         write(Path(path), page([self]))
 
+    def _repr_html_(self) -> str:
+        """Show it in notebooks as a light inline picture."""
+        from ppopt.report.svg import svg  # noqa: PLC0415  loads on use
+
+        return svg(self)
+
     def to_frame(self) -> DataFrame:
         """One row per operation, times in the user's unit, as a pandas DataFrame.
 

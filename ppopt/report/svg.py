@@ -1,0 +1,263 @@
+"""A light picture of one schedule: an inline SVG Gantt chart for notebooks and documents.
+
+It needs no script and no network, and is read on light and on dark backgrounds alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.report import colours
+from ppopt.report.gantt import MOST_LABELS, parts
+from ppopt.report.summary import summary
+from ppopt.report.words import KIND_WORDS, number, percent, spread, title
+from ppopt.schedule import Row, Schedule
+
+WIDTH = 880
+"""Pixels; the picture shrinks where there is less room."""
+LEFT, RIGHT, TOP = 76, 12, 30
+"""Margins of the chart in pixels: device labels, end of the axis, caption."""
+TEXT = "#767676"
+"""Grey whose contrast is at least 4.5 on white and on black (WCAG 2.1, level AA)."""
+_FONT = 12
+_DIGIT = 0.6
+"""Width of a digit per font size."""
+_LETTER = 6.6
+"""Width of a letter of the legend in pixels, at most, on average."""
+_ROWS = 640
+"""Pixels that the rows share, when there are many."""
+_TALLEST_ROW, _LEAST_ROW, _LEAST_LABEL = 28, 4, 11
+_BAR = 0.86
+"""Height of a bar; a device's row is 1 high."""
+_TICK_ROOM = 64
+"""Pixels between two ticks of the time axis, at least."""
+_LONGEST_CAPTION = 120
+_MOST_SHADES = 4
+"""Most chunks (and routes) that the legend names one by one."""
+
+
+class _Frame(NamedTuple):
+    """From devices and ticks to pixels."""
+
+    last: int
+    """Tick at the right end."""
+    row: float
+    """Height of a device's row."""
+    devices: int
+
+    def x(self, tick: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * tick / self.last
+
+    def y(self, device: int) -> float:
+        return TOP + self.row * (device + (1 - _BAR) / 2)
+
+    @property
+    def bar(self) -> float:
+        return self.row * _BAR
+
+    @property
+    def bottom(self) -> float:
+        return TOP + self.row * self.devices
+
+    @property
+    def font(self) -> float:
+        """Size of the numbers in bars."""
+        return min(_FONT, self.bar * 0.6)
+
+
+def svg(schedule: Schedule) -> str:
+    """Draw a schedule: devices as rows, operations to scale, idle time as bare background.
+
+    Every operation is one `rect`, with its microbatch where that fits and its time on hover;
+    above `MOST_LABELS` operations there are no numbers and one `path` per colour instead.
+    Identical input gives an identical picture. Raises nothing on an incomplete schedule, whose
+    figures are left out.
+    """
+    devices = schedule.pipeline.num_devices
+    row = max(_LEAST_ROW, min(_TALLEST_ROW, _ROWS / devices))
+    frame = _Frame(max(int(schedule.end.max(initial=0)), 1), row, devices)
+    layers = _layers(schedule)
+    legend, height = _legend(layers, frame)
+    words = caption(schedule)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" style="max-width:100%;height:auto" role="img" '
+            f'aria-label="{escape(words)}" font-family="system-ui, sans-serif" '
+            f'font-size="{_FONT}">',
+            f'<g fill="{TEXT}"><text x="{LEFT}" y="18">{escape(words)}</text>',
+            *_device_labels(frame),
+            *_axis(schedule, frame),
+            "</g>",
+            _idle(frame),
+            *(text for layer in layers for text in _operations(schedule, layer, frame)),
+            *legend,
+            "</svg>\n",
+        ]
+    )
+
+
+def caption(schedule: Schedule) -> str:
+    """Name a schedule and its figures in one line of plain printable text."""
+    name = schedule.pipeline.name
+    if not np.array_equal(np.unique(schedule.device), np.arange(schedule.pipeline.num_devices)):
+        words = [name, f"incomplete: {len(schedule)} operations"]
+    else:
+        found = summary(schedule)
+        limits = found["mem_limit"]
+        memory = f"peak memory {spread(found['peak_memory'])}"
+        words = [
+            name,
+            title(found),
+            f"{found['objective'].replace('-', ' ')} {number(found['value'])}",
+            f"bubble rate {percent(found['bubble_rate'])}",
+            memory if limits is None else f"{memory}, limit {spread(limits)}",
+        ]
+    text = " · ".join(word for word in words if word)
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
+
+
+class _Layer(NamedTuple):
+    """The operations of one colour."""
+
+    kind: OpKind
+    part: str
+    """Which chunk (and route); empty where there is one."""
+    colour: str
+    rows: list[Row]
+
+
+def _layers(schedule: Schedule) -> list[_Layer]:
+    names, part = parts(schedule)
+    layers = {
+        (kind, index): _Layer(kind, name, colours.shade(kind, index, len(names)), [])
+        for kind in OpKind
+        for index, name in enumerate(names)
+    }
+    for row, index in zip(schedule.rows(), part.tolist(), strict=True):
+        layers[row.kind, index].rows.append(row)
+    return [layer for layer in layers.values() if layer.rows]
+
+
+def _operations(schedule: Schedule, layer: _Layer, frame: _Frame) -> Iterator[str]:
+    if len(schedule) > MOST_LABELS:
+        outlines = "".join(
+            _box(frame.x(row.start), frame.y(row.device), frame.x(row.end), frame.bar)
+            for row in layer.rows
+        )
+        yield f'<path fill="{layer.colour}" d="{outlines}"/>'
+        return
+    yield f'<g fill="{layer.colour}" stroke="{colours.INK}" stroke-width="0.5">'
+    for row in layer.rows:
+        yield (
+            f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.y(row.device))}" '
+            f'width="{_px(frame.x(row.end) - frame.x(row.start))}" height="{_px(frame.bar)}">'
+            f"<title>{_words(schedule, row)}</title></rect>"
+        )
+    yield "</g>"
+    yield (
+        f'<g fill="{colours.ink(layer.colour)}" font-size="{_px(frame.font)}" '
+        'text-anchor="middle" pointer-events="none">'
+    )
+    for row in layer.rows:
+        if _fits(row, frame):
+            x = (frame.x(row.start) + frame.x(row.end)) / 2
+            y = frame.y(row.device) + frame.bar / 2 + 0.36 * frame.font
+            yield f'<text x="{_px(x)}" y="{_px(y)}">{row.microbatch}</text>'
+    yield "</g>"
+
+
+def _words(schedule: Schedule, row: Row) -> str:
+    start, end = (number(schedule.pipeline.ticks.time(tick)) for tick in (row.start, row.end))
+    return f"{row.kind.name}, stage {row.stage}, microbatch {row.microbatch}: {start} to {end}"
+
+
+def _fits(row: Row, frame: _Frame) -> bool:
+    needed = _DIGIT * frame.font * len(str(row.microbatch)) + 2
+    return frame.font >= 6 and frame.x(row.end) - frame.x(row.start) >= needed
+
+
+def _idle(frame: _Frame) -> str:
+    """Draw the background of every device's row: where it shows, the device is idle."""
+    rows = (
+        _box(frame.x(0), frame.y(device), frame.x(frame.last), frame.bar)
+        for device in range(frame.devices)
+    )
+    return f'<path fill="{colours.IDLE}" d="{"".join(rows)}"/>'
+
+
+def _device_labels(frame: _Frame) -> Iterator[str]:
+    apart = max(1, -(-_LEAST_LABEL // int(frame.row)))
+    for device in range(0, frame.devices, apart):
+        y = frame.y(device) + frame.bar / 2 + 0.36 * _FONT
+        yield f'<text x="{LEFT - 8}" y="{_px(y)}" text-anchor="end">device {device}</text>'
+
+
+def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
+    """Write the times below the rows: round ones, and the end."""
+    per_unit = schedule.pipeline.ticks.per_unit
+    end = Fraction(frame.last, per_unit)
+    least = end * _TICK_ROOM / (WIDTH - LEFT - RIGHT)
+    step = _step(least)
+    rounds = [step * k for k in range(int(end / step) + 1) if end - step * k > least]
+    times = [*rounds, end]
+    places = [_px(frame.x(float(time * per_unit))) for time in times]
+    lines = "".join(f"M{x} {TOP}V{_px(frame.bottom + 3)}" for x in places)
+    yield f'<path stroke="{colours.GRID}" fill="none" d="{lines}"/>'
+    anchors = ["middle"] * len(rounds) + ["end"]
+    for time, x, anchor in zip(times, places, anchors, strict=True):
+        y = _px(frame.bottom + 16)
+        yield f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number(time)}</text>'
+
+
+def _step(least: Fraction) -> Fraction:
+    """Smallest of ..., 0.5, 1, 2, 5, 10, 20, ... that is not below `least`."""
+    step = Fraction(1)
+    while step >= least:
+        step /= 10
+    while step < least:
+        step *= 10
+    return next(part for part in (step / 5, step / 2, step) if part >= least)
+
+
+def _legend(layers: Iterable[_Layer], frame: _Frame) -> tuple[list[str], int]:
+    """Name the colours below the axis; returns the lines and the height of the picture."""
+    shades: dict[OpKind, list[_Layer]] = {}
+    for layer in layers:
+        shades.setdefault(layer.kind, []).append(layer)
+    entries = [
+        (f"{kind.name} {KIND_WORDS[kind]}", [layer.colour for layer in same])
+        for kind, same in shades.items()
+    ]
+    x, y = float(LEFT), frame.bottom + 40
+    lines = []
+    for words, strip in [*entries, ("idle", [colours.IDLE])]:
+        for colour in strip:
+            lines.append(f'<path fill="{colour}" d="{_box(x, y - 10, x + 12, 12)}"/>')
+            x += 12
+        lines.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
+        x += 6 + _LETTER * len(words) + 14
+    names = list(dict.fromkeys(layer.part for same in shades.values() for layer in same))
+    if len(names) > 1:
+        y += 20
+        named = ", ".join(names if len(names) <= _MOST_SHADES else (names[0], "…", names[-1]))
+        lines.append(
+            f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">shades, dark to light: {named}</text>'
+        )
+    return lines, round(y + 12)
+
+
+def _box(x: float, y: float, end: float, height: float) -> str:
+    width = _px(end - x)
+    return f"M{_px(x)} {_px(y)}h{width}v{_px(height)}h-{width}z"
+
+
+def _px(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,147 @@
+"""The light picture: well-formed, to scale, harmless, and the same every time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+
+from ppopt import Pipeline, Schedule, evaluate
+from ppopt.op import OpKind
+from ppopt.report import colours
+from ppopt.report.gantt import MOST_LABELS
+from ppopt.report.svg import LEFT, RIGHT, TEXT, WIDTH, svg
+from tests.generate import F, schedules
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "</text></svg><script>alert(1)</script>\"'&amp;\x00\x1b\ud800"
+
+
+def parsed(schedule: Schedule) -> ElementTree.Element:
+    return ElementTree.fromstring(svg(schedule))
+
+
+def rects(picture: ElementTree.Element) -> list[tuple[str, float, float, str]]:
+    """Colour, left edge, width and hover text of every operation."""
+    found = []
+    for group in picture.iter(f"{SVG}g"):
+        for rect in group.findall(f"{SVG}rect"):
+            words = rect.findtext(f"{SVG}title") or ""
+            found.append(
+                (group.attrib["fill"], float(rect.attrib["x"]), float(rect.attrib["width"]), words)
+            )
+    return found
+
+
+def texts(picture: ElementTree.Element) -> list[str]:
+    return [element.text or "" for element in picture.iter(f"{SVG}text")]
+
+
+def one_f_one_b(**pipeline: Any) -> Schedule:
+    return evaluate(Pipeline(stages=2, batches=2, **pipeline), "1f1b")
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_every_operation_is_one_rect_at_its_time(schedule: Schedule) -> None:
+    """Pixels are rounded to 1/100, so a width is off by 1/100 at most."""
+    scale = (WIDTH - LEFT - RIGHT) / max(int(schedule.end.max()), 1)
+    drawn = sorted((x, width) for _, x, width, _ in rects(parsed(schedule)))
+    true = sorted(
+        (LEFT + scale * row.start, scale * (row.end - row.start)) for row in schedule.rows()
+    )
+    assert len(drawn) == len(schedule)
+    for (x, width), (start, length) in zip(drawn, true, strict=True):
+        assert x == pytest.approx(start, abs=0.011)
+        assert width == pytest.approx(length, abs=0.011)
+
+
+def test_hover_text_and_colours_are_those_of_the_operations() -> None:
+    """1F1B of 2 x 2, F = 0.5 and BW = 1 by hand: device 1 alternates from 0.5 on."""
+    drawn = rects(parsed(one_f_one_b(forward="0.5")))
+    assert (colours.HUES[OpKind.BW].lower(), "BW, stage 1, microbatch 0: 1 to 2") in {
+        (colour, words) for colour, _, _, words in drawn
+    }
+    assert Counter(colour for colour, *_ in drawn) == {
+        colours.HUES[OpKind.F].lower(): 4,
+        colours.HUES[OpKind.BW].lower(): 4,
+    }
+
+
+def test_chunks_are_told_apart_by_shade() -> None:
+    pipeline = Pipeline(stages=2, batches=2)
+    picture = parsed(evaluate(pipeline, "interleaved"))
+    shades = {colours.shade(kind, part, 2) for kind in (OpKind.F, OpKind.BW) for part in (0, 1)}
+    assert {colour for colour, *_ in rects(picture)} == shades
+    assert "shades, dark to light: chunk 0, chunk 1" in texts(picture)
+
+
+def test_caption_axis_and_numbers_are_written() -> None:
+    """1F1B on 2 x 2 takes 9 (F = 1, BW = 2), of which each device is busy for 6."""
+    written = texts(parsed(one_f_one_b(name="mine")))
+    assert written[0] == "mine · 1f1b · makespan 9 · bubble rate 33.33 % · peak memory 2 1"
+    assert written[1:3] == ["device 0", "device 1"]
+    assert written[3:13] == [*map(str, range(9)), "9"]
+    assert Counter(written[13:])["0"] == Counter(written[13:])["1"] == 4
+
+
+def test_numbers_are_written_where_they_fit() -> None:
+    """500 microbatches of 3 in 880 pixels: every bar is narrower than a digit."""
+    narrow = texts(parsed(evaluate(Pipeline(stages=2, batches=500), "zb-1p")))
+    assert "499" not in narrow
+
+
+def test_large_schedules_are_drawn_as_one_path_per_colour() -> None:
+    schedule = evaluate(Pipeline(stages=4, batches=400), "zb-1p")
+    assert len(schedule) > MOST_LABELS
+    picture = parsed(schedule)
+    assert not rects(picture)
+    paths = [path.attrib for path in picture.iter(f"{SVG}path")]
+    for kind in (OpKind.F, OpKind.B, OpKind.W):
+        drawn = [path["d"] for path in paths if path.get("fill") == colours.HUES[kind].lower()]
+        assert max(path.count("M") for path in drawn) == 1600
+
+
+@pytest.mark.parametrize("field", ["name", "strategy"])
+def test_hostile_words_stay_words(field: str) -> None:
+    schedule = one_f_one_b(name=HOSTILE if field == "name" else "")
+    if field == "strategy":
+        schedule = Schedule.from_columns(
+            schedule.pipeline, *schedule.columns, origin={"strategy": HOSTILE}
+        )
+    text = svg(schedule)
+    assert "<script" not in text
+    assert "</text></svg><script>alert(1)" in texts(ElementTree.fromstring(text))[0]
+
+
+def test_long_names_are_cut() -> None:
+    caption = texts(parsed(one_f_one_b(name="x" * 10_000)))[0]
+    assert len(caption) == 120
+    assert caption.endswith("…")
+
+
+@pytest.mark.parametrize("rows", [[], [(F, 0, 0, 0, 0, 1)]])
+def test_incomplete_schedules_are_drawn_without_figures(rows: list[tuple[int, ...]]) -> None:
+    schedule = Schedule.from_rows(Pipeline(stages=2, batches=2), rows)
+    picture = parsed(schedule)
+    assert texts(picture)[0] == f"incomplete: {len(rows)} operations"
+    assert len(rects(picture)) == len(rows)
+
+
+def test_identical_input_gives_an_identical_picture() -> None:
+    assert svg(one_f_one_b()) == svg(one_f_one_b())
+
+
+def test_text_is_readable_on_white_and_on_black() -> None:
+    """WCAG 2.1, 1.4.3: a contrast of at least 4.5 for text."""
+    light = colours.luminance(TEXT)
+    assert 1.05 / (light + 0.05) >= 4.5
+    assert (light + 0.05) / 0.05 >= 4.5
+
+
+def test_notebooks_show_the_picture() -> None:
+    schedule = one_f_one_b()
+    assert schedule._repr_html_() == svg(schedule)
