@@ -123,12 +123,21 @@ def test_long_names_are_cut() -> None:
     assert caption.endswith("…")
 
 
-@pytest.mark.parametrize("rows", [[], [(F, 0, 0, 0, 0, 1)]])
-def test_incomplete_schedules_are_drawn_without_figures(rows: list[tuple[int, ...]]) -> None:
-    schedule = Schedule.from_rows(Pipeline(stages=2, batches=2), rows)
-    picture = parsed(schedule)
-    assert texts(picture)[0] == f"incomplete: {len(rows)} operations"
-    assert len(rects(picture)) == len(rows)
+@pytest.mark.parametrize(
+    ("rows", "drawn"),
+    [
+        ([], 0),
+        ([(F, 0, 0, 0, 0, 1)], 1),
+        ([(F, 0, 0, 0, 0, 1), (F, 1, 0, 1, 1, 2), (F, 2, 0, 1, 2, 3), (F, 0, 0, 9, 0, 1)], 2),
+        ([(F, 0, 0, 0, 0, 1), (F, 1, -1, 1, 1, 2), (9, 1, 0, 1, 2, 3)], 1),
+    ],
+)
+def test_what_is_no_schedule_is_drawn_as_far_as_it_goes(
+    rows: list[tuple[int, ...]], drawn: int
+) -> None:
+    picture = parsed(Schedule.from_rows(Pipeline(stages=2, batches=2), rows))
+    assert texts(picture)[0] == f"incomplete or defective: {len(rows)} operations"
+    assert len(rects(picture)) == drawn
 
 
 def test_identical_input_gives_an_identical_picture() -> None:

@@ -6,13 +6,15 @@ It needs no script and no network, and is read on light and on dark backgrounds 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from html import escape
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from ppopt.op import OpKind
+from ppopt.op import NUM_KINDS, OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import MOST_LABELS, parts
 from ppopt.report.summary import summary
@@ -76,15 +78,17 @@ def svg(schedule: Schedule) -> str:
 
     Every operation is one `rect`, with its microbatch where that fits and its time on hover;
     above `MOST_LABELS` operations there are no numbers and one `path` per colour instead.
-    Identical input gives an identical picture. Raises nothing on an incomplete schedule, whose
-    figures are left out.
+    Identical input gives an identical picture. Of a schedule that is none, the operations that
+    exist are drawn and the figures are left out.
     """
+    words = caption(schedule)
     devices = schedule.pipeline.num_devices
+    known = _known(schedule)
+    schedule = replace(schedule, **{name: getattr(schedule, name)[known] for name in Row._fields})
     row = max(_LEAST_ROW, min(_TALLEST_ROW, _ROWS / devices))
     frame = _Frame(max(int(schedule.end.max(initial=0)), 1), row, devices)
     layers = _layers(schedule)
     legend, height = _legend(layers, frame)
-    words = caption(schedule)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -106,8 +110,9 @@ def svg(schedule: Schedule) -> str:
 def caption(schedule: Schedule) -> str:
     """Name a schedule and its figures in one line of plain printable text."""
     name = schedule.pipeline.name
-    if not np.array_equal(np.unique(schedule.device), np.arange(schedule.pipeline.num_devices)):
-        words = [name, f"incomplete: {len(schedule)} operations"]
+    missing = set(range(schedule.pipeline.num_devices)) - set(schedule.device.tolist())
+    if missing or not _known(schedule).all():
+        words = [name, f"incomplete or defective: {len(schedule)} operations"]
     else:
         found = summary(schedule)
         limits = found["mem_limit"]
@@ -122,6 +127,14 @@ def caption(schedule: Schedule) -> str:
     text = " · ".join(word for word in words if word)
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
+
+
+def _known(schedule: Schedule) -> npt.NDArray[np.bool_]:
+    """Tell which operations have a kind, stage, microbatch and device that the pipeline has."""
+    pipeline = schedule.pipeline
+    sizes = (NUM_KINDS, pipeline.num_stages, pipeline.batches, pipeline.num_devices)
+    columns = np.stack(schedule.columns[:4])
+    return np.asarray(((columns >= 0) & (columns < np.array(sizes)[:, None])).all(axis=0))
 
 
 class _Layer(NamedTuple):
