@@ -84,6 +84,14 @@ def _per_device(pick: Callable[..., Ints] | np.ufunc, values: Ints, schedule: Sc
     return np.asarray(pick.reduceat(values, starts))  # type: ignore[union-attr]
 
 
+def fits_limits(schedule: Schedule) -> bool:
+    """Whether every device's peak is within its limit."""
+    limits = schedule.pipeline.ticks.limits
+    return limits is None or all(
+        peak <= limit for peak, limit in zip(schedule.metrics.peak_memory, limits, strict=True)
+    )
+
+
 class MemoryProfile(NamedTuple):
     """Memory of one device over time, a step function: `level[i]` holds from `time[i]` on."""
 

@@ -6,9 +6,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import oracle
-from tests.generate import schedules
-from tests.instances import tiny_cases
 
 from ppopt import timing
 from ppopt.metrics import Objective
@@ -19,8 +16,12 @@ from ppopt.solver import cpsat, relaxation, relaxed
 from ppopt.solver.bounds import Bound, device_bound, infeasibility
 from ppopt.solver.chain import Chain
 from ppopt.solver.construct import construct, one_at_a_time, rules
+from ppopt.solver.incumbent import Problem
 from ppopt.solver.model import in_order
 from ppopt.solver.relaxation import View
+from tests import oracle
+from tests.generate import schedules
+from tests.instances import tiny_cases
 
 
 def assert_all_hold(schedule: Schedule, view: View) -> None:
@@ -105,9 +106,8 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
             limits = cpsat.Limits(seconds=20, workers=1, seed=0)
             zero = Bound(0, "")
             ceiling = 4 * best + 10
-            bound = relaxed.bound_of(
-                case.pipeline, objective, devices, zero, ceiling, limits, fused=case.fused
-            )
+            problem = Problem(case.pipeline, objective, case.fused)
+            bound = relaxed.bound_of(problem, devices, zero, ceiling, limits)
             assert bound.value <= best, (case, devices)
             checked += 1
             tight += bound.value == best

@@ -9,7 +9,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 
 from ppopt.report.words import number
-from ppopt.solver.solve import Progress
+from ppopt.solver.incumbent import Progress
 
 AFTER = 1.0
 """Seconds before the line appears."""

@@ -19,13 +19,14 @@ class Bound(NamedTuple):
 
 
 def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
-    """Least memory limit of a device under which any schedule exists, in ticks.
+    """Memory without which a device cannot run at all, in ticks.
 
     When F of the k-th hosted stage starts for a microbatch, the activations of the hosted stages
-    up to k are all held, since their backwards come after; B of stage k adds max(0, memory_b[k])
-    while the activations up to k are still held. One microbatch at a time, W at once, needs no
-    more. A B that raises memory for no time at all (B = W = 0) does not count: at one instant
-    what W gives back comes first.
+    up to k are all held, since their backwards come after; a B of stage k that takes time adds
+    max(0, memory_b[k]) while the activations up to k are still held. One microbatch at a time, W
+    at once, needs no more, unless a B takes memory for no time: such a B may share its instant
+    with what gives memory back, so it is left out here, and limits that this leaves open are
+    decided by search.
     """
     ticks = pipeline.ticks
     need = 0
@@ -33,9 +34,8 @@ def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
         held = 0
         for stage in hosted[device]:
             held += ticks.activation[stage]
-            lasting = ticks.durations[OpKind.B][stage] + ticks.durations[OpKind.W][stage] > 0
-            raised = 0 if fused or not lasting else max(0, ticks.memory_b[stage])
-            need = max(need, held + raised)
+            lasting = not fused and ticks.durations[OpKind.B][stage] > 0
+            need = max(need, held + (max(0, ticks.memory_b[stage]) if lasting else 0))
     return ticks.static[device] + need
 
 

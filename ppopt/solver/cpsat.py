@@ -22,8 +22,8 @@ class Outcome:
     """Best solution, at its own times, in an order the data flow allows; None: none found."""
     bound: int
     """Proved lower bound in ticks, within the model's horizon."""
-    complete: bool
-    """Whether the search ended by proof that nothing is better."""
+    infeasible: bool
+    """Whether it proved that nothing is within the horizon."""
     interrupted: bool
 
 
@@ -47,10 +47,7 @@ class _Watch(cp_model.CpSolverSolutionCallback):
 
 
 def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
-    """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks.
-
-    The model must be feasible (its horizon is the value of a known schedule).
-    """
+    """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks."""
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limits.seconds
     solver.parameters.num_workers = limits.workers
@@ -58,16 +55,13 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     solver.parameters.catch_sigint_signal = False
     solver.best_bound_callback = lambda bound: report(None, round(bound))
     status, interrupted = _run_interruptibly(solver, model, _Watch(model.objective, report))
-    if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
-        raise AssertionError(
-            f"the model must hold the schedule it starts from: {solver.status_name(status)} "
-            f"{model.cp.validate()}"
-        )
+    if status == cp_model.MODEL_INVALID:
+        raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
         schedule=_schedule(model, solver) if found else None,
         bound=round(solver.best_objective_bound) if found else 0,
-        complete=status == cp_model.OPTIMAL,
+        infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,
     )
 

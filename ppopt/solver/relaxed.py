@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
+from ppopt.solver.incumbent import Problem
 
 
 def bound_of(
-    pipeline: Pipeline,
-    objective: Objective,
-    devices: tuple[int, ...],
-    known: Bound,
-    value: int,
-    limits: cpsat.Limits,
-    *,
-    fused: bool,
+    problem: Problem, devices: tuple[int, ...], known: Bound, value: int, limits: cpsat.Limits
 ) -> Bound:
     """Raise a known bound by what `devices` alone need, up to the value of a known schedule.
 
     A search not run to its end still gives its best bound, never its incumbent.
     """
     relaxed = model.build(
-        pipeline, objective, fused=fused, horizon=value, bound=known.value, devices=devices
+        problem.pipeline,
+        problem.objective,
+        fused=problem.fused,
+        horizon=value,
+        bound=known.value,
+        devices=devices,
     )
     outcome = cpsat.search(relaxed, limits, lambda _value, _bound: None)
     if outcome.interrupted:
         raise KeyboardInterrupt
+    if outcome.infeasible:
+        raise AssertionError(f"the relaxation to devices {devices} lost a known schedule")
     if outcome.bound <= known.value:
         return known
     names = " and ".join(map(str, devices))

@@ -1,0 +1,112 @@
+"""The fixed suite of instances that proofs at scale are measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
+from random import Random
+from typing import Any, NamedTuple
+
+from ppopt.metrics import Objective
+from ppopt.pipeline import Pipeline
+
+MEMORY = (Fraction(3, 4), Fraction(1), Fraction(5, 4), Fraction(3, 2), Fraction(2), None)
+"""Limits in activations per device, as multiples of the number of devices; None: no limit."""
+COSTS = ("unit", "1.5b", "28.3b", "long-w", "heavy-last", "random-1", "random-2")
+
+
+class Instance(NamedTuple):
+    """One pipeline to solve."""
+
+    name: str
+    group: str
+    pipeline: Pipeline
+    objective: Objective = Objective.MAKESPAN
+
+
+def costs(profile: str, devices: int) -> dict[str, Any]:
+    """Times and link of a profile; 1.5b and 28.3b: arXiv 2401.10241, table 9, first rows."""
+    match profile:
+        case "unit":
+            return {"forward": 1, "backward_input": 1, "weight": 1}
+        case "1.5b":
+            return {"forward": "18.522", "backward_input": "18.086", "weight": "9.337", "p2p": "0.601"}
+        case "28.3b":
+            return {"forward": "10.419", "backward_input": "10.207", "weight": "7.715", "p2p": "0.408"}
+        case "long-w":
+            return {"forward": 10, "backward_input": 10, "weight": 14, "p2p": 2}
+        case "heavy-last":
+            rest = devices - 1
+            return {
+                "forward": [10] * rest + [14],
+                "backward_input": [11] * rest + [15],
+                "weight": [9] * rest + [12],
+                "p2p": 1,
+            }
+    rng = Random(f"{profile} {devices}")
+    times = {name: [] for name in ("forward", "backward_input", "weight")}
+    for _ in range(devices):
+        for name in times:
+            times[name].append(rng.randint(8, 14))
+    return {**times, "p2p": 1}
+
+
+def linear(
+    devices: tuple[int, ...] = (4, 8, 16, 32), ratios: tuple[int, ...] = (1, 2, 4, 8)
+) -> Iterator[Instance]:
+    """One stage per device, memory freed at W."""
+    for size, ratio, memory, profile in product(devices, ratios, MEMORY, COSTS):
+        limit = None if memory is None else int(memory * size)
+        name = f"{profile} p={size} m={ratio * size} K={limit or 'none'}"
+        kind = "linear" if memory is None or memory >= 1 else "linear below p"
+        pipeline = Pipeline(
+            stages=size, batches=ratio * size, mem_limit=limit, name=name, **costs(profile, size)
+        )
+        yield Instance(name, f"{kind} p={size}", pipeline)
+
+
+def two_chunks() -> Iterator[Instance]:
+    """Two stages per device; limits in chunks."""
+    sizes = [(4, m, K) for m in (4, 8, 16) for K in (4, 5, 6, 7, 8, None)]
+    sizes += [(8, m, K) for m in (8, 16, 32) for K in (8, 10, 12, 14, 16, None)]
+    for (size, batches, limit), placement, profile in product(
+        sizes, ("v", "interleaved"), ("unit", "long-w", "1.5b")
+    ):
+        name = f"{placement} {profile} p={size} m={batches} K={limit or 'none'} chunks"
+        pipeline = Pipeline(
+            stages=size,
+            batches=batches,
+            placement=placement,
+            activation=2,
+            mem_limit=limit,
+            name=name,
+            **costs(profile, size),
+        )
+        yield Instance(name, f"two chunks p={size}", pipeline)
+
+
+def large() -> Iterator[Instance]:
+    """64 devices, 1024 microbatches."""
+    for profile, limit in product(("28.3b", "random-1"), (64, 96)):
+        name = f"{profile} p=64 m=1024 K={limit}"
+        pipeline = Pipeline(
+            stages=64, batches=1024, mem_limit=limit, name=name, **costs(profile, 64)
+        )
+        yield Instance(name, "large", pipeline)
+
+
+def spans() -> Iterator[Instance]:
+    """Device span on the measured pipelines of the zero-bubble paper, at p and 2p activations."""
+    from ppopt.formats.config import pipeline_of  # noqa: PLC0415
+    from ppopt.formats.models import model_names, read_model  # noqa: PLC0415
+
+    for model in model_names():
+        if not model.startswith("zb-"):
+            continue
+        settings = read_model(model)
+        for times in (1, 2):
+            limit = times * settings["stages"] * settings["activation"]
+            pipeline = pipeline_of(settings | {"mem_limit": limit})
+            name = f"{model} {times}p"
+            yield Instance(name, "device span", pipeline, Objective.DEVICE_SPAN)

@@ -1,0 +1,47 @@
+"""Orders worth trying: the safe one, the hand strategies of this placement, list scheduling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.solver import construct
+from ppopt.strategies import Options, Strategy, registry
+
+
+def candidates(pipeline: Pipeline, *, fused: bool) -> Iterator[Orders | None]:
+    """Orders of the search space, most promising kinds first; None where a rule does not apply."""
+    yield construct.one_at_a_time(pipeline, fused=fused)
+    for strategy in registry().values():
+        if pipeline.routes == 1 and (strategy.fused or not fused):
+            orders = _hand_made(strategy, pipeline)
+            yield orders if fused or orders is None else split(pipeline, orders)
+    for rule in construct.rules(pipeline):
+        yield construct.construct(pipeline, rule, fused=fused)
+
+
+def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
+    """Orders of a strategy on exactly this pipeline, None where it does not apply."""
+    try:
+        placed = strategy.apply(pipeline, Options())
+        return strategy.build(placed, Options()) if placed.hosts == pipeline.hosts else None
+    except InputError:
+        return None
+
+
+def split(pipeline: Pipeline, orders: Orders) -> Orders:
+    """The same orders with every BW replaced by B and, at once, W."""
+    size = pipeline.num_stages * pipeline.batches
+    parts = []
+    for order in orders:
+        full = order >= OpKind.BW * size
+        pair = np.stack([order, order], axis=1)
+        pair[full] += np.array([OpKind.B - OpKind.BW, OpKind.W - OpKind.BW]) * size
+        keep = np.stack([np.ones_like(full), full], axis=1)
+        parts.append(pair[keep])
+    return parts

@@ -1,0 +1,62 @@
+"""CP-SAT on the whole pipeline: from the best schedule known, or from nothing."""
+
+from __future__ import annotations
+
+from ppopt.solver import cpsat, model
+from ppopt.solver.bounds import Bound
+from ppopt.solver.construct import one_at_a_time
+from ppopt.solver.incumbent import Search
+from ppopt.timing import schedule as timed
+
+
+def search(state: Search, *, workers: int, seed: int) -> None:
+    """Search below the best value until proof, time or Ctrl-C; the state takes what is found."""
+    problem = state.problem
+    state.enter("CP-SAT")
+    built = model.build(
+        problem.pipeline,
+        problem.objective,
+        fused=problem.fused,
+        horizon=_horizon(state),
+        bound=state.bound.value,
+    )
+    if state.best is not None:
+        model.hint(built, state.best)
+    value, low = state.value, state.bound.value
+
+    def follow(found: int | None, bound: int) -> None:
+        nonlocal value, low
+        value = min((item for item in (value, found) if item is not None), default=None)
+        low = max(low, bound) if value is None else min(max(low, bound), value)
+        state.tell(value, low)
+
+    limits = cpsat.Limits(max(state.left, 0.01), workers, seed)
+    outcome = cpsat.search(built, limits, follow)
+    state.interrupted = outcome.interrupted
+    searched = f"CP-SAT searched all orders of the {problem.operations} operations and found none"
+    if outcome.infeasible:
+        _close_infeasible(state, searched)
+        return
+    if outcome.schedule is not None:
+        state.offer(outcome.schedule.orders)
+        state.take(outcome.schedule)
+    state.raise_bound(Bound(outcome.bound, f"{searched} below"))
+
+
+def _horizon(state: Search) -> int:
+    """The best value; without one, a time within which some schedule is done if there is any.
+
+    Wherever limits allow a schedule at all, one microbatch after another is one. Only a B of no
+    length that takes memory may have to wait there, for no longer than all other operations.
+    """
+    if state.value is not None:
+        return state.value
+    problem = state.problem
+    alone = timed(problem.pipeline, one_at_a_time(problem.pipeline, fused=problem.fused))
+    return 2 * alone.metrics.makespan
+
+
+def _close_infeasible(state: Search, searched: str) -> None:
+    if state.value is not None:
+        raise AssertionError("the model must hold the schedule it starts from")
+    state.infeasible = f"{searched} that keeps the memory limits"
