@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ppopt.solver.result import Result, Status
     from ppopt.solver.solve import solve
     from ppopt.strategies.base import Options
-    from ppopt.verify import Rule, Violation, explain, verify
+    from ppopt.verifier import Rule, Violation, explain, verify
 
 _HOMES = {
     "errors": ("DeadlockError", "InputError", "PpoptError", "VerificationError"),
@@ -40,7 +40,7 @@ _HOMES = {
     "solver.result": ("Result", "Status"),
     "solver.solve": ("solve",),
     "strategies.base": ("Options",),
-    "verify": ("Rule", "Violation", "explain", "verify"),
+    "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,10 +13,13 @@ from ppopt.metrics import Metrics, Objective, metrics
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.solver.result import Result, Status
-from ppopt.solver.solve import TIME_LIMIT, Progress, solve
+from ppopt.solver.incumbent import Progress
+from ppopt.solver.solve import TIME_LIMIT, solve
 from ppopt.strategies import Options, registry
 
 Hosts = tuple[tuple[int, ...], ...]
+Made = tuple[Schedule, float]
+"""A schedule and the seconds it took to make."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Row:
     """One strategy's schedule beside the others."""
 
     schedule: Schedule
+    seconds: float
+    """Time it took to make it."""
     figures: Metrics
     value: int
     """Objective in the ticks of the row's own pipeline (chunks may divide the tick)."""
@@ -65,9 +70,9 @@ def compare(
     """
     objective = Objective(objective)
     deadline = time.monotonic() + time_limit
-    schedules, skipped = _evaluate_all(pipeline, objective, options or Options())
+    made, skipped = _evaluate_all(pipeline, objective, options or Options())
     optima: dict[Hosts, Result] = {}
-    problems = {made.pipeline.hosts: made.pipeline for made in schedules}
+    problems = {schedule.pipeline.hosts: schedule.pipeline for schedule, _ in made}
     problems = {pipeline.hosts: pipeline} | {
         hosts: problem for hosts, problem in problems.items() if hosts != pipeline.hosts
     }
@@ -83,37 +88,37 @@ def compare(
             progress=progress,
         )
     optimum = optima[pipeline.hosts]
-    best = [optimum.schedule] if optimum.schedule is not None else []
-    rows = _rows([*best, *schedules], objective, optima)
+    if optimum.schedule is not None:
+        made = [(optimum.schedule, optimum.solve_seconds), *made]
+    rows = _rows(made, objective, optima)
     return Comparison(rows, optimum, skipped)
 
 
 def _evaluate_all(
     pipeline: Pipeline, objective: Objective, options: Options
-) -> tuple[list[Schedule], tuple[tuple[str, str], ...]]:
+) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
     made, skipped = [], []
     for name, strategy in registry().items():
         own = Options(**{field: getattr(options, field) for field in strategy.takes})
+        began = time.monotonic()
         try:
-            made.append(evaluate(strategy.unplaced(pipeline), name, objective, own))
+            schedule = evaluate(strategy.unplaced(pipeline), name, objective, own)
+            made.append((schedule, time.monotonic() - began))
         except InputError as error:
             skipped.append((name, str(error)))
     return made, tuple(skipped)
 
 
-def _rows(
-    schedules: list[Schedule], objective: Objective, optima: dict[Hosts, Result]
-) -> tuple[Row, ...]:
-    rows = [_row(schedule, objective, optima[schedule.pipeline.hosts]) for schedule in schedules]
+def _rows(made: list[Made], objective: Objective, optima: dict[Hosts, Result]) -> tuple[Row, ...]:
+    rows = [_row(one, objective, optima[one[0].pipeline.hosts]) for one in made]
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
-    rated = [
-        replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows
-    ]
+    rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]
     return tuple(sorted(rated, key=_time))
 
 
-def _row(schedule: Schedule, objective: Objective, optimum: Result) -> Row:
+def _row(made: Made, objective: Objective, optimum: Result) -> Row:
+    schedule, seconds = made
     figures = metrics(schedule)
     value = figures.value(objective)
     limits = schedule.pipeline.ticks.limits
@@ -122,7 +127,9 @@ def _row(schedule: Schedule, objective: Objective, optimum: Result) -> Row:
     )
     reference = optimum.value
     ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
-    return Row(schedule, figures, value, fits, None, ratio, optimum.status is Status.OPTIMAL)
+    return Row(
+        schedule, seconds, figures, value, fits, None, ratio, optimum.status is Status.OPTIMAL
+    )
 
 
 def _time(row: Row) -> Fraction:

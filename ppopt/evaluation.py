@@ -8,7 +8,7 @@ from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.strategies import Options, resolve
-from ppopt.verify import explain, verify
+from ppopt.verifier import explain, verify
 
 
 def evaluate(

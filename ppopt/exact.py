@@ -30,7 +30,8 @@ def read(number: object, what: str) -> Exact:
     """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
     fraction = _fraction(number, what)
     if abs(fraction) > LARGEST:
-        raise InputError(f"{what}: {number!r} is too large; use a larger unit (at most 10^12)")
+        shown = repr(number) if isinstance(number, str) else number
+        raise InputError(f"{what}: {shown} is too large; use a larger unit (at most 10^12)")
     if isinstance(number, Fraction) or FINEST % fraction.denominator == 0:
         return Exact(fraction, rounded=False)
     return Exact(Fraction(round(fraction * FINEST), FINEST), rounded=True)

@@ -15,7 +15,7 @@ from ppopt.formats.schedule_json import dumps, from_object, loads, read_schedule
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
-from ppopt.verify import Rule, verify
+from ppopt.verifier import Rule, verify
 from tests.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
 
 

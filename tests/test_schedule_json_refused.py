@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import dumps, loads, read_schedule, to_object
 from ppopt.schedule import Schedule
-from ppopt.verify import verify
+from ppopt.verifier import verify
 from tests.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
 
 

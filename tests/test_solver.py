@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
-from ppopt.verify import verify
+from ppopt.verifier import verify
 from tests import oracle
 from tests.instances import tiny_cases
 

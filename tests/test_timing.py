@@ -15,7 +15,7 @@ from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
-from ppopt.verify import verify
+from ppopt.verifier import verify
 from tests.generate import build, schedules
 
 

@@ -22,7 +22,7 @@ from ppopt.errors import InputError
 from ppopt.op import Op
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Ints, Schedule
-from ppopt.verify import Figures, Rule, Violation, explain, figures, verify
+from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
 from tests import verify_naive
 from tests.generate import BW, B, F, TableRow, W, limited, peaks, pipelines, schedules, table
 from tests.verify_mutations import MUTATIONS
@@ -185,6 +185,35 @@ MESSAGES = [
 def test_messages(lines: list[str], message: str) -> None:
     pipeline = Pipeline(stages=1, batches=1, backward_input="0.5", weight=1)
     assert message in map(str, verify(schedule_of(pipeline, *lines)))
+
+
+BACKWARDS = [
+    ("", [(Rule.MISSING, (Op(B, 0, 0), Op(W, 0, 0)))]),
+    ("B", [(Rule.MISSING, (Op(W, 0, 0),))]),
+    ("W", [(Rule.MISSING, (Op(B, 0, 0),))]),
+    ("BW", []),
+    ("B W", []),
+    ("B BW", [(Rule.DUPLICATE, (Op(B, 0, 0), Op(BW, 0, 0)))]),
+    ("W BW", [(Rule.DUPLICATE, (Op(W, 0, 0), Op(BW, 0, 0)))]),
+    (
+        "B W BW",
+        [
+            (Rule.DUPLICATE, (Op(B, 0, 0), Op(BW, 0, 0))),
+            (Rule.DUPLICATE, (Op(W, 0, 0), Op(BW, 0, 0))),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kinds", "expected"), BACKWARDS)
+def test_every_combination_of_backwards(
+    kinds: str, expected: list[tuple[Rule, tuple[Op, ...]]]
+) -> None:
+    times = {"B": "0B0@2..3", "W": "0W0@3..5", "BW": "0BW0@5..8"}
+    ops = " ".join(times[kind] for kind in kinds.split())
+    pipeline = Pipeline(stages=1, batches=1, backward_input="0.5", weight=1)
+    found = verify(schedule_of(pipeline, f"0: 0F0@0..2 {ops}"))
+    assert [(violation.rule, violation.ops) for violation in found] == expected
 
 
 def test_messages_of_two_devices_name_the_delay_and_the_right_device() -> None:
@@ -397,6 +426,15 @@ def test_a_schedule_of_nothing() -> None:
     assert figures(schedule) == Figures(0, 0, (0, 0), (3, 3))
     assert figures(schedule).bubble_rate() == figures(schedule).bubble_overhead() == 0
     assert "4 violations" in explain(schedule, verify(schedule))
+    truth_values = verify(schedule, {"makespan": False, "busy": [0, False]})
+    assert [violation.rule for violation in truth_values][4:] == [Rule.CLAIM] * 2
+
+
+def test_makespan_runs_from_0_even_where_everything_ends_before() -> None:
+    pipeline = Pipeline(stages=1, batches=1)
+    rows = [(F, 0, 0, 0, -5, -4), (BW, 0, 0, 0, -4, -2)]
+    found = figures(Schedule.from_rows(pipeline, rows))
+    assert (found.makespan, found.device_span, found.busy) == (0, 3, (3,))
 
 
 def test_sums_beyond_int64_stay_exact() -> None:
@@ -509,7 +547,10 @@ def test_explain_of_no_violation() -> None:
 
 # Independence
 
-OWN = sorted(Path(inspect.getfile(verify)).parent.glob("verify*.py"))
+OWN = {
+    "ppopt.verifier" + ("" if path.stem == "__init__" else f".{path.stem}"): path
+    for path in sorted(Path(inspect.getfile(verify)).parent.glob("*.py"))
+}
 
 
 def imported(path: Path) -> set[str]:
@@ -524,17 +565,15 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OWN.values(), ids=OWN)
 def test_the_verifier_imports_nothing_of_what_it_checks(path: Path) -> None:
     shared = {f"ppopt.{name}" for name in ("errors", "op", "exact", "pipeline", "schedule")}
-    own = {f"ppopt.{other.stem}" for other in OWN}
-    outside = {name.split(".")[0] for name in imported(path) - shared - own}
+    outside = {name.split(".")[0] for name in imported(path) - shared - set(OWN)}
     assert outside <= {*sys.stdlib_module_names, "numpy"} - {"importlib"}
 
 
 def test_loading_the_verifier_loads_nothing_of_what_it_checks() -> None:
-    code = "import sys, ppopt.verify; print(*(m for m in sys.modules if m.startswith('ppopt.')))"
+    code = "import sys, ppopt.verifier; print(*(m for m in sys.modules if m.startswith('ppopt.')))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    own = {f"ppopt.{path.stem}" for path in OWN}
     problem = ("errors", "op", "exact", "placement", "costs", "pipeline", "schedule")
-    assert set(run.stdout.split()) == own | {f"ppopt.{name}" for name in problem}
+    assert set(run.stdout.split()) == set(OWN) | {f"ppopt.{name}" for name in problem}

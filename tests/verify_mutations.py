@@ -14,7 +14,7 @@ from hypothesis import assume
 
 from ppopt.op import OpKind
 from ppopt.schedule import Schedule
-from ppopt.verify import Rule, figures
+from ppopt.verifier import Rule, figures
 from tests.generate import BW, B, F, TableRow, W, limited, peaks, table
 
 

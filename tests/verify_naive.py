@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 from ppopt.op import Op, OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
-from ppopt.verify import Rule
+from ppopt.verifier import Rule
 from tests.generate import BW, B, F, TableRow, W, held, table
 
 EXACT = 2**53

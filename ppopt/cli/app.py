@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -20,44 +22,69 @@ EXIT_UNKNOWN = 4
 EXIT_VIOLATIONS = 5
 
 # The base of every usage error; typer itself exports only its leaves.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+_UsageError: type[Any] = typer.BadParameter.__mro__[2]
 
 
 class Group(TyperGroup):
     """All commands: an error of the user's is one line on stderr and exit code 2."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # noqa: ARG002
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *_: Any,
+        **extra: Any,
+    ) -> NoReturn:
         """Run and exit; every error that is not a bug leaves by this door."""
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = self._run(sys.argv[1:] if args is None else args, prog_name or "ppopt", extra)
+            print(end="", flush=True)
         except InputError as error:
             _fail(str(error))
         except VerificationError as error:
             _fail(str(error), EXIT_BUG)
         except _UsageError as error:
-            _fail(" ".join(str(getattr(error, "format_message", error.__str__)()).split()))
+            _fail(error.format_message())
+        except KeyboardInterrupt:
+            _fail("interrupted before there was a result", EXIT_UNKNOWN)
         except BrokenPipeError:
-            sys.stderr.close()
+            _drop_output()
             sys.exit(0)
-        sys.exit(code or 0)
+        except OSError as error:
+            _drop_output()
+            _fail(f"{error.filename or 'standard output'}: {error.strerror}")
+        sys.exit(code)
+
+    def _run(self, args: Sequence[str], prog_name: str, extra: dict[str, Any]) -> int:
+        try:
+            with self.make_context(prog_name, list(args), **extra) as context:
+                return self.invoke(context) or 0
+        except typer.Exit as end:
+            return end.exit_code
 
 
 class Command(TyperCommand):
-    """A command whose `--mem-limit` may stand bare: its value is the next word unless that is an
-    option."""
+    """A command whose `--mem-limit` may stand bare, at the end or before another option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Fill in the value of a bare `--mem-limit` before parsing."""
         filled = []
-        for word, following in zip(args, [*args[1:], "-"], strict=True):
+        for word, following in pairwise([*args, "-"]):
             bare = word == "--mem-limit" and following.startswith("-")
             filled.append(f"--mem-limit={LIMIT_1F1B}" if bare else word)
         return super().parse_args(ctx, filled)
 
 
 def _fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
+    if code == EXIT_INPUT:
+        message = " ".join(message.split())
     print(f"error: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Send what is left for stdout nowhere: nobody reads it, and Python would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -69,7 +96,7 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+def _version(wanted: bool) -> None:
     if wanted:
         from importlib import metadata  # noqa: PLC0415  only for --version
 
@@ -80,7 +107,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:

@@ -6,8 +6,8 @@ Libraries load inside the commands, so that `ppopt --help` loads none of the hea
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +22,6 @@ from ppopt.cli.app import (
 from ppopt.cli.settings import Settings, shared
 
 if TYPE_CHECKING:
-    from ppopt.schedule import Schedule
     from ppopt.solver.result import Result
     from ppopt.strategies import Options
 
@@ -33,14 +32,13 @@ def solve(settings: Settings) -> int:
     """Find the best schedule, with a bound and a proof."""
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
-    from ppopt.solver.result import Status
     from ppopt.solver.solve import solve as search
 
     pipeline = settings.pipeline()
     with progress.shown(quiet=settings.quiet) as line:
         result = search(pipeline, **_search_options(settings), progress=line.update)
     output.result(settings, of_result(result), result.schedule)
-    return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(result.status, 0)
+    return _exit_code(result)
 
 
 @command
@@ -60,8 +58,9 @@ def eval_(
     if settings.get("fused") and not resolve(strategy).fused:
         raise InputError(f"fused: strategy {strategy} splits the backward; leave --fused out")
     objective = Objective(settings.get("objective", "makespan"))
+    began = monotonic()
     schedule = evaluate(settings.pipeline(), strategy, objective, _strategy_options(settings))
-    output.result(settings, of_evaluation(schedule), schedule)
+    output.result(settings, of_evaluation(schedule, monotonic() - began), schedule)
     return 0
 
 
@@ -72,7 +71,6 @@ def compare(settings: Settings) -> int:
     from ppopt.cli import output, progress
     from ppopt.comparison import compare as compare_all
     from ppopt.report.objects import of_comparison
-    from ppopt.solver.result import Status
 
     pipeline = settings.pipeline()
     options = _strategy_options(settings)
@@ -81,7 +79,7 @@ def compare(settings: Settings) -> int:
             pipeline, options=options, **_search_options(settings), progress=line.update
         )
     output.comparison(settings, of_comparison(comparison), comparison)
-    return EXIT_INFEASIBLE if comparison.optimum.status is Status.INFEASIBLE else 0
+    return _exit_code(comparison.optimum)
 
 
 @command
@@ -93,7 +91,7 @@ def verify(
     """Re-check a schedule file: every rule, every figure it claims."""
     from ppopt.cli import output
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.verify import verify as check
+    from ppopt.verifier import verify as check
 
     schedule, claims = read_schedule(file)
     found = check(schedule, claims)
@@ -108,15 +106,14 @@ def view(
 ) -> int:
     """Draw schedule files on one HTML page."""
     from ppopt.cli.files import writable
+    from ppopt.cli.output import write_page
     from ppopt.errors import InputError
-    from ppopt.files import write
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.report.html import page
-    from ppopt.verify import verify as check
+    from ppopt.verifier import verify as check
 
-    (path,) = writable([output])
-    if path.suffix.lower() != ".html":
-        raise InputError(f"output: {path}: a page ends in .html")
+    (target,) = writable([output])
+    if not target.is_page:
+        raise InputError(f"output: {target.path}: a page ends in .html")
     schedules = []
     for file in files:
         schedule, claims = read_schedule(file)
@@ -124,7 +121,7 @@ def view(
         if found:
             raise InputError(f"{file}: {found[0]}; `ppopt verify {file}` lists all violations")
         schedules.append(schedule)
-    write(path, page(schedules))
+    write_page(target, schedules)
     return 0
 
 
@@ -147,6 +144,12 @@ def models() -> int:
     for name in model_names():
         print(summary(name))
     return 0
+
+
+def _exit_code(result: Result) -> int:
+    from ppopt.solver.result import Status
+
+    return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(result.status, 0)
 
 
 def _search_options(settings: Settings) -> dict[str, Any]:

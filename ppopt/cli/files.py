@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 
@@ -14,23 +14,35 @@ PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 """Picture files that older configs name: the page goes beside them."""
 
 
-def writable(names: Sequence[str]) -> tuple[Path, ...]:
+class Target(NamedTuple):
+    """A file to write."""
+
+    path: Path
+    asked: Path
+    """The name the user gave: another one where it is a picture's."""
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is an HTML page."""
+        return self.path.suffix.lower() == ".html"
+
+
+def writable(names: Sequence[str]) -> tuple[Target, ...]:
     """Check that each output can be written as what its name says; raises InputError."""
-    paths = [_known(Path(name)) for name in names]
-    for path in paths:
+    targets = {target.path: target for target in map(_target, names)}
+    for path in targets:
         _check_place(path)
-    return tuple(dict.fromkeys(paths))
+    return tuple(targets.values())
 
 
-def _known(path: Path) -> Path:
+def _target(name: str) -> Target:
+    path = Path(name)
     suffix = path.suffix.lower()
     if suffix in PICTURES:
-        page = path.with_suffix(".html")
-        print(f"note: pictures are pages here: {path} is written as {page}", file=sys.stderr)
-        return page
+        return Target(path.with_suffix(".html"), path)
     if suffix not in WRITERS:
         raise InputError(f"output: {path}: unknown kind of file; end it in {' or '.join(WRITERS)}")
-    return path
+    return Target(path, path)
 
 
 def _check_place(path: Path) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
-from ppopt.files import write
+from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
+from ppopt.files import write
 from ppopt.formats import schedule_json
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
-from ppopt.verify import Violation, explain
+from ppopt.verifier import Violation, explain
 
 if TYPE_CHECKING:
     from ppopt.comparison import Comparison
@@ -63,19 +64,23 @@ def verification(
         print(f"{file}: verified, {len(schedule)} operations, every rule and every claimed figure")
 
 
-def _files(
-    settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]
-) -> None:
-    for path in settings.output:
+def _files(settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]) -> None:
+    for target in settings.output:
         if not schedules:
-            print(f"note: there is no schedule, {path} is not written", file=sys.stderr)
-            continue
-        if path.suffix.lower() == ".html":
-            from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
-
-            write(path, page(schedules))
+            print(f"note: there is no schedule, {target.path} is not written", file=sys.stderr)
+        elif target.is_page:
+            write_page(target, schedules)
         else:
-            write(path, as_json())
+            write(target.path, as_json())
+
+
+def write_page(target: Target, schedules: Sequence[Schedule]) -> None:
+    """Write schedules as one HTML page, saying so where a picture was asked for."""
+    from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
+
+    write(target.path, page(schedules))
+    if target.asked != target.path:
+        print(f"note: {target.asked} is written as a page, {target.path}", file=sys.stderr)
 
 
 def _native(schedule: Schedule | None) -> str:

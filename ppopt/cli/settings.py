@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ppopt.cli.files import Target, writable
 from ppopt.errors import InputError
 from ppopt.pipeline import Pipeline
 
@@ -21,7 +22,7 @@ class Settings:
     """Canonical settings (see `ppopt.formats.config`) and where the results go."""
 
     values: dict[str, Any]
-    output: tuple[Path, ...]
+    output: tuple[Target, ...]
     json: bool
     quiet: bool
 
@@ -43,13 +44,15 @@ def _option(*names: str, help: str, panel: str, **more: Any) -> Any:  # noqa: A0
 
 def shared(
     config: Annotated[
-        Path | None, _option("--config", help="YAML, JSON or TOML file; flags override it.", panel=PROBLEM)
+        Path | None,
+        _option("--config", help="YAML, JSON or TOML file; flags override it.", panel=PROBLEM),
     ] = None,
     model: Annotated[
         str | None, _option("--model", help="A ready pipeline; see `ppopt models`.", panel=PROBLEM)
     ] = None,
     stages: Annotated[
-        int | None, _option("--stages", help="Devices P (with a placement list: stages).", panel=PROBLEM)
+        int | None,
+        _option("--stages", help="Devices P (with a placement list: stages).", panel=PROBLEM),
     ] = None,
     batches: Annotated[
         int | None, _option("--batches", help="Microbatches M.", panel=PROBLEM)
@@ -62,7 +65,8 @@ def shared(
         _option("--placement", help="linear, interleaved, v, or devices 0,1,1,0.", panel=PROBLEM),
     ] = None,
     forward_times: Annotated[
-        str | None, _option("--forward-times", help="F per stage, or one for all (1).", panel=PROBLEM)
+        str | None,
+        _option("--forward-times", help="F per stage, or one for all (1).", panel=PROBLEM),
     ] = None,
     backward_times: Annotated[
         str | None, _option("--backward-times", help="Full backward BW (2 F).", panel=PROBLEM)
@@ -91,7 +95,8 @@ def shared(
         ),
     ] = None,
     group_size: Annotated[
-        int | None, _option("--group-size", help="Microbatches per group (interleaved).", panel=PROBLEM)
+        int | None,
+        _option("--group-size", help="Microbatches per group (interleaved).", panel=PROBLEM),
     ] = None,
     objective: Annotated[
         str | None, _option("--objective", help="makespan (default) or device-span.", panel=SEARCH)
@@ -105,13 +110,19 @@ def shared(
     workers: Annotated[
         int | None, _option("--workers", help="Threads to search with (all).", panel=SEARCH)
     ] = None,
-    seed: Annotated[int | None, _option("--seed", help="Seed of the search (0).", panel=SEARCH)] = None,
+    seed: Annotated[
+        int | None, _option("--seed", help="Seed of the search (0).", panel=SEARCH)
+    ] = None,
     output: Annotated[
         list[str] | None,
         _option("-o", "--output", help="File to write: .html or .json; repeatable.", panel=OUTPUT),
     ] = None,
-    json: Annotated[bool, _option("--json", help="One JSON object on stdout.", panel=OUTPUT)] = False,
-    quiet: Annotated[bool, _option("--quiet", help="No progress and no table.", panel=OUTPUT)] = False,
+    json: Annotated[
+        bool, _option("--json", help="One JSON object on stdout.", panel=OUTPUT)
+    ] = False,
+    quiet: Annotated[
+        bool, _option("--quiet", help="No progress and no table.", panel=OUTPUT)
+    ] = False,
 ) -> Settings:
     """Merge model, config file and flags, the later over the earlier."""
     from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
@@ -141,8 +152,6 @@ def shared(
     merged: dict[str, Any] = read_model(model) if model else {}
     for layer in (read_config(config) if config else {}, canonical(flags)):
         merged = _over(merged, layer)
-    from ppopt.cli.files import writable  # noqa: PLC0415
-
     return Settings(merged, writable(merged.get("output") or []), json, quiet)
 
 
@@ -164,5 +173,7 @@ def _placement(text: str | None) -> Any:
     parts = [part.strip() for part in text.split(",")]
     for stage, part in enumerate(parts):
         if not (part.isascii() and part.isdigit() and len(part) < 9):
-            raise InputError(f"placement: stage {stage}: {part!r} is not a device number (0, 1, ...)")
+            raise InputError(
+                f"placement: stage {stage}: {part!r} is not a device number (0, 1, ...)"
+            )
     return [int(part) for part in parts]

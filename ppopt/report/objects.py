@@ -11,7 +11,8 @@ from ppopt.formats import schedule_json
 from ppopt.report.summary import summary
 from ppopt.schedule import Schedule
 from ppopt.solver.result import Result
-from ppopt.verify import Violation
+from ppopt.solver.solve import versions
+from ppopt.verifier import Violation
 
 SCHEMA = 1
 FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit")
@@ -36,8 +37,11 @@ def of_result(result: Result) -> dict[str, Any]:
     }
 
 
-def of_evaluation(schedule: Schedule) -> dict[str, Any]:
-    """Object of `ppopt eval`: the keys of `solve` without bound and proof."""
+def of_evaluation(schedule: Schedule, seconds: float) -> dict[str, Any]:
+    """Object of `ppopt eval`: the keys of `solve` without bound and proof.
+
+    An evaluation draws nothing and runs on one thread: seed 0, workers 1.
+    """
     found = summary(schedule)
     return {
         "schema": SCHEMA,
@@ -45,6 +49,10 @@ def of_evaluation(schedule: Schedule) -> dict[str, Any]:
         **{key: found[key] for key in FIGURES},
         "fits_limit": found["fits_limit"],
         **_placed(schedule),
+        "seed": 0,
+        "workers": 1,
+        "versions": versions(),
+        "solve_seconds": round(seconds, 3),
         **_native(schedule),
     }
 
@@ -65,7 +73,7 @@ def _row(row: Row, optimum: Result) -> dict[str, Any]:
     if row.schedule is optimum.schedule:
         shown = {"strategy": "optimal", **of_result(optimum), **_placed(row.schedule)}
     else:
-        shown = of_evaluation(row.schedule)
+        shown = of_evaluation(row.schedule, row.seconds)
     return shown | {
         "fits_limit": row.fits_limit,
         "ratio_to_best": None if row.ratio_to_best is None else plain(row.ratio_to_best),

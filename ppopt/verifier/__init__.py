@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ppopt import verify_figures, verify_grid, verify_rules
 from ppopt.schedule import Schedule
-from ppopt.verify_figures import Figures
-from ppopt.verify_rows import read
-from ppopt.verify_violation import Rule, Violation, in_order
+from ppopt.verifier import grid, measure, rules
+from ppopt.verifier.measure import Figures
+from ppopt.verifier.rows import read
+from ppopt.verifier.violation import Rule, Violation, in_order
 
 __all__ = ["Figures", "Rule", "Violation", "explain", "figures", "verify"]
 
@@ -34,11 +34,11 @@ def verify(
     Raises InputError where the columns are not whole numbers of one length.
     """
     rows = read(schedule)
-    found = [*verify_rules.of_operations(rows)]
+    found = [*rules.of_operations(rows)]
     if enforce_limit:
-        found += verify_figures.over_limit(rows.sane)
+        found += measure.over_limit(rows.sane)
     if claims is not None:
-        found += verify_figures.wrong_claims(rows, claims)
+        found += measure.wrong_claims(rows, claims)
     return in_order(found)
 
 
@@ -47,7 +47,7 @@ def figures(schedule: Schedule) -> Figures:
 
     Raises InputError where the columns are not whole numbers of one length.
     """
-    return verify_figures.of_rows(read(schedule).sane)
+    return measure.of_rows(read(schedule).sane)
 
 
 def explain(schedule: Schedule, violations: Sequence[Violation]) -> str:
@@ -56,5 +56,5 @@ def explain(schedule: Schedule, violations: Sequence[Violation]) -> str:
     A large schedule is cut to the surroundings of the first fault that has a place.
     """
     count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
-    lines = [verify_grid.grid(read(schedule), violations), count, *map(str, violations)]
+    lines = [grid.grid(read(schedule), violations), count, *map(str, violations)]
     return "\n".join(lines)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt import exact
-from ppopt.verify_rows import Ints, Rows, first_of_device, sum_safe
-from ppopt.verify_violation import Rule, Violation
+from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
+from ppopt.verifier.violation import Rule, Violation
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from ppopt.op import Op, OpKind
-from ppopt.verify_rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
-from ppopt.verify_violation import Rule, Violation
+from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
+from ppopt.verifier.violation import Rule, Violation
 
 
 def of_operations(rows: Rows) -> Iterator[Violation]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ppopt.op import Op, OpKind
-from ppopt.verify_rows import Ints, Rows
-from ppopt.verify_violation import Violation
+from ppopt.verifier.rows import Ints, Rows
+from ppopt.verifier.violation import Violation
 
 MOST_STEPS = 16
 MOST_DEVICES = 8
