@@ -51,7 +51,8 @@ class Group(TyperGroup):
             _drop_output()
             sys.exit(0)
         except OSError as error:
-            _drop_output()
+            if error.filename is None:
+                _drop_output()
             _fail(f"{error.filename or 'standard output'}: {error.strerror}")
         sys.exit(code)
 

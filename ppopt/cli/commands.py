@@ -45,7 +45,7 @@ def solve(settings: Settings) -> int:
 @with_options(shared)
 def eval_(
     settings: Settings,
-    strategy: Annotated[str, typer.Argument(help="Its name; see `ppopt strategies`.")],
+    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="See `ppopt strategies`.")],
 ) -> int:
     """Evaluate one hand strategy."""
     from ppopt.cli import output
@@ -84,7 +84,7 @@ def compare(settings: Settings) -> int:
 
 @command
 def verify(
-    file: Annotated[Path, typer.Argument(help="A schedule file (.json).")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
 ) -> int:
@@ -101,8 +101,10 @@ def verify(
 
 @command
 def view(
-    files: Annotated[list[Path], typer.Argument(help="Schedule files (.json).")],
-    output: Annotated[str, typer.Option("-o", "--output", help="The page to write (.html).")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="The page to write (.html).")
+    ],
 ) -> int:
     """Draw schedule files on one HTML page."""
     from ppopt.cli.files import writable

@@ -14,6 +14,7 @@ from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
 from ppopt.files import write
 from ppopt.formats import schedule_json
+from ppopt.formats.documents import label
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
 from ppopt.verifier import Violation, explain
@@ -61,7 +62,8 @@ def verification(
     elif found and not quiet:
         print(explain(schedule, found))
     elif not quiet:
-        print(f"{file}: verified, {len(schedule)} operations, every rule and every claimed figure")
+        checked = f"{len(schedule)} operations, every rule and every claimed figure"
+        print(f"{label(file)}: verified, {checked}")
 
 
 def _files(settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]) -> None:
@@ -104,7 +106,11 @@ def _print_json(shown: Mapping[str, Any]) -> None:
 
 
 def _print(renderable: RenderableType) -> None:
-    Console(highlight=False).print(renderable)
+    """Print by Python's own print: rich would end the process where nobody reads."""
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    print(captured.get(), end="")
 
 
 def _print_gantt(schedule: Schedule) -> None:

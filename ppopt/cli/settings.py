@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,11 +11,10 @@ import typer
 
 from ppopt.cli.files import Target, writable
 from ppopt.errors import InputError
+from ppopt.formats.fields import shown
 from ppopt.pipeline import Pipeline
 
-PROBLEM = "Pipeline"
-SEARCH = "Search"
-OUTPUT = "Output"
+_WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -38,100 +38,99 @@ class Settings:
         return default if found is None else found
 
 
-def _option(*names: str, help: str, panel: str, **more: Any) -> Any:  # noqa: A002
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+def _option(*names: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
 def shared(
     config: Annotated[
         Path | None,
-        _option("--config", help="YAML, JSON or TOML file; flags override it.", panel=PROBLEM),
+        _option("--config", help="YAML, JSON or TOML file; flags override it.", metavar="FILE"),
     ] = None,
     model: Annotated[
-        str | None, _option("--model", help="A ready pipeline; see `ppopt models`.", panel=PROBLEM)
+        str | None, _option("--model", help="A ready pipeline; see `ppopt models`.", metavar="NAME")
     ] = None,
     stages: Annotated[
-        int | None,
-        _option("--stages", help="Devices P (with a placement list: stages).", panel=PROBLEM),
+        str | None,
+        _option("--stages", help="Devices P (with a placement list: stages).", metavar="P"),
     ] = None,
     batches: Annotated[
-        int | None, _option("--batches", help="Microbatches M.", panel=PROBLEM)
+        str | None, _option("--batches", help="Microbatches M.", metavar="M")
     ] = None,
     chunks: Annotated[
-        int | None, _option("--chunks", help="Stages per device: cuts each share.", panel=PROBLEM)
+        str | None, _option("--chunks", help="Stages per device: cuts each share.", metavar="V")
     ] = None,
     placement: Annotated[
         str | None,
-        _option("--placement", help="linear, interleaved, v, or devices 0,1,1,0.", panel=PROBLEM),
+        _option(
+            "--placement", help="linear, interleaved, v, or devices 0,1,1,0.", metavar="NAME|LIST"
+        ),
     ] = None,
     forward_times: Annotated[
         str | None,
-        _option("--forward-times", help="F per stage, or one for all (1).", panel=PROBLEM),
+        _option("--forward-times", help="F per stage, or one for all (1).", metavar="LIST"),
     ] = None,
     backward_times: Annotated[
-        str | None, _option("--backward-times", help="Full backward BW (2 F).", panel=PROBLEM)
+        str | None, _option("--backward-times", help="Full backward BW (2 F).", metavar="LIST")
     ] = None,
     weight_times: Annotated[
-        str | None, _option("--weight-times", help="W (half of BW); B = BW - W.", panel=PROBLEM)
+        str | None, _option("--weight-times", help="W (half of BW); B = BW - W.", metavar="LIST")
     ] = None,
     p2p_time: Annotated[
-        str | None, _option("--p2p-time", help="Delay between devices (0).", panel=PROBLEM)
+        str | None, _option("--p2p-time", help="Delay between devices (0).", metavar="TIME")
     ] = None,
     activation: Annotated[
-        str | None, _option("--activation", help="Memory F takes, per stage (1).", panel=PROBLEM)
+        str | None, _option("--activation", help="Memory F takes, per stage (1).", metavar="LIST")
     ] = None,
     memory_b: Annotated[
-        str | None, _option("--memory-b", help="Signed change of memory by B (0).", panel=PROBLEM)
+        str | None, _option("--memory-b", help="Signed change of memory by B (0).", metavar="LIST")
     ] = None,
     static: Annotated[
-        str | None, _option("--static", help="Memory always held, per stage (0).", panel=PROBLEM)
+        str | None, _option("--static", help="Memory always held, per stage (0).", metavar="LIST")
     ] = None,
     mem_limit: Annotated[
         str | None,
         _option(
             "--mem-limit",
             help="Memory limit: one number, or one per device; bare: the peak of 1F1B.",
-            panel=PROBLEM,
+            metavar="[LIST]",
         ),
     ] = None,
     group_size: Annotated[
-        int | None,
-        _option("--group-size", help="Microbatches per group (interleaved).", panel=PROBLEM),
+        str | None,
+        _option("--group-size", help="Microbatches per group (interleaved).", metavar="N"),
     ] = None,
     objective: Annotated[
-        str | None, _option("--objective", help="makespan (default) or device-span.", panel=SEARCH)
+        str | None,
+        _option("--objective", help="makespan (default) or device-span.", metavar="NAME"),
     ] = None,
-    fused: Annotated[
-        bool, _option("--fused", help="Full backwards BW only, no split.", panel=SEARCH)
-    ] = False,
+    fused: Annotated[bool, _option("--fused", help="Full backwards BW only, no split.")] = False,
     time_limit: Annotated[
-        str | None, _option("--time-limit", help="Seconds to search (60).", panel=SEARCH)
+        str | None, _option("--time-limit", help="Seconds to search (60).", metavar="SECONDS")
     ] = None,
     workers: Annotated[
-        int | None, _option("--workers", help="Threads to search with (all).", panel=SEARCH)
+        str | None, _option("--workers", help="Threads to search with (all).", metavar="N")
     ] = None,
     seed: Annotated[
-        int | None, _option("--seed", help="Seed of the search (0).", panel=SEARCH)
+        str | None, _option("--seed", help="Seed of the search (0).", metavar="N")
     ] = None,
     output: Annotated[
         list[str] | None,
-        _option("-o", "--output", help="File to write: .html or .json; repeatable.", panel=OUTPUT),
+        _option(
+            "-o", "--output", help="File to write: .html or .json; repeatable.", metavar="FILE"
+        ),
     ] = None,
-    json: Annotated[
-        bool, _option("--json", help="One JSON object on stdout.", panel=OUTPUT)
-    ] = False,
-    quiet: Annotated[
-        bool, _option("--quiet", help="No progress and no table.", panel=OUTPUT)
-    ] = False,
+    json: Annotated[bool, _option("--json", help="One JSON object on stdout.")] = False,
+    quiet: Annotated[bool, _option("--quiet", help="No progress and no table.")] = False,
 ) -> Settings:
     """Merge model, config file and flags, the later over the earlier."""
     from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
     from ppopt.formats.models import read_model  # noqa: PLC0415
 
     flags = {
-        "stages": stages,
-        "batches": batches,
-        "chunks": chunks,
+        "stages": _whole("stages", stages),
+        "batches": _whole("batches", batches),
+        "chunks": _whole("chunks", chunks),
         "placement": _placement(placement),
         "forward_times": _list(forward_times),
         "backward_times": _list(backward_times),
@@ -141,16 +140,16 @@ def shared(
         "memory_b": _list(memory_b),
         "static": _list(static),
         "mem_limit": _list(mem_limit),
-        "group_size": group_size,
+        "group_size": _whole("group_size", group_size),
         "objective": objective,
         "fused": fused or None,
         "time_limit": time_limit,
-        "workers": workers,
-        "seed": seed,
+        "workers": _whole("workers", workers),
+        "seed": _whole("seed", seed),
         "output_file": output or None,
     }
-    merged: dict[str, Any] = read_model(model) if model else {}
-    for layer in (read_config(config) if config else {}, canonical(flags)):
+    merged: dict[str, Any] = {} if model is None else read_model(model)
+    for layer in ({} if config is None else read_config(config), canonical(flags)):
         merged = _over(merged, layer)
     return Settings(merged, writable(merged.get("output") or []), json, quiet)
 
@@ -159,6 +158,14 @@ def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
     """Settings of both, the upper first; a new full backward makes an older B void."""
     void = {"backward_input"} if "backward" in upper else set()
     return {name: value for name, value in lower.items() if name not in void} | upper
+
+
+def _whole(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not _WHOLE.fullmatch(text):
+        raise InputError(f"{name}: {shown(text)} is not a whole number of up to 30 digits")
+    return int(text)
 
 
 def _list(text: str | None) -> Any:
