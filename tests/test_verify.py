@@ -211,9 +211,14 @@ def test_every_combination_of_backwards(
 ) -> None:
     times = {"B": "0B0@2..3", "W": "0W0@3..5", "BW": "0BW0@5..8"}
     ops = " ".join(times[kind] for kind in kinds.split())
-    pipeline = Pipeline(stages=1, batches=1, backward_input="0.5", weight=1)
+    pipeline = Pipeline(stages=1, batches=2, backward_input="0.5", weight=1)
     found = verify(schedule_of(pipeline, f"0: 0F0@0..2 {ops}"))
-    assert [(violation.rule, violation.ops) for violation in found] == expected
+    of_microbatch_0 = [(v.rule, v.ops) for v in found if v.ops[0].microbatch == 0]
+    assert of_microbatch_0 == expected
+    assert [v.ops for v in found if v.ops[0].microbatch == 1] == [
+        (Op(F, 0, 1),),
+        (Op(B, 0, 1), Op(W, 0, 1)),
+    ]
 
 
 def test_messages_of_two_devices_name_the_delay_and_the_right_device() -> None:
