@@ -1,0 +1,142 @@
+"""Renew what the documents show: the picture, the table of strategies, the output of commands.
+
+    python docs/make.py
+
+Everything comes from real runs of the `ppopt` installed beside this Python. In README.md every
+```console block is run, its commands in order, all blocks in one empty folder; the words
+`<!-- slow -->` above a block say that tests do not run it again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ppopt
+from ppopt.report.svg import svg
+from ppopt.strategies import registry
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "solve-4x8.svg"
+SCHEDULE = PICTURE.with_suffix(".json")
+"""The schedule that the picture shows."""
+SLOW = "<!-- slow -->"
+COLUMNS = 80
+_BLOCK = re.compile(r"(?P<mark><!-- slow -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
+_TABLE = re.compile(r"(?<=<!-- strategies -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL)
+_TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
+
+
+@dataclass
+class Command:
+    """A command line and what it prints, stdout and stderr together."""
+
+    line: str
+    output: str = ""
+
+
+@dataclass
+class Block:
+    """A console block of a document: commands with their outputs."""
+
+    slow: bool
+    commands: list[Command] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Write the block as it stands in a document."""
+        shown = "".join(f"$ {command.line}\n{command.output}" for command in self.commands)
+        return f"{SLOW}\n" * self.slow + f"```console\n{shown}```\n"
+
+
+def solve() -> ppopt.Schedule:
+    """Search the schedule of the picture; one worker, so that it repeats itself."""
+    found = ppopt.solve(ppopt.Pipeline(stages=4, batches=8), mem_limit="1f1b", workers=1)
+    assert found.schedule is not None
+    assert found.status is ppopt.Status.OPTIMAL
+    return found.schedule
+
+
+def strategies_table() -> str:
+    """List every hand strategy as a row of Markdown."""
+    rows = ["| strategy | rule | backward | source |", "|---|---|---|---|"]
+    for name, strategy in registry().items():
+        backward = "whole" if strategy.fused else "split"
+        rows.append(f"| `{name}` | {strategy.summary} | {backward} | {strategy.source} |")
+    return "\n".join(rows) + "\n"
+
+
+def table_of(document: str) -> str:
+    """Return the table of strategies as it stands in a document."""
+    (found,) = _TABLE.findall(document)
+    return str(found)
+
+
+def blocks(document: str) -> list[Block]:
+    """Read the console blocks of a document."""
+    return [_block(match) for match in _BLOCK.finditer(document)]
+
+
+def _block(match: re.Match[str]) -> Block:
+    block = Block(slow=match["mark"] is not None)
+    for line in match["body"].splitlines(keepends=True):
+        if line.startswith("$ "):
+            block.commands.append(Command(line[2:].strip()))
+        else:
+            block.commands[-1].output += line
+    return block
+
+
+def run(line: str, folder: Path) -> str:
+    """Run a command line by bash in a folder; lines of the output end without blanks."""
+    kept = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env={**kept, "PATH": places, "COLUMNS": str(COLUMNS), "PYTHONUTF8": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    return "".join(f"{row.rstrip()}\n" for row in done.stdout.splitlines())
+
+
+def without_times(output: str) -> str:
+    """Replace what differs from run to run."""
+    return _TIME.sub(r"\1... s", output)
+
+
+def renewed(document: str) -> str:
+    """Return a document with its table and every output renewed; equal outputs keep their times."""
+
+    def renew(match: re.Match[str]) -> str:
+        block = _block(match)
+        for command in block.commands:
+            print(f"$ {command.line}", flush=True)
+            output = run(command.line, Path(folder))
+            if without_times(output) != without_times(command.output):
+                command.output = output
+        return block.text()
+
+    document = _TABLE.sub(lambda _: strategies_table(), document)
+    with tempfile.TemporaryDirectory() as folder:
+        return _BLOCK.sub(renew, document)
+
+
+def main() -> None:
+    """Renew the picture and the README."""
+    schedule = solve()
+    schedule.to_json(SCHEDULE)
+    PICTURE.write_text(svg(schedule), encoding="utf-8")
+    README.write_text(renewed(README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
