@@ -31,7 +31,10 @@ def writable(names: Sequence[str]) -> tuple[Target, ...]:
     """Check that each output can be written as what its name says; raises InputError."""
     targets = {target.path: target for target in map(_target, names)}
     for path in targets:
-        _check_place(path)
+        try:
+            _check_place(path)
+        except OSError as error:
+            raise InputError(f"output: {path}: {error.strerror}; choose another place") from None
     return tuple(targets.values())
 
 
@@ -51,5 +54,9 @@ def _check_place(path: Path) -> None:
         raise InputError(f"output: {path} is a folder; name a file")
     if not folder.is_dir():
         raise InputError(f"output: {path}: the folder {folder} does not exist; create it first")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+    if path.exists() and not os.access(path, os.W_OK):
         raise InputError(f"output: {path}: no permission to write; choose another place")
+    from tempfile import TemporaryFile  # noqa: PLC0415  slow to load, and rarely needed
+
+    with TemporaryFile(dir=folder):
+        pass
