@@ -1,0 +1,58 @@
+"""Keys and types of what commands print with --json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+INT = (int,)
+NUMBER = (int, float)
+TEXT = (str,)
+LIST = (list,)
+OBJECT = (dict,)
+FLAG = (bool,)
+
+COMMON = {
+    "schema": INT,
+    "status": TEXT,
+    "objective": TEXT,
+    "value": NUMBER,
+    "makespan": NUMBER,
+    "device_span": NUMBER,
+    "bubble_rate": NUMBER,
+    "bubble_overhead": NUMBER,
+    "peak_memory": LIST,
+    "mem_limit": LIST,
+    "seed": INT,
+    "workers": INT,
+    "versions": OBJECT,
+    "solve_seconds": NUMBER,
+    "schedule": OBJECT,
+    "verified": FLAG,
+}
+"""Keys of `--json` and the types of their values, by section 4 of the design."""
+SOLVED = COMMON | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
+PLACED = {"chunks": INT, "placement": TEXT}
+EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG}
+RATED = {
+    "fits_limit": FLAG,
+    "ratio_to_best": NUMBER,
+    "ratio_to_optimum": NUMBER,
+    "optimum_proved": FLAG,
+}
+VERIFIED = {
+    key: COMMON[key]
+    for key in (
+        *("schema", "verified", "makespan", "device_span"),
+        *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+    )
+} | {"violations": LIST}
+UNSOLVED = (
+    *("value", "lower_bound", "gap", "makespan", "device_span"),
+    *("bubble_rate", "bubble_overhead", "peak_memory", "schedule"),
+)
+"""Keys that are null where no schedule was found."""
+
+
+def assert_types(found: dict[str, Any], table: dict[str, tuple[type, ...]]) -> None:
+    assert {key: type(value) for key, value in found.items() if type(value) not in table[key]} == {}
+    assert found.keys() == table.keys()

@@ -1,0 +1,162 @@
+"""`ppopt eval` and `ppopt compare`, end to end."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli_json import EVALUATED, PLACED, RATED, SOLVED, TEXT, assert_types
+from tests.cli_run import done, run, shown
+
+UNIT = "--stages 4 --batches 8"
+
+
+class TestEval:
+    def test_keys_and_types(self) -> None:
+        found = shown(f"eval zb-h1 {UNIT} --mem-limit")
+        assert_types(found, EVALUATED)
+        assert (found["strategy"], found["status"]) == ("zb-h1", "feasible")
+
+    @pytest.mark.parametrize(
+        ("line", "makespan"),
+        [
+            (f"1f1b {UNIT}", 33),
+            (f"zb-1p {UNIT}", 27),
+            (f"interleaved {UNIT} --chunks 2 --forward-times 2 --backward-times 4", 57),
+            ("1f1b --stages 16 --batches 512", 1581),
+            ("zb-1p --stages 16 --batches 512", 1551),
+            ("interleaved --stages 16 --batches 512 --forward-times 2 --backward-times 4", 3117),
+        ],
+    )
+    def test_figures_of_the_starting_systems(self, line: str, makespan: int) -> None:
+        """Recomputed by running them (notes on the strategies)."""
+        assert shown(f"eval {line}")["value"] == makespan
+
+    def test_device_span(self) -> None:
+        """ZB-H2 leaves no device idle within its own span, 8 x 3."""
+        found = shown(f"eval zb-h2 {UNIT} --objective device-span")
+        assert found["value"] == found["device_span"] == 24
+        assert found["bubble_rate"] == 0
+
+    @pytest.mark.parametrize(
+        ("flag", "key", "value"),
+        [
+            ("--forward-times 2,3", "forward_times", [2, 3]),
+            ("--forward-times 2,3", "backward_times", [4, 6]),
+            ("--backward-times 5", "backward_times", [5, 5]),
+            ("--backward-times 5", "weight_times", [2.5, 2.5]),
+            ("--backward-times 5 --weight-times 2,1", "input_times", [3, 4]),
+            ("--p2p-time 0.25", "p2p_time", 0.25),
+            ("--activation 3,4", "activation", [3, 4]),
+            ("--memory-b -0.5", "memory_b", [-0.5, -0.5]),
+            ("--static 7", "static", [7, 7]),
+            ("--mem-limit 9,8", "mem_limit", [9, 8]),
+        ],
+    )
+    def test_flags_reach_the_pipeline(self, flag: str, key: str, value: Any) -> None:
+        schedule = shown(f"eval zb-h1 --stages 2 --batches 3 {flag}")["schedule"]
+        memory = key in ("activation", "memory_b", "static", "mem_limit")
+        unit = schedule["memory_ticks_per_unit" if memory else "ticks_per_unit"]
+        ticks = schedule["pipeline"][key]
+        in_units = [tick / unit for tick in ticks] if isinstance(ticks, list) else ticks / unit
+        assert in_units == value
+
+    def test_group_size(self) -> None:
+        found = shown("eval interleaved --stages 2 --batches 4 --group-size 4")
+        first = [op[:3] for op in found["schedule"]["ops"] if op[3] == 0][:4]
+        assert first == [
+            [
+                "F",
+                0,
+                microbatch,
+            ]
+            for microbatch in range(4)
+        ]
+
+    def test_chunks(self) -> None:
+        found = shown("eval interleaved --stages 2 --batches 4 --chunks 3")
+        assert (found["chunks"], found["placement"]) == (3, "interleaved")
+        assert found["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1, 0, 1]
+
+
+class TestCompare:
+    LINE = "compare --stages 2 --batches 4"
+
+    def test_rows(self) -> None:
+        """By hand: 1F1B and GPipe 3 (m + p - 1) = 15, the optimum 3 m + p - 1 = 13."""
+        found = shown(f"{self.LINE} --mem-limit")
+        rows = {row["strategy"]: row for row in found["rows"]}
+        assert (found["status"], found["value"]) == ("optimal", 13)
+        assert rows["optimal"]["value"] == 13
+        assert rows["1f1b"]["value"] == rows["gpipe"]["value"] == 15
+        assert rows["1f1b"]["ratio_to_best"] == 15 / 13
+        assert rows["1f1b"]["ratio_to_optimum"] == 15 / 13
+        assert rows["gpipe"]["fits_limit"] is False
+        assert rows["gpipe"]["peak_memory"] == [4, 4]
+        assert (rows["interleaved"]["chunks"], rows["interleaved"]["placement"]) == (
+            2,
+            "interleaved",
+        )
+        assert found["skipped"] == []
+
+    def test_keys_and_types(self) -> None:
+        found = shown(f"{self.LINE} --mem-limit")
+        for row in found["rows"]:
+            own = SOLVED | PLACED | {"strategy": TEXT}
+            assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
+        assert found.keys() == {
+            *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
+            *("rows", "skipped"),
+        }
+
+    def test_ratios(self) -> None:
+        """Against the best row that fits, and against the optimum of the same placement."""
+        line = "--stages 2 --batches 4 --forward-times 3,4 --p2p-time 1 --mem-limit 3"
+        rows = shown(f"compare {line}")["rows"]
+        optimum = {
+            name: shown(f"solve {line} --placement {name}")["value"]
+            for name in ("linear", "interleaved")
+        }
+        best = min(row["value"] for row in rows if row["fits_limit"])
+        for row in rows:
+            assert row["optimum_proved"] is True
+            assert row["fits_limit"] == (max(row["peak_memory"]) <= 3)
+            assert row["ratio_to_best"] == pytest.approx(row["value"] / best)
+            assert row["ratio_to_optimum"] == pytest.approx(
+                row["value"] / optimum[row["placement"]]
+            )
+        assert all(low["value"] <= high["value"] for low, high in pairwise(rows))
+
+    def test_skipped(self) -> None:
+        found = shown("compare --batches 2 --placement 0,1,1,0")
+        skipped = {entry["strategy"]: entry["reason"] for entry in found["skipped"]}
+        assert [row["strategy"] for row in found["rows"]] == ["optimal"]
+        assert found["rows"][0]["placement"] == "explicit"
+        assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
+        assert "skipped 1f1b: " in done("compare --batches 2 --placement 0,1,1,0").out
+
+    def test_infeasible(self) -> None:
+        ran = run(f"{self.LINE} --mem-limit 0.5 --json")
+        found = ran.json
+        assert ran.code == 3
+        assert found["status"] == "infeasible"
+        assert "is 1" in found["proof"]
+        assert found["rows"] != []
+        for row in found["rows"]:
+            assert row["fits_limit"] is False
+            assert row["ratio_to_best"] is None
+            assert row["ratio_to_optimum"] is None
+        assert "optimal: infeasible: " in run(f"{self.LINE} --mem-limit 0.5").out
+
+    def test_table_and_files(self, tmp_path: Path) -> None:
+        ran = done(f"{self.LINE} -o", tmp_path / "a.html", "-o", tmp_path / "a.json")
+        assert "zb-h1" in ran.out
+        assert ran.err == ""
+        written = json.loads((tmp_path / "a.json").read_text())
+        assert written["value"] == 13
+        assert "solve_seconds" not in written["rows"][0]
+        assert "zb-h1" in (tmp_path / "a.html").read_text()
