@@ -15,7 +15,7 @@ from ppopt.schedule import Schedule
 from ppopt.solver import cpsat, relaxation, relaxed
 from ppopt.solver.bounds import Bound, device_bound, infeasibility
 from ppopt.solver.chain import Chain
-from ppopt.solver.construct import construct, one_at_a_time, rules
+from ppopt.solver.construct import Decoder, one_at_a_time, policies
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.model import in_order
 from ppopt.solver.relaxation import View
@@ -79,8 +79,8 @@ def tight_schedules(seed: int, count: int) -> list[Schedule]:
         fused = rng.random() < 0.3
         if infeasibility(pipeline, fused=fused):
             continue
-        rule = rng.choice(list(rules(pipeline)))
-        orders = construct(pipeline, rule, fused=fused) or one_at_a_time(pipeline, fused=fused)
+        built = Decoder(pipeline, fused).build(rng.choice(list(policies(pipeline))))
+        orders = built.arrays() if built else one_at_a_time(pipeline, fused=fused)
         found.append(timing.schedule(pipeline, orders, rng.choice(list(Objective))))
     return found
 

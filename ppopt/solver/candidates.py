@@ -1,4 +1,4 @@
-"""Orders worth trying: the safe one, the hand strategies of this placement, list scheduling."""
+"""Orders to start from: the safe one and the hand strategies of this placement."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from ppopt.strategies import Options, Strategy, registry
 
 
 def candidates(pipeline: Pipeline, *, fused: bool) -> Iterator[Orders | None]:
-    """Orders of the search space, most promising kinds first; None where a rule does not apply."""
+    """Orders of the search space; None where a strategy does not apply."""
     yield construct.one_at_a_time(pipeline, fused=fused)
     for strategy in registry().values():
         if pipeline.routes == 1 and (strategy.fused or not fused):
             orders = _hand_made(strategy, pipeline)
             yield orders if fused or orders is None else split(pipeline, orders)
-    for rule in construct.rules(pipeline):
-        yield construct.construct(pipeline, rule, fused=fused)
 
 
 def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:

@@ -1,259 +1,325 @@
-"""Constructive search: event-driven list scheduling under a portfolio of rules.
+"""Constructive search: event-driven list scheduling, steered by a policy per device.
 
 Greedy list scheduling as in the heuristic of the zero-bubble paper (arXiv 2401.10241, section
 3.1): backwards first, forwards up to a cap, weight passes in the gaps or when memory forces them.
-Rules differ in the cap, in which chunk goes first and in how long a weight pass may delay others.
+A policy sets, device by device, how far each of these goes; `ppopt.solver.climb` searches over
+policies, using this module as decoder.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.schedule import Ints
+from ppopt.solver import plain
 
 NEVER = 2**62
 
 
-class Rule(NamedTuple):
-    """One way of making choices."""
+class Policy(NamedTuple):
+    """How each device chooses; one entry per device, `cap` one per stage."""
 
-    extra: int | None
-    """Microbatches in flight on device d: at most devices - d + extra; None: no cap."""
-    deep_first: bool
-    """Among forwards, and among backwards, prefer those nearer to their end of the way."""
-    patience: int
+    cap: tuple[int, ...]
+    """Most microbatches between F and B of a stage."""
+    patience: tuple[int, ...]
     """Percent of a weight pass by which it may delay what arrives while it runs."""
+    reserve: tuple[int, ...]
+    """Weight passes kept back for later gaps."""
+    forward_first: tuple[bool, ...]
+    """Whether F goes before B when both may start."""
+    shallow_first: tuple[bool, ...]
+    """Whether, of several stages, the one farther from its end of the way goes first."""
 
 
-def rules(pipeline: Pipeline) -> Iterator[Rule]:
-    """The portfolio, most promising first."""
-    devices = pipeline.num_devices
-    deep_choices = (True,) if pipeline.num_stages == devices else (True, False)
-    extras = dict.fromkeys((0, 1, 2, devices // 2, devices - 1, 2 * devices))
-    for extra in (*extras, None):
-        for deep_first in deep_choices:
-            for patience in (0, 50, 99):
-                yield Rule(extra, deep_first, patience)
+def policies(pipeline: Pipeline) -> Iterator[Policy]:
+    """The portfolio: caps that fall along the chain, with and without patience and reserve."""
+    devices, stages = pipeline.num_devices, pipeline.num_stages
+    shallow_choices = (False,) if stages == devices else (False, True)
+    extras = dict.fromkeys((0, 1, 2, devices // 2, devices - 1, 2 * devices, pipeline.batches))
+    for extra in extras:
+        for shallow in shallow_choices:
+            for patience, reserve in ((0, 0), (50, 0), (99, 0), (50, 2)):
+                yield Policy(
+                    cap=tuple(max(1, devices - host + extra) for host in pipeline.hosts[0]),
+                    patience=(patience,) * devices,
+                    reserve=(reserve,) * devices,
+                    forward_first=(False,) * devices,
+                    shallow_first=(shallow,) * devices,
+                )
 
 
-class _Slot:
-    """A stage of one route on its device: how far each kind has come, and what has arrived."""
+class Built(NamedTuple):
+    """What a policy leads to."""
 
-    __slots__ = (
-        "activation", "arrived_b", "arrived_f", "back", "base", "code", "done_b", "done_f",
-        "done_w", "forth", "memory_b", "memory_w", "stage", "time_b", "time_f", "time_w", "total",
-    )  # fmt: skip
+    makespan: int
+    """End of the last operation, in ticks."""
+    span: int
+    """Largest device span of the starts as simulated, in ticks."""
+    orders: tuple[list[int], ...]
+    """Numbers of the operations per device, in order."""
 
-    def __init__(self, pipeline: Pipeline, route: int, stage: int, *, fused: bool) -> None:
-        ticks = pipeline.ticks
-        backward = OpKind.BW if fused else OpKind.B
-        self.stage = stage
-        self.total = pipeline.batches // pipeline.routes
-        self.base = route * self.total
-        self.code = tuple(
-            pipeline.code(kind, stage, self.base) for kind in (OpKind.F, backward, OpKind.W)
-        )
-        self.time_f, self.time_b, self.time_w = (
-            ticks.durations[kind][stage] for kind in (OpKind.F, backward, OpKind.W)
-        )
-        self.activation, self.memory_b, self.memory_w = (
-            ticks.memory_change(kind, stage) for kind in (OpKind.F, backward, OpKind.W)
-        )
-        self.done_f = self.done_b = 0
-        self.done_w = self.total if fused else 0
-        self.arrived_f: list[int] = [0] * self.total if stage == 0 else []
-        self.arrived_b: list[int] = []
-        self.forth: tuple[_Slot, int, int] | None = None
-        self.back: tuple[_Slot, int, int] | None = None
+    def value(self, objective: Objective) -> int:
+        """The figure of the objective, in ticks."""
+        return self.makespan if objective is Objective.MAKESPAN else self.span
+
+    def arrays(self) -> Orders:
+        """The orders as arrays."""
+        return [np.array(order, dtype=np.int64) for order in self.orders]
 
 
-class _Device:
-    """A device: its slots, clock and memory."""
-
-    __slots__ = ("backward", "busy", "cap", "forward", "held", "limit", "needs", "order", "slots")
-
-    def __init__(self, slots: list[_Slot], limit: int, held: int, cap: int) -> None:
-        self.slots = slots
-        self.forward = slots
-        self.backward = slots
-        self.limit = limit
-        self.held = held
-        self.cap = cap
-        self.busy = 0
-        self.order: list[int] = []
-        self.needs = max(
-            sum(slot.activation for slot in slots) + max(0, *(slot.memory_b for slot in slots)), 0
-        )
-
-    def finished(self) -> bool:
-        return all(slot.done_w == slot.total == slot.done_b for slot in self.slots)
+def built(begun: list[int], busy: list[int], orders: tuple[list[int], ...]) -> Built:
+    """Measure a simulation by the first start and last end of every device."""
+    span = max(end - first for end, first in zip(busy, begun, strict=True))
+    return Built(max(busy), span, orders)
 
 
-def construct(pipeline: Pipeline, rule: Rule, *, fused: bool = False) -> Orders | None:
-    """Orders found by one rule within the pipeline's limits, or None where the rule gets stuck."""
-    devices = _devices(pipeline, rule, fused=fused)
-    events = [(0, device) for device in range(len(devices))]
-    while events:
-        now, index = heapq.heappop(events)
-        device = devices[index]
-        if device.busy > now:
-            continue
-        while events and events[0] == (now, index):
-            heapq.heappop(events)
-        _dispatch(device, index, now, rule, events)
-    if not all(device.finished() for device in devices):
-        return None
-    return [np.array(device.order, dtype=np.int64) for device in devices]
+@dataclass(frozen=True)
+class Decoder:
+    """A pipeline's fixed tables for list scheduling; slot = route x stages + stage."""
 
+    pipeline: Pipeline
+    fused: bool = False
 
-def _devices(pipeline: Pipeline, rule: Rule, *, fused: bool) -> list[_Device]:
-    ticks, size = pipeline.ticks, pipeline.num_devices
-    slots = [
-        [_Slot(pipeline, route, stage, fused=fused) for stage in range(pipeline.num_stages)]
-        for route in range(pipeline.routes)
-    ]
-    for row, hosts in zip(slots, pipeline.hosts, strict=True):
-        for first, second in pairwise(row):
-            here, there = hosts[first.stage], hosts[second.stage]
-            first.forth = (second, there, ticks.p2p[here][there])
-            second.back = (first, here, ticks.p2p[there][here])
-    devices = []
-    for index in range(size):
-        mine = [
-            slots[route][stage]
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Every stage of every route."""
+        pipeline = self.pipeline
+        return tuple(
+            _slot(pipeline, route, stage, fused=self.fused)
             for route in range(pipeline.routes)
-            for stage in pipeline.hosted[route][index]
+            for stage in range(pipeline.num_stages)
+        )
+
+    @cached_property
+    def hosted(self) -> tuple[tuple[int, ...], ...]:
+        """Slots of every device, by stage ascending."""
+        found: list[list[int]] = [[] for _ in range(self.pipeline.num_devices)]
+        for index, slot in sorted(enumerate(self.slots), key=lambda item: item[1].stage):
+            found[slot.device].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def total(self) -> int:
+        """Microbatches of a route."""
+        return self.pipeline.batches // self.pipeline.routes
+
+    def build(self, policy: Policy) -> Built | None:
+        """Schedule by a policy within the limits; None where it gets stuck."""
+        if not self.plain:
+            return _Run(self, policy).result()
+        done = plain.schedule(self, policy)
+        return None if done is None else built(*done)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether the short loop of `ppopt.solver.plain` applies."""
+        return plain.is_plain(self)
+
+
+class Slot(NamedTuple):
+    """A stage of one route: costs, codes and neighbours."""
+
+    stage: int
+    device: int
+    time: tuple[int, int, int]
+    """F, B (or BW), W."""
+    memory: tuple[int, int, int]
+    """Signed change by F, B (or BW), W."""
+    code: tuple[int, int, int]
+    """Number of the first microbatch's F, B (or BW), W."""
+    next_lag: int
+    """Delay to the next stage's device; -1: last stage."""
+    back_lag: int
+    """Delay to the previous stage's device; -1: first stage."""
+
+
+def _slot(pipeline: Pipeline, route: int, stage: int, *, fused: bool) -> Slot:
+    ticks, hosts = pipeline.ticks, pipeline.hosts[route]
+    kinds = (OpKind.F, OpKind.BW if fused else OpKind.B, OpKind.W)
+    base = route * (pipeline.batches // pipeline.routes)
+    here, last = hosts[stage], stage == pipeline.num_stages - 1
+    f, b, w = (ticks.durations[kind][stage] for kind in kinds)
+    mf, mb, mw = (ticks.memory_change(kind, stage) for kind in kinds)
+    cf, cb, cw = (pipeline.code(kind, stage, base) for kind in kinds)
+    return Slot(
+        stage=stage,
+        device=here,
+        time=(f, b, w),
+        memory=(mf, mb, mw),
+        code=(cf, cb, cw),
+        next_lag=-1 if last else ticks.p2p[here][hosts[stage + 1]],
+        back_lag=-1 if stage == 0 else ticks.p2p[here][hosts[stage - 1]],
+    )
+
+
+class _Run:
+    """One simulation: how far every slot has come, what has arrived, when devices are free."""
+
+    def __init__(self, decoder: Decoder, policy: Policy) -> None:
+        ticks, slots = decoder.pipeline.ticks, decoder.slots
+        devices = range(decoder.pipeline.num_devices)
+        self.slots, self.policy, self.total = slots, policy, decoder.total
+        self.hosted = decoder.hosted
+        self.forward = [
+            mine if policy.shallow_first[device] else mine[::-1]
+            for device, mine in enumerate(decoder.hosted)
         ]
-        cap = NEVER if rule.extra is None else max(1, size - index + rule.extra)
-        limit = NEVER if ticks.limits is None else ticks.limits[index]
-        device = _Device(mine, limit, ticks.static[index], cap)
-        by_depth = sorted(mine, key=lambda slot: slot.stage)
-        device.forward = by_depth[::-1] if rule.deep_first else by_depth
-        device.backward = by_depth if rule.deep_first else by_depth[::-1]
-        devices.append(device)
-    return devices
+        self.backward = [mine[::-1] for mine in self.forward]
+        self.cap = [policy.cap[slot.stage] for slot in slots]
+        self.done_f, self.done_b = [0] * len(slots), [0] * len(slots)
+        self.done_w = [self.total if decoder.fused else 0] * len(slots)
+        self.arrived_f: list[list[int]] = [
+            [0] * self.total if slot.stage == 0 else [] for slot in slots
+        ]
+        self.arrived_b: list[list[int]] = [[] for _ in slots]
+        self.held = list(ticks.static)
+        self.limit = [NEVER] * len(devices) if ticks.limits is None else list(ticks.limits)
+        self.needs = [self._needs(device) for device in devices]
+        self.busy, self.begun = [0] * len(devices), [-1] * len(devices)
+        self.orders: tuple[list[int], ...] = tuple([] for _ in devices)
+        self.events = [(0, device) for device in devices]
 
+    def _needs(self, device: int) -> int:
+        """Memory that surely lets any one microbatch finish on a device; 0 for a plain one."""
+        mine = [self.slots[index] for index in self.hosted[device]]
+        if len(mine) == 1 and mine[0].memory[1] <= 0:
+            return 0
+        return sum(slot.memory[0] for slot in mine) + max(0, *(slot.memory[1] for slot in mine))
 
-def _dispatch(
-    device: _Device, index: int, now: int, rule: Rule, events: list[tuple[int, int]]
-) -> None:
-    """Start the operation the rule prefers, if any may start now."""
-    if slot := _pick_backward(device, now):
-        _run_backward(device, slot, index, now, events)
-    elif slot := _pick_forward(device, now):
-        _run_forward(device, slot, index, now, events)
-    elif slot := _pick_weight(device, now, rule):
-        _run_weight(device, slot, index, now, events)
+    def result(self) -> Built | None:
+        """Run to the end; None if the policy got stuck."""
+        pop, events, busy = heapq.heappop, self.events, self.busy
+        while events:
+            now, device = pop(events)
+            if busy[device] <= now:
+                self._dispatch(device, now)
+        if any(done != self.total for done in (*self.done_b, *self.done_w)):
+            return None
+        return built(self.begun, busy, self.orders)
 
+    def _dispatch(self, device: int, now: int) -> None:
+        """Start the operation the policy prefers, if any may start now."""
+        if self.policy.forward_first[device]:
+            index, kind = self._ready_f(device, now), 0
+            if index < 0:
+                index, kind = self._ready_b(device, now), 1
+        else:
+            index, kind = self._ready_b(device, now), 1
+            if index < 0:
+                index, kind = self._ready_f(device, now), 0
+        if index < 0:
+            index, kind = self._ready_w(device, now), 2
+        if index >= 0:
+            self._start(device, index, kind, now)
 
-def _pick_backward(device: _Device, now: int) -> _Slot | None:
-    for slot in device.backward:
-        done = slot.done_b
-        arrived = done < len(slot.arrived_b) and slot.arrived_b[done] <= now
-        if arrived and _fits(device, slot.memory_b, done):
-            return slot
-    return None
+    def _ready_b(self, device: int, now: int) -> int:
+        for index in self.backward[device]:
+            done, arrived = self.done_b[index], self.arrived_b[index]
+            if done < len(arrived) and arrived[done] <= now:
+                more = self.slots[index].memory[1]
+                if more <= 0 or self._fits(device, more, done):
+                    return index
+        return -1
 
+    def _ready_f(self, device: int, now: int) -> int:
+        for index in self.forward[device]:
+            done, arrived = self.done_f[index], self.arrived_f[index]
+            if (
+                done < len(arrived)
+                and arrived[done] <= now
+                and done - self.done_b[index] < self.cap[index]
+                and self._fits(device, self.slots[index].memory[0], done)
+            ):
+                return index
+        return -1
 
-def _pick_forward(device: _Device, now: int) -> _Slot | None:
-    for slot in device.forward:
-        done = slot.done_f
-        arrived = done < len(slot.arrived_f) and slot.arrived_f[done] <= now
-        if arrived and done - slot.done_b < device.cap and _fits(device, slot.activation, done):
-            return slot
-    return None
+    def _fits(self, device: int, more: int, number: int) -> bool:
+        """Whether memory allows an increase and the oldest microbatch here can still finish."""
+        room = self.limit[device] - self.held[device] - more
+        needs = self.needs[device]
+        if room >= needs:
+            return True
+        if room < 0:
+            return False
+        mine = self.hosted[device]
+        oldest = min(min(self.done_w[index], self.done_b[index]) for index in mine)
+        if number == oldest:
+            return True
+        missing = sum(self.slots[i].memory[0] for i in mine if self.done_f[i] <= oldest)
+        return room >= missing + max(0, *(self.slots[i].memory[1] for i in mine))
 
+    def _ready_w(self, device: int, now: int) -> int:
+        """A pending weight pass, if it fits before the next arrival or others wait for memory."""
+        most, chosen = 0, -1
+        pending = 0
+        for index in self.hosted[device]:
+            waiting = self.done_b[index] - self.done_w[index]
+            pending += max(0, waiting)
+            if waiting > most:
+                most, chosen = waiting, index
+        if chosen < 0:
+            return -1
+        following, blocked = self._next_arrival(device, now)
+        if blocked:
+            return chosen
+        if following == NEVER:
+            over = all(self.done_b[index] == self.total for index in self.hosted[device])
+            return chosen if over or pending > self.policy.reserve[device] else -1
+        time = self.slots[chosen].time[2] * (100 - self.policy.patience[device]) // 100
+        fits = now + time <= following and pending > self.policy.reserve[device]
+        return chosen if fits else -1
 
-def _fits(device: _Device, increase: int, number: int) -> bool:
-    """Whether memory allows an increase and the oldest microbatch here can still be finished."""
-    if increase <= 0:
-        return True
-    room = device.limit - device.held - increase
-    if room >= device.needs:
-        return True
-    if room < 0:
-        return False
-    oldest = min(min(slot.done_w, slot.done_b) for slot in device.slots)
-    if number == oldest:
-        return True
-    missing = sum(other.activation for other in device.slots if other.done_f <= oldest)
-    return room >= missing + max(0, *(other.memory_b for other in device.slots))
-
-
-def _pick_weight(device: _Device, now: int, rule: Rule) -> _Slot | None:
-    """A pending weight pass, if it fits before the next arrival or memory holds others up."""
-    ready = [slot for slot in device.slots if slot.done_w < slot.done_b]
-    if not ready:
-        return None
-    slot = max(ready, key=lambda slot: slot.done_b - slot.done_w)
-    following, blocked = _next_arrival(device, now)
-    if blocked or now + slot.time_w * (100 - rule.patience) // 100 <= following:
-        return slot
-    return None
-
-
-def _next_arrival(device: _Device, now: int) -> tuple[int, bool]:
-    """When the next operation known to come may start, and whether one waits for memory now."""
-    following, blocked = NEVER, False
-    for slot in device.slots:
-        for arrived, done, capped in (
-            (slot.arrived_b, slot.done_b, False),
-            (slot.arrived_f, slot.done_f, slot.done_f - slot.done_b >= device.cap),
-        ):
-            if done < len(arrived) and not capped:
-                if arrived[done] > now:
-                    following = min(following, arrived[done])
-                else:
+    def _next_arrival(self, device: int, now: int) -> tuple[int, bool]:
+        """When the next operation known to come may start, and whether one waits for memory."""
+        following, blocked = NEVER, False
+        for index in self.hosted[device]:
+            done, arrived = self.done_b[index], self.arrived_b[index]
+            if done < len(arrived):
+                blocked |= arrived[done] <= now
+                following = min(following, max(arrived[done], now))
+            done, arrived = self.done_f[index], self.arrived_f[index]
+            if done < len(arrived) and done - self.done_b[index] < self.cap[index]:
+                if arrived[done] <= now:
                     blocked = True
-    return following, blocked
+                elif self.held[device] + self.slots[index].memory[0] <= self.limit[device]:
+                    following = min(following, arrived[done])
+        return following, blocked
 
+    def _start(self, device: int, index: int, kind: int, now: int) -> None:
+        slot, push = self.slots[index], heapq.heappush
+        end = now + slot.time[kind]
+        if self.begun[device] < 0:
+            self.begun[device] = now
+        self.busy[device] = end
+        self.held[device] += slot.memory[kind]
+        push(self.events, (end, device))
+        done = (self.done_f, self.done_b, self.done_w)[kind]
+        self.orders[device].append(slot.code[kind] + done[index])
+        done[index] += 1
+        if kind == 0:
+            self._pass_on(index + 1, end, slot.next_lag, self.arrived_f, index)
+        elif kind == 1 and slot.back_lag >= 0:
+            self._pass_on(index - 1, end, slot.back_lag, self.arrived_b, index)
 
-def _run_forward(
-    device: _Device, slot: _Slot, index: int, now: int, events: list[tuple[int, int]]
-) -> None:
-    device.order.append(slot.code[0] + slot.done_f)
-    slot.done_f += 1
-    device.held += slot.activation
-    device.busy = end = now + slot.time_f
-    heapq.heappush(events, (end, index))
-    if slot.forth is None:
-        slot.arrived_b.append(end)
-    else:
-        target, where, lag = slot.forth
-        target.arrived_f.append(end + lag)
-        heapq.heappush(events, (end + lag, where))
-
-
-def _run_backward(
-    device: _Device, slot: _Slot, index: int, now: int, events: list[tuple[int, int]]
-) -> None:
-    device.order.append(slot.code[1] + slot.done_b)
-    slot.done_b += 1
-    device.held += slot.memory_b
-    device.busy = end = now + slot.time_b
-    heapq.heappush(events, (end, index))
-    if slot.back is not None:
-        target, where, lag = slot.back
-        target.arrived_b.append(end + lag)
-        heapq.heappush(events, (end + lag, where))
-
-
-def _run_weight(
-    device: _Device, slot: _Slot, index: int, now: int, events: list[tuple[int, int]]
-) -> None:
-    device.order.append(slot.code[2] + slot.done_w)
-    slot.done_w += 1
-    device.held += slot.memory_w
-    device.busy = now + slot.time_w
-    heapq.heappush(events, (device.busy, index))
+    def _pass_on(
+        self, target: int, end: int, lag: int, arrived: list[list[int]], source: int
+    ) -> None:
+        """Tell the neighbour stage; the last stage's forward turns round at once."""
+        if lag < 0:
+            self.arrived_b[source].append(end)
+            return
+        arrived[target].append(end + lag)
+        heapq.heappush(self.events, (end + lag, self.slots[target].device))
 
 
 def one_at_a_time(pipeline: Pipeline, *, fused: bool = False) -> Orders:

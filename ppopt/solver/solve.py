@@ -15,7 +15,7 @@ from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 from ppopt.solver import bounds
-from ppopt.solver.candidates import candidates
+from ppopt.solver.improve import Improver
 from ppopt.solver.incumbent import Problem, Progress, Search
 from ppopt.solver.result import Provenance, Result, Status
 
@@ -23,8 +23,10 @@ TIME_LIMIT = 60.0
 """Default seconds of a search."""
 LARGEST_MODEL = 30_000
 """Most operations for which the full CP-SAT model is built."""
-RELAX_SHARE = 0.3
-"""Share of the time that is left, for bounds from single devices."""
+SMALL_MODEL = 600
+"""Most operations for which the full model is tried in every round."""
+SHARES = (0.05, 0.1, 0.2)
+"""Share of the time then left, of each round's bounds and of its local search."""
 
 
 def solve(
@@ -76,47 +78,50 @@ def _run(search: Search, provenance: Provenance) -> None:
     problem = search.problem
     search.infeasible = bounds.infeasibility(problem.pipeline, fused=problem.fused) or ""
     try:
-        for phase in (_construct, _relax, _search_model):
-            if search.over:
-                return
-            phase(search, provenance)
+        if not search.over:
+            _run_phases(search, provenance)
     except KeyboardInterrupt:
         search.interrupted = True
 
 
-def _construct(search: Search, _: Provenance) -> None:
-    search.enter("construction")
-    for orders in candidates(search.problem.pipeline, fused=search.problem.fused):
-        search.offer(orders)
-        if search.over:
-            return
+def _run_phases(search: Search, provenance: Provenance) -> None:
+    """Construct; then bounds and local search in turn; then the whole model for what is left."""
+    improver = Improver(search, provenance.seed)
+    improver.construct()
+    for share in SHARES:
+        if search.over or search.value is None:
+            break
+        seconds = share * search.left
+        _relax(search, provenance, seconds)
+        if not search.over and search.problem.operations <= SMALL_MODEL:
+            _search_model(search, provenance, seconds)
+        improver.climb(seconds)
+    if not search.over:
+        _search_model(search, provenance, search.left)
 
 
-def _relax(search: Search, provenance: Provenance) -> None:
+def _relax(search: Search, provenance: Provenance, seconds: float) -> None:
     """Bounds from single devices, each for a share of the time."""
     from ppopt.solver import cpsat, relaxed  # noqa: PLC0415  ortools takes long to load
 
-    if search.value is None:
-        return
     search.enter("bounds")
-    share = RELAX_SHARE * search.left
-    spent = time.monotonic() + share
+    until = time.monotonic() + seconds
     for devices in relaxed.singles(search.problem.pipeline):
-        left = spent - time.monotonic()
-        if search.over or left <= 0:
+        left = until - time.monotonic()
+        if search.over or search.value is None or left <= 0:
             return
-        limits = cpsat.Limits(min(left, share / 4), provenance.workers, provenance.seed)
+        limits = cpsat.Limits(min(left, seconds / 4), provenance.workers, provenance.seed)
         search.raise_bound(
             relaxed.bound_of(search.problem, devices, search.bound, search.value, limits)
         )
 
 
-def _search_model(search: Search, provenance: Provenance) -> None:
+def _search_model(search: Search, provenance: Provenance, seconds: float) -> None:
     """CP-SAT on the whole problem, from the best schedule and below it."""
-    from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
+    from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
 
     if search.problem.operations <= LARGEST_MODEL:
-        whole.search(search, workers=provenance.workers, seed=provenance.seed)
+        whole.search(search, cpsat.Limits(seconds, provenance.workers, provenance.seed))
 
 
 def _result(search: Search, provenance: Provenance) -> Result:

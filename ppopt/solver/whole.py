@@ -9,7 +9,7 @@ from ppopt.solver.incumbent import Search
 from ppopt.timing import schedule as timed
 
 
-def search(state: Search, *, workers: int, seed: int) -> None:
+def search(state: Search, limits: cpsat.Limits) -> None:
     """Search below the best value until proof, time or Ctrl-C; the state takes what is found."""
     problem = state.problem
     state.enter("CP-SAT")
@@ -30,7 +30,6 @@ def search(state: Search, *, workers: int, seed: int) -> None:
         low = max(low, bound) if value is None else min(max(low, bound), value)
         state.tell(value, low)
 
-    limits = cpsat.Limits(max(state.left, 0.01), workers, seed)
     outcome = cpsat.search(built, limits, follow)
     state.interrupted = outcome.interrupted
     searched = f"CP-SAT searched all orders of the {problem.operations} operations and found none"

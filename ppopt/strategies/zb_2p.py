@@ -8,14 +8,11 @@ from ppopt import timing
 from ppopt.metrics import Objective, metrics
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
-from ppopt.solver.construct import Rule, construct, one_at_a_time
+from ppopt.solver.construct import Decoder, one_at_a_time, policies
 from ppopt.strategies.base import Options, Strategy, register
 
-RULES = tuple(
-    Rule(extra, deep_first=True, patience=patience)
-    for extra in (None, 0)
-    for patience in (0, 50, 99)
-)
+SHORTLIST = 3
+"""Most schedules whose starts are chosen for device span exactly."""
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -23,7 +20,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 
     The paper's ZB-2p is what its heuristic finds under that limit (arXiv 2401.10241, section 3.1:
     warm-up as deep as memory allows, then F and B in turn, W where a bubble would be); this is a
-    heuristic of the same kind, its own choice of six rules, and not the authors' code.
+    heuristic of the same kind, with its own portfolio of rules, and not the authors' code.
     """
     ticks = pipeline.ticks
     room = [
@@ -32,8 +29,11 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     ]
     limits = [limit for _, limit in sorted(zip(pipeline.hosts[0], room, strict=True))]
     limited = replace(pipeline, mem_limit=limits)
-    found = [orders for rule in RULES if (orders := construct(limited, rule)) is not None]
-    return min(found or [one_at_a_time(pipeline)], key=lambda orders: _cost(pipeline, orders))
+    decoder = Decoder(limited)
+    tried = (decoder.build(policy) for policy in policies(limited))
+    found = sorted((one for one in tried if one), key=lambda one: (one.span, one.makespan))
+    orders = [one.arrays() for one in found[:SHORTLIST]]
+    return min(orders or [one_at_a_time(pipeline)], key=lambda order: _cost(pipeline, order))
 
 
 def _cost(pipeline: Pipeline, orders: Orders) -> tuple[int, int]:
