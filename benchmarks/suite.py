@@ -31,9 +31,19 @@ def costs(profile: str, devices: int) -> dict[str, Any]:
         case "unit":
             return {"forward": 1, "backward_input": 1, "weight": 1}
         case "1.5b":
-            return {"forward": "18.522", "backward_input": "18.086", "weight": "9.337", "p2p": "0.601"}
+            return {
+                "forward": "18.522",
+                "backward_input": "18.086",
+                "weight": "9.337",
+                "p2p": "0.601",
+            }
         case "28.3b":
-            return {"forward": "10.419", "backward_input": "10.207", "weight": "7.715", "p2p": "0.408"}
+            return {
+                "forward": "10.419",
+                "backward_input": "10.207",
+                "weight": "7.715",
+                "p2p": "0.408",
+            }
         case "long-w":
             return {"forward": 10, "backward_input": 10, "weight": 14, "p2p": 2}
         case "heavy-last":
@@ -45,11 +55,9 @@ def costs(profile: str, devices: int) -> dict[str, Any]:
                 "p2p": 1,
             }
     rng = Random(f"{profile} {devices}")
-    times = {name: [] for name in ("forward", "backward_input", "weight")}
-    for _ in range(devices):
-        for name in times:
-            times[name].append(rng.randint(8, 14))
-    return {**times, "p2p": 1}
+    draws = [[rng.randint(8, 14) for _ in range(3)] for _ in range(devices)]
+    forward, backward_input, weight = map(list, zip(*draws, strict=True))
+    return {"forward": forward, "backward_input": backward_input, "weight": weight, "p2p": 1}
 
 
 def linear(

@@ -12,8 +12,8 @@ from ppopt.evaluation import evaluate
 from ppopt.metrics import Metrics, Objective, metrics
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
-from ppopt.solver.result import Result, Status
 from ppopt.solver.incumbent import Progress
+from ppopt.solver.result import Result, Status
 from ppopt.solver.solve import TIME_LIMIT, solve
 from ppopt.strategies import Options, registry
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 from ppopt import exact, placement
 from ppopt.costs import StageCosts, Ticks, ticks_of
 from ppopt.errors import InputError
 from ppopt.op import NUM_KINDS, Op, OpKind
+from ppopt.times import derive
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -111,58 +112,21 @@ class Pipeline:
         devices = placement.explicit(_as_list(where, "placement"))
         if len(devices) != self.stages:
             raise InputError(
-                f"placement: has {len(devices)} entries for {self.stages} stages; give one per stage"
+                f"placement: has {len(devices)} entries for {self.stages} stages; "
+                "give one per stage"
             )
         self._set("placement", devices)
 
     def _set_times(self) -> None:
-        for field in ("forward", "backward", "weight", "backward_input"):
-            if getattr(self, field) is not None:
-                self._set(field, self._values(field))
-        if self.backward_input is not None:
-            if self.weight is None:
-                self._set("weight", self._default_weight())
-            if self.backward is None:
-                self._set("backward", _add(self.backward_input, self.weight))
-        if self.backward is None:
-            self._set("backward", tuple(2 * time for time in self.forward))
-        if self.weight is None:
-            self._set("weight", tuple(time / 2 for time in self.backward))
-        self._check_times()
-        if self.backward_input is None:
-            self._set("backward_input", _subtract(self.backward, self.weight))
-        for index, (full, partial) in enumerate(
-            zip(self.backward, self.backward_input, strict=True)
-        ):
-            if partial > full:
-                self._refuse_backward_input(index, full)
-
-    def _refuse_backward_input(self, index: int, full: Fraction) -> NoReturn:
-        raise InputError(
-            f"backward_input: {self._entry(index)}: B is longer than the full backward "
-            f"{exact.plain(full)}; backward times are B and W together"
-        )
-
-    def _default_weight(self) -> tuple[Fraction, ...]:
-        """W where B is given: what BW leaves, or the time of F."""
-        if self.backward is None:
-            return tuple(self.forward)
-        return _subtract(self.backward, self.backward_input)
-
-    def _check_times(self) -> None:
-        for index, time in enumerate(self.forward):
-            if time <= 0:
-                raise InputError(
-                    f"forward: {self._entry(index)}: {exact.plain(time)} is not above 0"
-                )
-        for index, (full, weight) in enumerate(zip(self.backward, self.weight, strict=True)):
-            if weight < 0:
-                self._refuse_backward_input(index, full)
-            if weight > full:
-                raise InputError(
-                    f"weight: {self._entry(index)}: {exact.plain(weight)} is above the full backward "
-                    f"time {exact.plain(full)}; backward times are B and W together"
-                )
+        given = [
+            None if getattr(self, field) is None else self._values(field)
+            for field in ("backward", "weight", "backward_input")
+        ]
+        self._set("forward", self._values("forward"))
+        backward = derive(self.forward, *given)
+        self._set("backward", backward.full)
+        self._set("weight", backward.weight)
+        self._set("backward_input", backward.partial)
 
     def _set_p2p(self) -> None:
         if not _is_list(self.p2p):
@@ -187,7 +151,7 @@ class Pipeline:
         for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
             if change < -taken:
                 raise InputError(
-                    f"memory_b: {self._entry(index)}: {exact.plain(change)} gives back more than the "
+                    f"memory_b: stage {index}: {exact.plain(change)} gives back more than the "
                     f"activation {exact.plain(taken)}"
                 )
 
@@ -234,9 +198,6 @@ class Pipeline:
         if any(number.rounded for number in read) and field not in self.rounded:
             self._set("rounded", (*self.rounded, field))
         return tuple(number.value for number in read)
-
-    def _entry(self, index: int) -> str:
-        return f"stage {index}"
 
     @cached_property
     def num_chunks(self) -> int:
@@ -371,11 +332,3 @@ def _as_list(value: object, what: str) -> list[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise InputError(f"{what}: {value!r} is not a list")
     return list(value)
-
-
-def _add(left: tuple[Fraction, ...], right: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    return tuple(a + b for a, b in zip(left, right, strict=True))
-
-
-def _subtract(left: tuple[Fraction, ...], right: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    return tuple(a - b for a, b in zip(left, right, strict=True))

@@ -47,6 +47,7 @@ def explicit(entries: Sequence[object]) -> tuple[int, ...]:
     missing = sorted(set(range(min(max(devices), len(devices)) + 1)) - set(devices))
     if missing:
         raise InputError(
-            f"placement: device {missing[0]} hosts no stage; number the devices 0, 1, ... without gaps"
+            f"placement: device {missing[0]} hosts no stage; "
+            "number the devices 0, 1, ... without gaps"
         )
     return tuple(devices)

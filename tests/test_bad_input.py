@@ -226,7 +226,7 @@ CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
     "yaml: B above BW": (
         ".yaml",
         "stages: 2\nbatches: 2\nbackward_input: 3\nbackward: 2",
-        "longer",
+        "backward_input",
     ),
     "yaml: bomb": (".yaml", "a: &a [1]\nb: *a", "aliases"),
     "yaml: tag": (".yaml", "stages: !!python/object:x.Y {}", "tags"),

@@ -43,9 +43,9 @@ def _check(group: int, devices: int, batches: int) -> None:
     rest = batches % group
     if batches > group and (group < devices or 0 < rest < devices):
         raise InputError(
-            f"group_size: {group} deadlocks on {devices} devices with {batches} batches: it must be "
-            f"at least the devices and leave no remainder of batches, or one of {devices} or more; "
-            f"--group-size {batches} always works"
+            f"group_size: {group} deadlocks on {devices} devices with {batches} batches: it must "
+            f"be at least the devices and leave no remainder of batches, or one of {devices} or "
+            f"more; --group-size {batches} always works"
         )
 
 

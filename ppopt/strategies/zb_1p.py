@@ -14,8 +14,9 @@ from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, registe
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: min(m, p - 1 - i) F; steady F, B and W; cool-down B, W in turn; then the W left.
 
-    Steady W come once p - 1 forwards are ahead of the weight passes. "Forwards ahead" does not count the forward of the step itself, so the first W comes at steady
-    step p - 1 - warm-up and one follows in every step after. At most p activations on a device.
+    Steady W come once p - 1 forwards are ahead of the weight passes. "Forwards ahead" does not
+    count the forward of the step itself, so the first W comes at steady step p - 1 - warm-up and
+    one follows in every step after. At most p activations on a device.
     """
 
     def order(stage: int) -> Ints:

@@ -16,9 +16,9 @@ from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, registe
 def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: h(p - 1 - i) F; then steps of the next F, B and W; then the W left (h = `depth`).
 
-    Step k runs B(k) and, once k >= h i, W(k - h i). Idle time of a device on equal stages, 2c <= W <= min(F, B) (arXiv 2401.10241, table 2, at
-    c = 0): H1 (p - 1)(F + B - W) + 4(p - 1)c for m >= p + 1; H2, on device span,
-    (p - 1)(F + B - 2W) + 2(p - 1)c for m >= 2p - 1.
+    Step k runs B(k) and, once k >= h i, W(k - h i). Idle time of a device on equal stages with
+    2c <= W <= min(F, B) (arXiv 2401.10241, table 2, at c = 0): H1 (p - 1)(F + B - W) + 4(p - 1)c
+    for m >= p + 1; H2, on device span, (p - 1)(F + B - 2W) + 2(p - 1)c for m >= 2p - 1.
     """
 
     def order(stage: int) -> Ints:
