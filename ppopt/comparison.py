@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from ppopt.errors import InputError
 from ppopt.evaluation import evaluate
-from ppopt.metrics import Metrics, Objective, metrics
+from ppopt.metrics import Metrics, Objective, fits_limits
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.solver.incumbent import Progress
@@ -66,7 +66,8 @@ def compare(
     """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
 
     The optimum follows the pipeline's own placement and limit; every other placement that a
-    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together.
+    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together;
+    Ctrl-C ends them all.
     """
     objective = Objective(objective)
     deadline = time.monotonic() + time_limit
@@ -87,6 +88,8 @@ def compare(
             seed=seed,
             progress=progress,
         )
+        if optima[hosts].interrupted:
+            break
     optimum = optima[pipeline.hosts]
     if optimum.schedule is not None:
         made = [(optimum.schedule, optimum.solve_seconds), *made]
@@ -110,26 +113,21 @@ def _evaluate_all(
 
 
 def _rows(made: list[Made], objective: Objective, optima: dict[Hosts, Result]) -> tuple[Row, ...]:
-    rows = [_row(one, objective, optima[one[0].pipeline.hosts]) for one in made]
+    rows = [_row(one, objective, optima.get(one[0].pipeline.hosts)) for one in made]
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
     rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]
     return tuple(sorted(rated, key=_time))
 
 
-def _row(made: Made, objective: Objective, optimum: Result) -> Row:
+def _row(made: Made, objective: Objective, optimum: Result | None) -> Row:
     schedule, seconds = made
-    figures = metrics(schedule)
+    figures = schedule.metrics
     value = figures.value(objective)
-    limits = schedule.pipeline.ticks.limits
-    fits = limits is None or all(
-        peak <= limit for peak, limit in zip(figures.peak_memory, limits, strict=True)
-    )
-    reference = optimum.value
+    reference = None if optimum is None else optimum.value
     ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
-    return Row(
-        schedule, seconds, figures, value, fits, None, ratio, optimum.status is Status.OPTIMAL
-    )
+    proved = optimum is not None and optimum.status is Status.OPTIMAL
+    return Row(schedule, seconds, figures, value, fits_limits(schedule), None, ratio, proved)
 
 
 def _time(row: Row) -> Fraction:

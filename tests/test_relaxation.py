@@ -102,7 +102,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
             continue
         start = device_bound(case.pipeline, objective, fused=case.fused)
         assert start.value <= best, case
-        for devices in [*relaxed.singles(case.pipeline), *relaxed.pairs(case.pipeline)]:
+        for devices in [*relaxed.singles(case.pipeline), *relaxed.spread(case.pipeline, 2)]:
             limits = cpsat.Limits(seconds=20, workers=1, seed=0)
             zero = Bound(0, "")
             ceiling = 4 * best + 10

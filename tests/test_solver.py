@@ -118,7 +118,7 @@ def test_progress_is_told_and_never_worsens() -> None:
     [
         ({"time_limit": 0}, "time_limit: 0 is not above 0"),
         ({"time_limit": float("nan")}, "time_limit: nan"),
-        ({"workers": -1}, "workers: -1 is below 1"),
+        ({"workers": -1}, "workers: -1 is not between 1 and 1024"),
         ({"seed": -1}, "seed: -1 is not between"),
         ({"objective": "speed"}, "objective: 'speed'"),
         ({"mem_limit": "x"}, "mem_limit: 'x' is not a number"),

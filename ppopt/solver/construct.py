@@ -20,7 +20,6 @@ from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
-from ppopt.schedule import Ints
 from ppopt.solver import plain
 
 NEVER = 2**62
@@ -324,16 +323,16 @@ class _Run:
 
 def one_at_a_time(pipeline: Pipeline, *, fused: bool = False) -> Orders:
     """One microbatch through the whole pipeline after another, W at once: least memory."""
-    orders: list[list[Ints]] = [[] for _ in range(pipeline.num_devices)]
-    stages = range(pipeline.num_stages)
-    for microbatch in range(pipeline.batches):
-        for stage in stages:
-            orders[pipeline.device(stage, microbatch)].append(
-                pipeline.code(OpKind.F, stage, microbatch)
-            )
-        for stage in reversed(stages):
-            for kind in (OpKind.BW,) if fused else (OpKind.B, OpKind.W):
-                orders[pipeline.device(stage, microbatch)].append(
-                    pipeline.code(kind, stage, microbatch)
-                )
-    return [np.array(order, dtype=np.int64) for order in orders]
+    kinds = (OpKind.BW,) if fused else (OpKind.B, OpKind.W)
+    share = np.arange(pipeline.batches // pipeline.routes)
+    orders = []
+    for device in range(pipeline.num_devices):
+        parts = []
+        for route, hosted in enumerate(pipeline.hosted):
+            stages = hosted[device]
+            codes = [pipeline.code(OpKind.F, stage, 0) for stage in stages]
+            codes += [pipeline.code(kind, stage, 0) for stage in stages[::-1] for kind in kinds]
+            microbatch = route * len(share) + share
+            parts.append((microbatch[:, None] + np.array(codes, dtype=np.int64)).ravel())
+        orders.append(np.concatenate(parts))
+    return orders

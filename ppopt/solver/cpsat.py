@@ -53,14 +53,20 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.catch_sigint_signal = False
-    solver.best_bound_callback = lambda bound: report(None, round(bound))
+    bounds = [0]
+
+    def note_bound(bound: float) -> None:
+        bounds.append(round(bound))
+        report(None, round(bound))
+
+    solver.best_bound_callback = note_bound
     status, interrupted = _run_interruptibly(solver, model, _Watch(model.objective, report))
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
         schedule=_schedule(model, solver) if found else None,
-        bound=round(solver.best_objective_bound) if found else 0,
+        bound=round(solver.best_objective_bound) if found else max(bounds),
         infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,
     )
@@ -71,14 +77,19 @@ def _run_interruptibly(
 ) -> tuple[cp_model.CpSolverStatus, bool]:
     """Solve in a thread, so that Ctrl-C reaches this one and stops the search in good order."""
     status: list[cp_model.CpSolverStatus] = []
-    thread = threading.Thread(
-        target=lambda: status.append(solver.solve(model.cp, watch)), daemon=True
-    )
-    thread.start()
-    interrupted = False
-    while thread.is_alive():
+    done = threading.Event()
+
+    def run() -> None:
         try:
-            thread.join(0.2)
+            status.append(solver.solve(model.cp, watch))
+        finally:
+            done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    interrupted = False
+    while not done.is_set():
+        try:
+            done.wait(0.2)
         except KeyboardInterrupt:
             interrupted = True
             solver.stop_search()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations
-
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import cpsat, model
@@ -60,9 +57,19 @@ def singles(pipeline: Pipeline) -> list[tuple[int, ...]]:
     return [(device,) for device in first]
 
 
-def pairs(pipeline: Pipeline) -> Iterator[tuple[int, ...]]:
-    """Pairs of devices, neighbours in the order of `singles` first."""
-    order = [device for (device,) in singles(pipeline)]
-    yield from sorted(
-        combinations(order, 2), key=lambda pair: order.index(pair[0]) + order.index(pair[1])
+def spread(pipeline: Pipeline, count: int) -> list[tuple[int, ...]]:
+    """Sets of `count` devices evenly spaced along the pipeline, from the first and the second.
+
+    Where memory is tight, devices hold each other up: a few of them, far apart, often need as
+    long as all together.
+    """
+    devices = pipeline.num_devices
+    if not 1 < count < devices:
+        return []
+    step = devices / count
+    return list(
+        dict.fromkeys(
+            tuple(int(shift + step * place) % devices for place in range(count))
+            for shift in (0, int(step) // 2)
+        )
     )

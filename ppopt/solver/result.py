@@ -55,6 +55,8 @@ class Result:
     """The argument behind `lower_bound`, or behind infeasibility, in words."""
     provenance: Provenance
     solve_seconds: float
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
 
     @property
     def gap(self) -> Fraction | None:

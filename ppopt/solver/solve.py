@@ -14,7 +14,7 @@ from ppopt.errors import InputError
 from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
-from ppopt.solver import bounds
+from ppopt.solver import bounds, interrupts
 from ppopt.solver.improve import Improver
 from ppopt.solver.incumbent import Problem, Progress, Search
 from ppopt.solver.result import Provenance, Result, Status
@@ -25,8 +25,12 @@ LARGEST_MODEL = 30_000
 """Most operations for which the full CP-SAT model is built."""
 SMALL_MODEL = 600
 """Most operations for which the full model is tried in every round."""
-SHARES = (0.05, 0.1, 0.2)
-"""Share of the time then left, of each round's bounds and of its local search."""
+ROUNDS = ((0.05, 1), (0.1, 2), (0.2, 4), (0.25, 8))
+"""Per round: the share of the time then left, of its bounds and of its local search; and the
+number of devices whose bounds it takes."""
+MOST_OPERATIONS = 2_000_000
+"""Most operations that a search takes on."""
+MOST_WORKERS = 1024
 
 
 def solve(
@@ -53,6 +57,11 @@ def solve(
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
     _check(time_limit, workers, seed)
     problem = Problem(pipeline, Objective(objective), fused)
+    if problem.operations > MOST_OPERATIONS:
+        raise InputError(
+            f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
+            f"most {MOST_OPERATIONS}; use fewer batches: the middle of a long run repeats"
+        )
     search = Search(
         problem,
         began,
@@ -68,8 +77,8 @@ def solve(
 def _check(time_limit: float, workers: int, seed: int) -> None:
     if not 0 < time_limit < float("inf"):
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
-    if workers < 1:
-        raise InputError(f"workers: {workers} is below 1")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
     if not 0 <= seed < 2**31:
         raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
 
@@ -88,11 +97,11 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     """Construct; then bounds and local search in turn; then the whole model for what is left."""
     improver = Improver(search, provenance.seed)
     improver.construct()
-    for share in SHARES:
+    for share, count in ROUNDS:
         if search.over or search.value is None:
             break
         seconds = share * search.left
-        _relax(search, provenance, seconds)
+        _relax(search, provenance, seconds, count)
         if not search.over and search.problem.operations <= SMALL_MODEL:
             _search_model(search, provenance, seconds)
         improver.climb(seconds)
@@ -100,17 +109,20 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         _search_model(search, provenance, search.left)
 
 
-def _relax(search: Search, provenance: Provenance, seconds: float) -> None:
-    """Bounds from single devices, each for a share of the time."""
-    from ppopt.solver import cpsat, relaxed  # noqa: PLC0415  ortools takes long to load
+def _relax(search: Search, provenance: Provenance, seconds: float, count: int) -> None:
+    """Bounds from sets of so many devices, each set for a share of the time."""
+    with interrupts.held():
+        from ppopt.solver import cpsat, relaxed  # noqa: PLC0415  ortools takes long to load
 
     search.enter("bounds")
     until = time.monotonic() + seconds
-    for devices in relaxed.singles(search.problem.pipeline):
+    pipeline = search.problem.pipeline
+    for devices in relaxed.singles(pipeline) if count == 1 else relaxed.spread(pipeline, count):
         left = until - time.monotonic()
         if search.over or search.value is None or left <= 0:
             return
-        limits = cpsat.Limits(min(left, seconds / 4), provenance.workers, provenance.seed)
+        most = seconds / (4 if count == 1 else 1.5)
+        limits = cpsat.Limits(min(left, most), provenance.workers, provenance.seed)
         search.raise_bound(
             relaxed.bound_of(search.problem, devices, search.bound, search.value, limits)
         )
@@ -118,7 +130,8 @@ def _relax(search: Search, provenance: Provenance, seconds: float) -> None:
 
 def _search_model(search: Search, provenance: Provenance, seconds: float) -> None:
     """CP-SAT on the whole problem, from the best schedule and below it."""
-    from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
+    with interrupts.held():
+        from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
 
     if search.problem.operations <= LARGEST_MODEL:
         whole.search(search, cpsat.Limits(seconds, provenance.workers, provenance.seed))
@@ -138,6 +151,7 @@ def _result(search: Search, provenance: Provenance) -> Result:
         proof=search.infeasible or search.bound.proof,
         provenance=provenance,
         solve_seconds=time.monotonic() - search.began,
+        interrupted=search.interrupted,
     )
     if search.best is None:
         return result
