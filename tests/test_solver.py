@@ -63,7 +63,7 @@ Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
 )  # fmt: skip
 def test_values_measured_before(given: dict, value: int) -> None:
     """Optima of the design's first measurements, 4 devices and 8 microbatches."""
-    result = solve(Pipeline(stages=4, batches=8, **given))
+    result = solve(Pipeline(stages=4, batches=8, **given), time_limit=240)
     assert_sound(result)
     assert (result.status, result.value) == (Status.OPTIMAL, value)
 

@@ -22,6 +22,8 @@ class Outcome:
     """Best solution, at its own times, in an order the data flow allows; None: none found."""
     bound: int
     """Proved lower bound in ticks, within the model's horizon."""
+    complete: bool
+    """Whether the best solution is proved best."""
     infeasible: bool
     """Whether it proved that nothing is within the horizon."""
     interrupted: bool
@@ -34,6 +36,8 @@ class Limits:
     seconds: float
     workers: int
     seed: int
+    focus: tuple[str, ...] = ()
+    """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
@@ -53,6 +57,11 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.catch_sigint_signal = False
+    if len(limits.focus) == limits.workers:
+        solver.parameters.subsolvers.extend(limits.focus)
+        solver.parameters.use_lns = False
+    else:
+        solver.parameters.extra_subsolvers.extend(limits.focus)
     bounds = [0]
 
     def note_bound(bound: float) -> None:
@@ -67,6 +76,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     return Outcome(
         schedule=_schedule(model, solver) if found else None,
         bound=round(solver.best_objective_bound) if found else max(bounds),
+        complete=status == cp_model.OPTIMAL,
         infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,
     )

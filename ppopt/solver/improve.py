@@ -51,7 +51,7 @@ class Improver:
     def climb(self, seconds: float) -> None:
         """Local search from each of the best policies, until they have had their time."""
         search, until = self._search, time.monotonic() + seconds
-        if not self._ranked:
+        if not self._ranked or search.over:
             return
         search.enter("local search")
 

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+import time
+
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
-from ppopt.solver.incumbent import Problem
+from ppopt.solver.incumbent import Problem, Search
+
+SPREADS = (2, 3, 4, 8)
+"""Sizes of the sets of devices spread along the pipeline."""
+FOCUSES = (("reduced_costs", "pseudo_costs"), (), ("lb_tree_search", "no_lp"))
+"""CP-SAT's subsolvers per round: on these models each is, now and then, ten times faster."""
+SHARE = 0.4
+"""Largest share of a round's time for one relaxed model."""
+
+
+class Relaxations:
+    """The relaxed models worth solving, and which of them are settled."""
+
+    def __init__(self, search: Search, workers: int, seed: int) -> None:
+        self._search, self._workers, self._seed = search, workers, seed
+        self._round = 0
+        pipeline = search.problem.pipeline
+        self._open = singles(pipeline)
+        for count in SPREADS:
+            self._open += spread(pipeline, count)
+
+    def raise_bound(self, seconds: float) -> None:
+        """Solve what is open, each set for a share of the time; settled ones do not come back."""
+        search, until = self._search, time.monotonic() + seconds
+        search.enter("bounds")
+        still_open = []
+        for devices in self._open:
+            left = until - time.monotonic()
+            if search.over or search.value is None or left <= 0:
+                still_open.append(devices)
+                continue
+            limits = cpsat.Limits(
+                min(left, SHARE * seconds), self._workers, self._seed, FOCUSES[self._round % 3]
+            )
+            bound, settled = bound_of(search.problem, devices, search.bound, search.value, limits)
+            search.raise_bound(bound)
+            if not settled:
+                still_open.append(devices)
+        self._open = still_open
+        self._round += 1
 
 
 def bound_of(
     problem: Problem, devices: tuple[int, ...], known: Bound, value: int, limits: cpsat.Limits
-) -> Bound:
+) -> tuple[Bound, bool]:
     """Raise a known bound by what `devices` alone need, up to the value of a known schedule.
 
-    A search not run to its end still gives its best bound, never its incumbent.
+    Also tells whether the relaxed model is solved to its end: if not, the search still gives its
+    best bound, never its incumbent.
     """
     relaxed = model.build(
         problem.pipeline,
@@ -30,14 +72,15 @@ def bound_of(
     if outcome.infeasible:
         raise AssertionError(f"the relaxation to devices {devices} lost a known schedule")
     if outcome.bound <= known.value:
-        return known
+        return known, outcome.complete
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
-    return Bound(
+    bound = Bound(
         outcome.bound,
         f"{alone} that long, whatever the others do: their operations, memory limits and the "
         "delays through all other stages already take it (solved by CP-SAT)",
     )
+    return bound, outcome.complete
 
 
 def singles(pipeline: Pipeline) -> list[tuple[int, ...]]:

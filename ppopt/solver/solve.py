@@ -25,9 +25,8 @@ LARGEST_MODEL = 30_000
 """Most operations for which the full CP-SAT model is built."""
 SMALL_MODEL = 600
 """Most operations for which the full model is tried in every round."""
-ROUNDS = ((0.05, 1), (0.1, 2), (0.2, 4), (0.25, 8))
-"""Per round: the share of the time then left, of its bounds and of its local search; and the
-number of devices whose bounds it takes."""
+SHARES = (0.03, 0.08, 0.2, 0.2)
+"""Per round: the share of the time then left, of its bounds and of its local search."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
@@ -97,44 +96,29 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     """Construct; then bounds and local search in turn; then the whole model for what is left."""
     improver = Improver(search, provenance.seed)
     improver.construct()
-    for share, count in ROUNDS:
-        if search.over or search.value is None:
-            break
+    if search.over or search.value is None:
+        _search_model(search, provenance, search.left)
+        return
+    with interrupts.held():
+        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415  ortools takes long to load
+    relaxations = Relaxations(search, provenance.workers, provenance.seed)
+    for share in SHARES:
         seconds = share * search.left
-        _relax(search, provenance, seconds, count)
-        if not search.over and search.problem.operations <= SMALL_MODEL:
+        relaxations.raise_bound(seconds)
+        if search.problem.operations <= SMALL_MODEL:
             _search_model(search, provenance, seconds)
         improver.climb(seconds)
-    if not search.over:
-        _search_model(search, provenance, search.left)
-
-
-def _relax(search: Search, provenance: Provenance, seconds: float, count: int) -> None:
-    """Bounds from sets of so many devices, each set for a share of the time."""
-    with interrupts.held():
-        from ppopt.solver import cpsat, relaxed  # noqa: PLC0415  ortools takes long to load
-
-    search.enter("bounds")
-    until = time.monotonic() + seconds
-    pipeline = search.problem.pipeline
-    for devices in relaxed.singles(pipeline) if count == 1 else relaxed.spread(pipeline, count):
-        left = until - time.monotonic()
-        if search.over or search.value is None or left <= 0:
-            return
-        most = seconds / (4 if count == 1 else 1.5)
-        limits = cpsat.Limits(min(left, most), provenance.workers, provenance.seed)
-        search.raise_bound(
-            relaxed.bound_of(search.problem, devices, search.bound, search.value, limits)
-        )
+    _search_model(search, provenance, search.left)
 
 
 def _search_model(search: Search, provenance: Provenance, seconds: float) -> None:
     """CP-SAT on the whole problem, from the best schedule and below it."""
+    if search.over or search.problem.operations > LARGEST_MODEL:
+        return
     with interrupts.held():
         from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
 
-    if search.problem.operations <= LARGEST_MODEL:
-        whole.search(search, cpsat.Limits(seconds, provenance.workers, provenance.seed))
+    whole.search(search, cpsat.Limits(seconds, provenance.workers, provenance.seed))
 
 
 def _result(search: Search, provenance: Provenance) -> Result:
