@@ -44,9 +44,8 @@ def _fraction(number: object, what: str) -> Fraction:
         return Fraction(number)
     if isinstance(number, float) and not isfinite(number):
         raise InputError(f"{what}: {number} is not a finite number")
-    text = str(number).strip()
     try:
-        decimal = Decimal("" if "_" in text else text)
+        decimal = Decimal(str(number).strip())
     except InvalidOperation:
         raise InputError(f"{what}: {number!r} is not a number") from None
     if not decimal.is_finite():

@@ -46,7 +46,7 @@ def test_finer_than_a_millionth_is_rounded_and_said(number: Any, value: Fraction
         "-inf",
         "1e999999",
         10**13,
-        "1_0",
+        "1 0",
     ],
 )
 def test_anything_else_is_refused_by_name(number: Any) -> None:
