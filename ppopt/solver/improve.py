@@ -48,13 +48,17 @@ class Improver:
         self._ranked.sort()
         del self._ranked[STARTS:]
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a policy to start local search from."""
+        return bool(self._ranked)
+
     def climb(self, seconds: float) -> None:
         """Local search from each of the best policies, until they have had their time."""
         search, until = self._search, time.monotonic() + seconds
-        if not self._ranked or search.over:
+        if not self.ready or search.over:
             return
         search.enter("local search")
-
         for place, (value, policy) in enumerate(self._ranked):
             self._ranked[place] = climb(
                 self._decoder,

@@ -21,8 +21,10 @@ from ppopt.solver.result import Provenance, Result, Status
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
-LARGEST_MODEL = 30_000
+LARGEST_MODEL = 4_000
 """Most operations for which the full CP-SAT model is built."""
+PRESOLVE = 0.0005
+"""Seconds per operation by which CP-SAT may overrun its limit while it simplifies a model."""
 SMALL_MODEL = 600
 """Most operations for which the full model is tried in every round."""
 SHARES = (0.03, 0.08, 0.2, 0.2)
@@ -109,6 +111,8 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
             _search_model(search, provenance, seconds)
         improver.climb(seconds)
     _search_model(search, provenance, search.left)
+    while improver.ready and not search.over:
+        improver.climb(search.left)
 
 
 def _search_model(search: Search, provenance: Provenance, seconds: float) -> None:
@@ -118,7 +122,10 @@ def _search_model(search: Search, provenance: Provenance, seconds: float) -> Non
     with interrupts.held():
         from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
 
-    whole.search(search, cpsat.Limits(seconds, provenance.workers, provenance.seed))
+    presolve = PRESOLVE * search.problem.operations
+    if seconds > presolve:
+        limits = cpsat.Limits(seconds - presolve, provenance.workers, provenance.seed)
+        whole.search(search, limits)
 
 
 def _result(search: Search, provenance: Provenance) -> Result:
