@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 
-WRITERS = (".html", ".json")
+WRITERS = (".html", ".json", ".csv")
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 """Picture files that older configs name: the page goes beside them."""
 
@@ -25,6 +25,11 @@ class Target(NamedTuple):
     def is_page(self) -> bool:
         """Whether it is an HTML page."""
         return self.path.suffix.lower() == ".html"
+
+    @property
+    def is_order(self) -> bool:
+        """Whether it is the order for PyTorch."""
+        return self.path.suffix.lower() == ".csv"
 
 
 def writable(names: Sequence[str]) -> tuple[Target, ...]:

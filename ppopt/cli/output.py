@@ -12,8 +12,9 @@ from rich.console import Console, RenderableType
 
 from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
+from ppopt.errors import InputError
 from ppopt.files import write
-from ppopt.formats import schedule_json
+from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
@@ -39,7 +40,9 @@ def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | No
 
 
 def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
-    """Show the rows of a comparison."""
+    """Show the rows of a comparison; raises InputError where one order is asked for."""
+    if any(target.is_order for target in settings.output):
+        raise InputError("output: a comparison is no single order; write .html or .json")
     _files(settings, [row.schedule for row in compared.rows], lambda: _dump(shown))
     if settings.json:
         _print_json(shown)
@@ -67,11 +70,15 @@ def verification(
 
 
 def _files(settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]) -> None:
+    ordered = any(target.is_order for target in settings.output)
+    order = torch_csv.dumps(schedules[0]) if ordered and schedules else ""
     for target in settings.output:
         if not schedules:
             print(f"note: there is no schedule, {target.path} is not written", file=sys.stderr)
         elif target.is_page:
             write_page(target, schedules)
+        elif target.is_order:
+            write(target.path, order)
         else:
             write(target.path, as_json())
 

@@ -117,7 +117,10 @@ def shared(
     output: Annotated[
         list[str] | None,
         _option(
-            "-o", "--output", help="File to write: .html or .json; repeatable.", metavar="FILE"
+            "-o",
+            "--output",
+            help="File to write: .html, .json or .csv (order for PyTorch); repeatable.",
+            metavar="FILE",
         ),
     ] = None,
     json: Annotated[bool, _option("--json", help="One JSON object on stdout.")] = False,
