@@ -71,7 +71,7 @@ def compare(
     """
     objective = Objective(objective)
     deadline = time.monotonic() + time_limit
-    made, skipped = _evaluate_all(pipeline, objective, options or Options())
+    made, skipped = _evaluate_all(pipeline, objective, options or Options(), fused=fused)
     optima: dict[Hosts, Result] = {}
     problems = {schedule.pipeline.hosts: schedule.pipeline for schedule, _ in made}
     problems = {pipeline.hosts: pipeline} | {
@@ -98,10 +98,13 @@ def compare(
 
 
 def _evaluate_all(
-    pipeline: Pipeline, objective: Objective, options: Options
+    pipeline: Pipeline, objective: Objective, options: Options, *, fused: bool
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
     made, skipped = [], []
     for name, strategy in registry().items():
+        if fused and not strategy.fused:
+            skipped.append((name, "it splits the backward, which --fused rules out"))
+            continue
         own = Options(**{field: getattr(options, field) for field in strategy.takes})
         began = time.monotonic()
         try:

@@ -51,6 +51,7 @@ TWO_BY_ONE = """{
   "busy": [6, 9],
   "peak_memory": [12, 12],
   "bubble_overhead": 1.0,
+  "objective": "makespan",
   "bubble_rate": 0.5
 },
 "ops": [

@@ -70,6 +70,7 @@ class TestWriting:
             "busy",
             "peak_memory",
             "bubble_overhead",
+            "objective",
             "bubble_rate",
         }
         assert verify(loaded, claims) == []

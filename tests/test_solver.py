@@ -1,5 +1,6 @@
 """The search against exhaustive search, PyJobShop and figures of the design."""
 
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
@@ -128,3 +129,23 @@ def test_misuse_is_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError) as caught:
         solve(Pipeline(stages=2, batches=2), **options)
     assert str(caught.value).startswith(message)
+
+
+def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
+    """A search of several rounds, alone and beside another one of the same."""
+    pipe = Pipeline(
+        stages=6,
+        batches=12,
+        forward=[10, 12, 9, 11, 13, 8],
+        backward=[21, 19, 23, 20, 22, 18],
+        weight=[9, 8, 10, 9, 11, 7],
+        p2p=1,
+    )
+    alone = solve(pipe, mem_limit=4, workers=1, time_limit=240)
+    with ThreadPoolExecutor(2) as pool:
+        pair = pool.map(lambda _: solve(pipe, mem_limit=4, workers=1, time_limit=240), range(2))
+    assert alone.status is Status.OPTIMAL
+    for other in pair:
+        assert other.schedule == alone.schedule
+        assert other.origin() == alone.origin()
+    assert "CP-SAT" in alone.proof

@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
-from ppopt.verifier import explain, verify
+from ppopt.verifier import Rule, explain, figures, verify
 from tests import verify_naive
 from tests.generate import BW, F, peaks, schedules, table
 from tests.verify_fixtures import one_f_one_b
@@ -141,3 +142,33 @@ def test_loading_the_verifier_loads_nothing_of_what_it_checks() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     problem = ("errors", "op", "exact", "placement", "costs", "times", "pipeline", "schedule")
     assert set(run.stdout.split()) == set(OWN) | {f"ppopt.{name}" for name in problem}
+
+
+def test_an_origin_must_agree_with_its_schedule() -> None:
+    """A forged value, bound, gap, status or objective is seen."""
+    made = one_f_one_b()
+    value = made.pipeline.ticks.time(figures(made).makespan)
+    right = {
+        "status": "optimal",
+        "objective": "makespan",
+        "value": float(value),
+        "lower_bound": float(value),
+        "gap": 0,
+    }
+    assert verify(replace(made, origin=right)) == []
+    half = {"lower_bound": float(value) / 2}
+    assert verify(replace(made, origin=right | half | {"status": "feasible", "gap": 0.5})) == []
+    for wrong in (
+        {"value": float(value) - 1},
+        {"value": "27"},
+        {"lower_bound": float(value) + 1},
+        {"lower_bound": None},
+        {"lower_bound": float("nan")},
+        half,
+        half | {"status": "feasible"},
+        {"gap": 0.1},
+        {"objective": "speed"},
+    ):
+        found = verify(replace(made, origin=right | wrong))
+        assert found, wrong
+        assert {violation.rule for violation in found} == {Rule.CLAIM}

@@ -132,7 +132,7 @@ def claim(random: Random, schedule: Schedule) -> Broken:
         {"busy": sum(right.busy)},
         {"peak_memory": [peak + 1 for peak in right.peak_memory]},
         {"peak_memory": [str(peak) for peak in right.peak_memory]},
-        {"bubble_rate": float(right.bubble_rate()) + 1e-15},
+        {"bubble_rate": float(right.bubble_rate()) + 1e-9},
         {"bubble_rate": float("nan")},
         {"bubble_overhead": None},
         {"bubble_overhead": 10**400},

@@ -14,7 +14,7 @@
     }
 
 Operations stand sorted by device, then start. `claims` are makespan, device_span, busy and
-peak_memory (lists per device) in ticks, and bubble_overhead and bubble_rate, both on makespan;
+peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
 
 The reader answers for the form of a file alone: whole numbers that arrays can hold. Whether the
@@ -105,13 +105,15 @@ def claims(schedule: Schedule) -> dict[str, Any]:
     if not _measurable(schedule):
         return {}
     figures = metrics(schedule)
+    objective = Objective(schedule.origin.get("objective", Objective.MAKESPAN))
     return {
         "makespan": figures.makespan,
         "device_span": figures.device_span,
         "busy": list(figures.busy),
         "peak_memory": list(figures.peak_memory),
         "bubble_overhead": float(figures.bubble_overhead),
-        "bubble_rate": float(figures.bubble_rate(Objective.MAKESPAN)),
+        "objective": objective.value,
+        "bubble_rate": float(figures.bubble_rate(objective)),
     }
 
 
@@ -230,7 +232,7 @@ def _coarse(ticks: int, coarser: int) -> int:
 
 
 def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int) -> dict[str, Any]:
-    stated = section(value, (), (*_TOTALS, *_LISTS, *_RATIOS))
+    stated = section(value, (), (*_TOTALS, *_LISTS, *_RATIOS, "objective"))
     checked: dict[str, Any] = {}
     for key, figure in stated.items():
         tick = memory_coarser if key == "peak_memory" else coarser
@@ -239,6 +241,8 @@ def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int
         elif key in _LISTS:
             figures = within(key, wholes, figure, pipeline.num_devices, -LARGEST_INT, LARGEST_INT)
             checked[key] = [within(key, _coarse, entry, tick) for entry in figures]
+        elif key == "objective":
+            checked[key] = within(key, text, figure)
         else:
             checked[key] = float(within(key, finite, figure))
     return checked

@@ -23,10 +23,10 @@ def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
 
     When F of the k-th hosted stage starts for a microbatch, the activations of the hosted stages
     up to k are all held, since their backwards come after; a B of stage k that takes time adds
-    max(0, memory_b[k]) while the activations up to k are still held. One microbatch at a time, W
-    at once, needs no more, unless a B takes memory for no time: such a B may share its instant
-    with what gives memory back, so it is left out here, and limits that this leaves open are
-    decided by search.
+    max(0, memory_b[k]) while the activations up to k are still held, and a W that takes time holds
+    what its own stage has taken by then. One microbatch at a time, W at once, needs no more,
+    unless a B takes memory for no time: it may share its instant with what gives back memory of
+    other stages, and limits that this leaves open are decided by search.
     """
     ticks = pipeline.ticks
     need = 0
@@ -34,8 +34,14 @@ def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
         held = 0
         for stage in hosted[device]:
             held += ticks.activation[stage]
-            lasting = not fused and ticks.durations[OpKind.B][stage] > 0
-            need = max(need, held + (max(0, ticks.memory_b[stage]) if lasting else 0))
+            need = max(need, held)
+            if fused:
+                continue
+            more = max(0, ticks.memory_b[stage])
+            if ticks.durations[OpKind.B][stage]:
+                need = max(need, held + more)
+            elif ticks.durations[OpKind.W][stage]:
+                need = max(need, ticks.activation[stage] + more)
     return ticks.static[device] + need
 
 
@@ -54,7 +60,35 @@ def infeasibility(pipeline: Pipeline, *, fused: bool) -> str | None:
     return (
         f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
         f"{shown[1]}; the least limit that works on every device is {everywhere}"
+        f"{_whole_backwards_need_less(pipeline, max(least), fused=fused)}"
     )
+
+
+def _whole_backwards_need_less(pipeline: Pipeline, least: int, *, fused: bool) -> str:
+    devices = range(pipeline.num_devices)
+    whole = max(least_limit(pipeline, device, fused=True) for device in devices)
+    if fused or whole >= least:
+        return ""
+    amount = exact.plain(pipeline.ticks.memory(whole))
+    return f" with every backward split, {amount} with every backward whole (--fused)"
+
+
+def space(pipeline: Pipeline, *, fused: bool) -> str:
+    """Which schedules a proof speaks of, where that matters; empty where it does not.
+
+    A whole backward can be replaced by B and, at once, W, without loss, unless it is shorter than
+    both or B takes memory.
+    """
+    ticks = pipeline.ticks
+    shorter = any(
+        full < partial + weight
+        for partial, weight, full in zip(*ticks.durations[OpKind.B :], strict=True)
+    )
+    if fused:
+        return "; of the schedules whose backwards are all whole (--fused)"
+    if shorter or max(ticks.memory_b) > 0:
+        return "; of the schedules whose backwards are all split (--fused searches whole ones)"
+    return ""
 
 
 def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bound:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -22,6 +23,8 @@ class Outcome:
     """Best solution, at its own times, in an order the data flow allows; None: none found."""
     bound: int
     """Proved lower bound in ticks, within the model's horizon."""
+    work: float
+    """Deterministic units spent."""
     complete: bool
     """Whether the best solution is proved best."""
     infeasible: bool
@@ -36,6 +39,9 @@ class Limits:
     seconds: float
     workers: int
     seed: int
+    work: float = inf
+    """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
+    them does not depend on how fast the machine is."""
     focus: tuple[str, ...] = ()
     """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
 
@@ -54,6 +60,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks."""
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limits.seconds
+    solver.parameters.max_deterministic_time = limits.work
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.catch_sigint_signal = False
@@ -77,6 +84,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
         schedule=_schedule(model, solver) if found else None,
         bound=round(solver.best_objective_bound) if found else max(bounds),
         complete=status == cp_model.OPTIMAL,
+        work=solver.response_proto.deterministic_time,
         infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,
     )

@@ -13,8 +13,10 @@ from ppopt.solver.incumbent import Search
 
 STARTS = 3
 """Policies of the portfolio from which local search starts, in turn."""
-STEPS = 1500
-"""Evaluations of one climb; each round of climbs has twice as many."""
+STEPS = (100, 1500)
+"""Fewest and most evaluations of a first climb; each round of climbs has twice as many."""
+WORK = 3_000_000
+"""Operations to place in a first climb, if that is between the fewest and the most steps."""
 
 
 class Improver:
@@ -26,7 +28,7 @@ class Improver:
         self._decoder = Decoder(problem.pipeline, problem.fused)
         self._rng = Random(seed)
         self._ranked: list[tuple[int, Policy]] = []
-        self._steps = STEPS
+        self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
         self._margin = 0 if makespan else max(map(max, problem.pipeline.ticks.durations))
 

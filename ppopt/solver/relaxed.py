@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
+from ppopt.solver.budget import Budget
 from ppopt.solver.incumbent import Problem, Search
 
 SPREADS = (2, 3, 4, 8)
@@ -21,30 +20,28 @@ SHARE = 0.4
 class Relaxations:
     """The relaxed models worth solving, and which of them are settled."""
 
-    def __init__(self, search: Search, workers: int, seed: int) -> None:
-        self._search, self._workers, self._seed = search, workers, seed
+    def __init__(self, search: Search) -> None:
+        self._search = search
         self._round = 0
         pipeline = search.problem.pipeline
         self._open = singles(pipeline)
         for count in SPREADS:
             self._open += spread(pipeline, count)
 
-    def raise_bound(self, seconds: float) -> None:
+    def raise_bound(self, budget: Budget) -> None:
         """Solve what is open, each set for a share of the time; settled ones do not come back."""
-        search, until = self._search, time.monotonic() + seconds
+        search = self._search
         search.enter("bounds")
         still_open = []
         for devices in self._open:
-            left = until - time.monotonic()
-            if search.over or search.value is None or left <= 0:
+            if budget.over or search.value is None:
                 still_open.append(devices)
                 continue
-            limits = cpsat.Limits(
-                min(left, SHARE * seconds), self._workers, self._seed, FOCUSES[self._round % 3]
-            )
-            bound, settled = bound_of(search.problem, devices, search.bound, search.value, limits)
+            limits = budget.limits(SHARE, FOCUSES[self._round % len(FOCUSES)])
+            bound, outcome = bound_of(search.problem, devices, search.bound, search.value, limits)
+            budget.pay(outcome)
             search.raise_bound(bound)
-            if not settled:
+            if not outcome.complete:
                 still_open.append(devices)
         self._open = still_open
         self._round += 1
@@ -52,11 +49,11 @@ class Relaxations:
 
 def bound_of(
     problem: Problem, devices: tuple[int, ...], known: Bound, value: int, limits: cpsat.Limits
-) -> tuple[Bound, bool]:
+) -> tuple[Bound, cpsat.Outcome]:
     """Raise a known bound by what `devices` alone need, up to the value of a known schedule.
 
-    Also tells whether the relaxed model is solved to its end: if not, the search still gives its
-    best bound, never its incumbent.
+    Of a relaxed model not solved to its end, the outcome gives its best bound, never its
+    incumbent.
     """
     relaxed = model.build(
         problem.pipeline,
@@ -72,7 +69,7 @@ def bound_of(
     if outcome.infeasible:
         raise AssertionError(f"the relaxation to devices {devices} lost a known schedule")
     if outcome.bound <= known.value:
-        return known, outcome.complete
+        return known, outcome
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
     bound = Bound(
@@ -80,7 +77,7 @@ def bound_of(
         f"{alone} that long, whatever the others do: their operations, memory limits and the "
         "delays through all other stages already take it (solved by CP-SAT)",
     )
-    return bound, outcome.complete
+    return bound, outcome
 
 
 def singles(pipeline: Pipeline) -> list[tuple[int, ...]]:

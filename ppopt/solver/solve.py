@@ -99,33 +99,34 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     improver = Improver(search, provenance.seed)
     improver.construct()
     if search.over or search.value is None:
-        _search_model(search, provenance, search.left)
+        _search_model(search, provenance, 1.0)
         return
     with interrupts.held():
-        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415  ortools takes long to load
-    relaxations = Relaxations(search, provenance.workers, provenance.seed)
+        from ppopt.solver.budget import Budget  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
+    relaxations = Relaxations(search)
     for share in SHARES:
-        seconds = share * search.left
-        relaxations.raise_bound(seconds)
+        relaxations.raise_bound(Budget.of(search, provenance.workers, provenance.seed, share))
         if search.problem.operations <= SMALL_MODEL:
-            _search_model(search, provenance, seconds)
-        improver.climb(seconds)
-    _search_model(search, provenance, search.left)
+            _search_model(search, provenance, share)
+        improver.climb(share * search.left if provenance.workers > 1 else search.left)
+    _search_model(search, provenance, 1.0)
     while improver.ready and not search.over:
         improver.climb(search.left)
 
 
-def _search_model(search: Search, provenance: Provenance, seconds: float) -> None:
+def _search_model(search: Search, provenance: Provenance, share: float) -> None:
     """CP-SAT on the whole problem, from the best schedule and below it."""
     if search.over or search.problem.operations > LARGEST_MODEL:
         return
     with interrupts.held():
-        from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
-
+        from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.budget import Budget  # noqa: PLC0415
+    budget = Budget.of(search, provenance.workers, provenance.seed, share)
+    limits = budget.limits()
     presolve = PRESOLVE * search.problem.operations
-    if seconds > presolve:
-        limits = cpsat.Limits(seconds - presolve, provenance.workers, provenance.seed)
-        whole.search(search, limits)
+    if limits.seconds > presolve:
+        whole.search(search, replace(limits, seconds=limits.seconds - presolve))
 
 
 def _result(search: Search, provenance: Provenance) -> Result:
@@ -139,7 +140,7 @@ def _result(search: Search, provenance: Provenance) -> Result:
         schedule=None,
         value=None if search.value is None else ticks.time(search.value),
         lower_bound=None if search.infeasible else ticks.time(search.bound.value),
-        proof=search.infeasible or search.bound.proof,
+        proof=_proof(search),
         provenance=provenance,
         solve_seconds=time.monotonic() - search.began,
         interrupted=search.interrupted,
@@ -147,6 +148,13 @@ def _result(search: Search, provenance: Provenance) -> Result:
     if search.best is None:
         return result
     return replace(result, schedule=checked(replace(search.best, origin=result.origin())))
+
+
+def _proof(search: Search) -> str:
+    problem = search.problem
+    if search.infeasible:
+        return search.infeasible
+    return search.bound.proof + bounds.space(problem.pipeline, fused=problem.fused)
 
 
 def _status(search: Search) -> Status:

@@ -39,7 +39,8 @@ def search(state: Search, limits: cpsat.Limits) -> None:
     if outcome.schedule is not None:
         state.offer(outcome.schedule.orders)
         state.take(outcome.schedule)
-    state.raise_bound(Bound(outcome.bound, f"{searched} below"))
+    cut = "CP-SAT on the whole model had proved this bound when its time was up"
+    state.raise_bound(Bound(outcome.bound, f"{searched} below" if outcome.complete else cut))
 
 
 def _horizon(state: Search) -> int:
@@ -58,4 +59,7 @@ def _horizon(state: Search) -> int:
 def _close_infeasible(state: Search, searched: str) -> None:
     if state.value is not None:
         raise AssertionError("the model must hold the schedule it starts from")
-    state.infeasible = f"{searched} that keeps the memory limits"
+    state.infeasible = (
+        f"{searched} that keeps the memory limits; raise them: a limit that holds B of no length "
+        "beside all activations of a device always works"
+    )

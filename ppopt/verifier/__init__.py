@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ppopt.schedule import Schedule
-from ppopt.verifier import grid, measure, rules
+from ppopt.verifier import grid, measure, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.violation import Rule, Violation, in_order
@@ -27,9 +27,10 @@ def verify(
     `bubble_overhead` (the number nearest to the exact fraction), and `objective`, which says of
     what the bubble rate is a share (`makespan` where it is left out, or `device-span`).
 
-    The pipeline's memory limit is enforced unless `enforce_limit` is False. An operation that
-    cannot be placed on a device and in time counts for no figure; one that runs twice counts
-    twice, and the first of the two is the one that others wait for.
+    What the schedule's origin says of value, bound, gap and status must agree with the operations
+    and with itself. The pipeline's memory limit is enforced unless `enforce_limit` is False.
+    An operation that cannot be placed on a device and in time counts for no figure; one that runs
+    twice counts twice, and the first of the two is the one that others wait for.
 
     Raises InputError where the columns are not whole numbers of one length.
     """
@@ -39,6 +40,7 @@ def verify(
         found += measure.over_limit(rows.sane)
     if claims is not None:
         found += measure.wrong_claims(rows, claims)
+    found += origin.wrong_origin(rows, schedule.origin)
     return in_order(found)
 
 

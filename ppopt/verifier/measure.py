@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isclose
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,11 @@ import numpy as np
 from ppopt import exact
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
+
+ROUNDING = 1e-12
+"""Difference allowed between floats of one exact ratio, computed in different ways."""
+MOST = 2**60
+"""Bound on a ratio that makes sense; larger whole numbers need not fit a float."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ def wrong_claims(rows: Rows, claims: Mapping[str, object]) -> Iterator[Violation
     figures = of_rows(rows.sane)
     objective = claims.get("objective", "makespan")
     if objective not in ("makespan", "device-span"):
-        yield _claim("objective", objective, "neither makespan nor device-span")
+        yield claim("objective", objective, "neither makespan nor device-span")
         objective = "makespan"
     for key, claimed in claims.items():
         if key in ("makespan", "device_span"):
@@ -143,10 +149,11 @@ def wrong_claims(rows: Rows, claims: Mapping[str, object]) -> Iterator[Violation
         elif key == "bubble_overhead":
             yield from _rate(key, claimed, figures.bubble_overhead())
         elif key != "objective":
-            yield _claim(key, claimed, "not a figure that can be recomputed")
+            yield claim(key, claimed, "not a figure that can be recomputed")
 
 
-def _claim(key: str, claimed: object, why: str, device: int | None = None) -> Violation:
+def claim(key: str, claimed: object, why: str, device: int | None = None) -> Violation:
+    """Say that a stated figure is wrong, and why."""
     where = "" if device is None else f" of device {device}"
     message = f"{key}{where}: claimed {_short(claimed)}: {why}"
     return Violation(Rule.CLAIM, (), device, None, message)
@@ -167,16 +174,16 @@ def _whole(
     device: int | None = None,
 ) -> Iterator[Violation]:
     if not isinstance(claimed, int) or isinstance(claimed, bool):
-        yield _claim(key, claimed, "not a whole number of ticks", device)
+        yield claim(key, claimed, "not a whole number of ticks", device)
     elif claimed != figure:
-        yield _claim(key, claimed, f"{figure} ticks recomputed, that is {show(figure)}", device)
+        yield claim(key, claimed, f"{figure} ticks recomputed, that is {show(figure)}", device)
 
 
 def _per_device(
     key: str, claimed: object, figure: tuple[int, ...], show: Callable[[int], str]
 ) -> Iterator[Violation]:
     if not isinstance(claimed, list | tuple) or len(claimed) != len(figure):
-        yield _claim(key, claimed, f"not a list of {len(figure)} numbers, one per device")
+        yield claim(key, claimed, f"not a list of {len(figure)} numbers, one per device")
         return
     for device, (entry, recomputed) in enumerate(zip(claimed, figure, strict=True)):
         yield from _whole(key, entry, recomputed, show, device)
@@ -184,6 +191,6 @@ def _per_device(
 
 def _rate(key: str, claimed: object, figure: Fraction) -> Iterator[Violation]:
     if not isinstance(claimed, int | float) or isinstance(claimed, bool):
-        yield _claim(key, claimed, "not a number")
-    elif claimed != exact.plain(figure):
-        yield _claim(key, claimed, f"{exact.plain(figure)} recomputed")
+        yield claim(key, claimed, "not a number")
+    elif not (abs(claimed) < MOST and isclose(claimed, figure, rel_tol=ROUNDING, abs_tol=ROUNDING)):
+        yield claim(key, claimed, f"{exact.plain(figure)} recomputed")

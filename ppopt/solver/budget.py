@@ -1,0 +1,60 @@
+"""How a search shares out its time: by the clock, or by work that repeats itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import inf
+
+from ppopt.solver.cpsat import Limits, Outcome
+from ppopt.solver.incumbent import Search
+
+
+@dataclass
+class Budget:
+    """A share of a search's time.
+
+    With several workers CP-SAT does not repeat itself and the clock rules. With one, shares are in
+    CP-SAT's deterministic units and in steps of local search, and the clock ends only the search
+    as a whole: a run that ends by proof leads to the same schedule on a slow machine.
+    """
+
+    search: Search
+    workers: int
+    seed: int
+    seconds: float
+    spent: float = 0.0
+    """Deterministic units used; by the clock: not counted."""
+    until: float = inf
+    """Instant at which the share ends, by the clock."""
+
+    @classmethod
+    def of(cls, search: Search, workers: int, seed: int, share: float) -> Budget:
+        """Share of the time left, or with one worker of the time given to the search."""
+        if workers > 1:
+            seconds = share * search.left
+            return cls(search, workers, seed, seconds, until=time.monotonic() + seconds)
+        return cls(search, workers, seed, share * (search.deadline - search.began))
+
+    @property
+    def over(self) -> bool:
+        """Whether the share is used up, or the search over."""
+        return self.search.over or self.left <= 0
+
+    @property
+    def left(self) -> float:
+        """Seconds, or deterministic units, left of the share."""
+        if self.workers > 1:
+            return min(self.until - time.monotonic(), self.search.left)
+        return self.seconds - self.spent
+
+    def limits(self, part: float = 1.0, focus: tuple[str, ...] = ()) -> Limits:
+        """Limits of one run of CP-SAT: at most this part of the whole share."""
+        most = min(self.left, part * self.seconds)
+        if self.workers > 1:
+            return Limits(most, self.workers, self.seed, focus=focus)
+        return Limits(self.search.left, self.workers, self.seed, work=most, focus=focus)
+
+    def pay(self, outcome: Outcome) -> None:
+        """Count what a run has used."""
+        self.spent += outcome.work
