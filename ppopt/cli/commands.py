@@ -72,6 +72,7 @@ def compare(settings: Settings) -> int:
     from ppopt.comparison import compare as compare_all
     from ppopt.report.objects import of_comparison
 
+    output.refuse_orders(settings)
     pipeline = settings.pipeline()
     options = _strategy_options(settings)
     with progress.shown(quiet=settings.quiet) as line:

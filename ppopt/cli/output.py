@@ -39,10 +39,14 @@ def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | No
         _note_rounding(schedule)
 
 
-def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
-    """Show the rows of a comparison; raises InputError where one order is asked for."""
+def refuse_orders(settings: Settings) -> None:
+    """Raise InputError where a file of one order is asked for and there will be several."""
     if any(target.is_order for target in settings.output):
         raise InputError("output: a comparison is no single order; write .html or .json")
+
+
+def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
+    """Show the rows of a comparison."""
     _files(settings, [row.schedule for row in compared.rows], lambda: _dump(shown))
     if settings.json:
         _print_json(shown)
