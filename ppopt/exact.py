@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 
-Number = int | float | str | Decimal | Fraction
-"""A number of the user's: a decimal in any form, or an exact fraction."""
-
 FINEST = 10**6
 """Measured input finer than 1/FINEST of its unit is rounded to it, once, on input."""
 LARGEST = 10**12

@@ -46,7 +46,7 @@ from ppopt.formats.fields import (
     wholes,
     within,
 )
-from ppopt.metrics import Objective, metrics
+from ppopt.metrics import Objective
 from ppopt.op import NUM_KINDS, OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
@@ -104,7 +104,7 @@ def claims(schedule: Schedule) -> dict[str, Any]:
     """Figures of a schedule as its file states them; none where it is too incomplete."""
     if not _measurable(schedule):
         return {}
-    figures = metrics(schedule)
+    figures = schedule.metrics
     objective = Objective(schedule.origin.get("objective", Objective.MAKESPAN))
     return {
         "makespan": figures.makespan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppopt.exact import plain
-from ppopt.metrics import Objective, metrics
+from ppopt.metrics import Objective, fits_limits
 from ppopt.schedule import Schedule
 
 ORIGIN_KEYS = (
@@ -21,7 +21,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     Times and memory are in the user's units, lists have one entry per device; keys of the
     origin that are missing are None.
     """
-    found = metrics(schedule)
+    found = schedule.metrics
     ticks = schedule.pipeline.ticks
     objective = Objective(schedule.origin.get("objective") or Objective.MAKESPAN)
     limits = ticks.limits
@@ -34,6 +34,5 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "bubble_overhead": plain(found.bubble_overhead),
         "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
         "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
-        "fits_limit": limits is None
-        or all(peak <= top for peak, top in zip(found.peak_memory, limits, strict=True)),
+        "fits_limit": fits_limits(schedule),
     }

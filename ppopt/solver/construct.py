@@ -21,8 +21,7 @@ from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.solver import plain
-
-NEVER = 2**62
+from ppopt.solver.plain import NEVER
 
 
 class Policy(NamedTuple):
