@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import timing
+from ppopt.certificate import Argument, Certificate
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
@@ -104,7 +105,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
         assert start.value <= best, case
         for devices in [*relaxed.singles(case.pipeline), *relaxed.spread(case.pipeline, 2)]:
             limits = cpsat.Limits(seconds=20, workers=1, seed=0)
-            zero = Bound(0, "")
+            zero = Bound(0, "", Certificate(Argument.WORK))
             ceiling = 4 * best + 10
             problem = Problem(case.pipeline, objective, case.fused)
             bound, _ = relaxed.bound_of(problem, devices, zero, ceiling, limits)

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from ppopt.certificate import Argument
 from ppopt.costs import MOST_TICKS
 from ppopt.errors import InputError
 from ppopt.formats import pipeline_json
@@ -48,7 +49,7 @@ from ppopt.formats.fields import (
 )
 from ppopt.metrics import Objective
 from ppopt.op import NUM_KINDS, OpKind
-from ppopt.pipeline import Pipeline
+from ppopt.pipeline import MOST_DEVICES, Pipeline
 from ppopt.schedule import Schedule
 
 SCHEMA = 1
@@ -170,6 +171,17 @@ def _objective(value: object) -> object:
     return value
 
 
+def _certificate(value: object) -> None:
+    fields = section(value, ("argument", "devices"), ())
+    if fields["argument"] not in tuple(Argument):
+        known = ", ".join(Argument)
+        raise InputError(f"argument: {shown(fields['argument'])} is unknown; use {known}")
+    if not isinstance(fields["devices"], list):
+        raise InputError(f"devices: {shown(fields['devices'])} is not a list")
+    for device in fields["devices"]:
+        within("devices", whole, device, 0, MOST_DEVICES - 1)
+
+
 def _versions(value: object) -> None:
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
@@ -186,6 +198,7 @@ _ORIGIN: dict[str, Callable[[object], object]] = {
     "lower_bound": finite,
     "gap": finite,
     "proof": text,
+    "certificate": _certificate,
     "seed": _integer,
     "workers": _integer,
     "time_limit": finite,

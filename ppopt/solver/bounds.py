@@ -6,16 +6,18 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt import exact
+from ppopt.certificate import Argument, Certificate
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 
 
 class Bound(NamedTuple):
-    """A proved lower bound, in ticks, and the argument for it."""
+    """A proved lower bound, in ticks, and the argument for it, in words and to be checked again."""
 
     value: int
     proof: str
+    certificate: Certificate
 
 
 def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
@@ -97,7 +99,7 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
     Makespan >= shortest way of a microbatch to the device + its work; device span >= its work.
     """
     ticks = pipeline.ticks
-    best = Bound(0, "nothing takes less than no time")
+    best = Bound(0, "nothing takes less than no time", Certificate(Argument.WORK))
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
     share = pipeline.batches // pipeline.routes
     for device in range(pipeline.num_devices):
@@ -117,7 +119,7 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
             proof = f"device {device} alone has {_time(pipeline, work)} of work"
             if head:
                 proof += f" after waiting {_time(pipeline, head)} for its first input"
-            best = Bound(head + work, proof)
+            best = Bound(head + work, proof, Certificate(Argument.WORK, (device,)))
     return best
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ppopt.certificate import Argument, Certificate
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import cpsat, model
@@ -76,6 +77,7 @@ def bound_of(
         outcome.bound,
         f"{alone} that long, whatever the others do: their operations, memory limits and the "
         "delays through all other stages already take it (solved by CP-SAT)",
+        Certificate(Argument.DEVICES, tuple(sorted(devices))),
     )
     return bound, outcome
 

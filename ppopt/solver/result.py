@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ppopt import exact
+from ppopt.certificate import Certificate
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 
@@ -53,6 +54,8 @@ class Result:
     """No schedule of this search space is below it, in the user's unit; None where infeasible."""
     proof: str
     """The argument behind `lower_bound`, or behind infeasibility, in words."""
+    certificate: Certificate
+    """The same, to be checked again by `ppopt.recheck`."""
     provenance: Provenance
     solve_seconds: float
     interrupted: bool = False
@@ -77,6 +80,7 @@ class Result:
             "lower_bound": _plain(self.lower_bound),
             "gap": _plain(self.gap),
             "proof": self.proof,
+            "certificate": self.certificate.to_object(),
             "seed": provenance.seed,
             "workers": provenance.workers,
             "time_limit": provenance.time_limit,

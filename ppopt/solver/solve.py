@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+from ppopt.certificate import Argument, Certificate
 from ppopt.errors import InputError
 from ppopt.evaluation import checked
 from ppopt.metrics import Objective
@@ -141,6 +142,7 @@ def _result(search: Search, provenance: Provenance) -> Result:
         value=None if search.value is None else ticks.time(search.value),
         lower_bound=None if search.infeasible else ticks.time(search.bound.value),
         proof=_proof(search),
+        certificate=Certificate(Argument.MEMORY) if search.infeasible else search.bound.certificate,
         provenance=provenance,
         solve_seconds=time.monotonic() - search.began,
         interrupted=search.interrupted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ppopt.certificate import Argument, Certificate
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
 from ppopt.solver.construct import one_at_a_time
@@ -40,7 +41,8 @@ def search(state: Search, limits: cpsat.Limits) -> None:
         state.offer(outcome.schedule.orders)
         state.take(outcome.schedule)
     cut = "CP-SAT on the whole model had proved this bound when its time was up"
-    state.raise_bound(Bound(outcome.bound, f"{searched} below" if outcome.complete else cut))
+    words = f"{searched} below" if outcome.complete else cut
+    state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
 
 
 def _horizon(state: Search) -> int:
