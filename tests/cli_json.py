@@ -22,6 +22,7 @@ COMMON = {
     "bubble_overhead": NUMBER,
     "peak_memory": LIST,
     "mem_limit": LIST,
+    "idle": OBJECT,
     "seed": INT,
     "workers": INT,
     "versions": OBJECT,
@@ -48,7 +49,7 @@ VERIFIED = {
 } | {"violations": LIST}
 UNSOLVED = (
     *("value", "lower_bound", "gap", "makespan", "device_span"),
-    *("bubble_rate", "bubble_overhead", "peak_memory", "schedule"),
+    *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "schedule"),
 )
 """Keys that are null where no schedule was found."""
 

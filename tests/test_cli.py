@@ -37,6 +37,8 @@ class TestSolve:
         assert found["bubble_rate"] == 3 / 27
         assert found["bubble_overhead"] == 3 / 24
         assert found["mem_limit"] == [4, 4, 4, 4]
+        assert [sum(causes) for causes in zip(*found["idle"].values(), strict=True)] == [3] * 4
+        assert found["idle"]["warm-up"] == [0, 1, 2, 3]
         assert found["verified"] is True
         assert "24 of work after waiting 3" in found["proof"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from ppopt.comparison import Comparison, Row
 from ppopt.exact import plain
 from ppopt.formats import schedule_json
+from ppopt.idle import by_cause
 from ppopt.report.summary import summary
 from ppopt.schedule import Schedule
 from ppopt.solver.result import Result
@@ -30,6 +31,7 @@ def of_result(result: Result) -> dict[str, Any]:
         "schema": SCHEMA,
         **{key: origin[key] for key in kept},
         **shown,
+        "idle": None if result.schedule is None else by_cause(result.schedule),
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions")},
         "solve_seconds": round(result.solve_seconds, 3),
@@ -47,6 +49,7 @@ def of_evaluation(schedule: Schedule, seconds: float) -> dict[str, Any]:
         "schema": SCHEMA,
         **{key: found[key] for key in ("strategy", "status", "objective", "value")},
         **{key: found[key] for key in FIGURES},
+        "idle": by_cause(schedule),
         "fits_limit": found["fits_limit"],
         **_placed(schedule),
         "seed": 0,

@@ -1,0 +1,220 @@
+"""Why devices stand idle: by hand on tiny schedules, and tick by tick on random ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+
+from ppopt.evaluation import evaluate
+from ppopt.idle import FREE, Cause, by_cause, idle, share, totals
+from ppopt.metrics import Objective
+from ppopt.op import Op, OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
+from tests.generate import BW, B, F, TableRow, W, schedules, table
+
+Told = list[tuple[int, int, int, str]]
+
+
+def told(schedule: Schedule) -> Told:
+    """Device, start, end and label of every interval."""
+    found = idle(schedule)
+    rows = zip(*(column.tolist() for column in found[:4]), strict=True)
+    return [(device, start, end, Cause(cause).label) for device, start, end, cause in rows]
+
+
+def one_f_one_b(p2p: Any = 0) -> Schedule:
+    """1F1B of two devices and two microbatches, F = 1, BW = 2: makespan 9 + 4 p2p."""
+    return evaluate(Pipeline(stages=2, batches=2, p2p=p2p), "1f1b")
+
+
+def test_1f1b_waits_for_its_gradients() -> None:
+    """Device 0: F0 F1 to 2, BW0 from 4 as device 1 ends it, BW1 from 7. Device 1: 1 to 7."""
+    assert told(one_f_one_b()) == [
+        (0, 2, 4, "input"),
+        (0, 6, 7, "input"),
+        (1, 0, 1, "warm-up"),
+        (1, 7, 9, "cool-down"),
+    ]
+
+
+def test_transfers_are_apart_from_what_they_carry() -> None:
+    """With p2p 1, device 1 runs from 2 to 8 without a break; its gradients end at 5 and 8.
+
+    Device 0: F0 F1 to 2, BW0 from 6 to 8, BW1 from 9 to 11: the gradient that ended at 5 is
+    under way until 6, that of 8 until 9.
+    """
+    assert told(one_f_one_b(1)) == [
+        (0, 2, 5, "input"),
+        (0, 5, 6, "link"),
+        (0, 8, 9, "link"),
+        (1, 0, 2, "warm-up"),
+        (1, 8, 11, "cool-down"),
+    ]
+
+
+def split(b_at: int, limit: Any) -> Schedule:
+    """Two devices, two microbatches one after the other, F = B = W = 1, device 0 starts B0 at
+    `b_at`; the gradient for it ends at 3."""
+    rows = [
+        *((F, 0, 0, 0, 0, 1), (B, 0, 0, 0, b_at, b_at + 1), (W, 0, 0, 0, b_at + 1, b_at + 2)),
+        *((F, 0, 1, 0, 6, 7), (B, 0, 1, 0, 9, 10), (W, 0, 1, 0, 10, 11)),
+        *((F, 1, 0, 1, 1, 2), (B, 1, 0, 1, 2, 3), (W, 1, 0, 1, 3, 4)),
+        *((F, 1, 1, 1, 7, 8), (B, 1, 1, 1, 8, 9), (W, 1, 1, 1, 9, 10)),
+    ]
+    return Schedule.from_rows(Pipeline(stages=2, batches=2, mem_limit=limit), rows)
+
+
+def test_a_limit_that_keeps_a_ready_forward_out_is_the_cause() -> None:
+    """With room for one activation, F1 is ready on device 0 and does not fit until W0 ends at 5.
+
+    From 5 to 6 nothing hinders it. From 7 to 9 device 0 has nothing else left to run.
+    """
+    made = split(3, 1)
+    assert told(made)[:3] == [(0, 1, 3, "memory"), (0, 5, 6, "order"), (0, 7, 9, "input")]
+    found = idle(made)
+    assert op_at(made, found.subject[0]) == Op(OpKind.F, 0, 1)
+    assert op_at(made, found.following[0]) == Op(OpKind.B, 0, 0)
+    assert op_at(made, found.subject[2]) == Op(OpKind.B, 1, 1)
+
+
+def test_with_room_for_the_ready_forward_the_device_waits_for_its_input() -> None:
+    assert told(split(3, 2))[0] == (0, 1, 3, "input")
+
+
+def test_waiting_although_the_next_could_start_is_the_schedules_own() -> None:
+    """B0 could start at 3 and starts at 4: what hinders F1 is no reason any more."""
+    assert told(split(4, 1))[:2] == [(0, 1, 3, "memory"), (0, 3, 4, "order")]
+
+
+def op_at(schedule: Schedule, row: int) -> Op:
+    return Op(OpKind(schedule.kind[row]), int(schedule.stage[row]), int(schedule.microbatch[row]))
+
+
+def test_totals_and_shares() -> None:
+    """Of 2 x 9 ticks: 3 for inputs, 1 of warm-up, 2 of cool-down; in units of half a tick."""
+    halves = evaluate(Pipeline(stages=2, batches=2, forward=0.5), "1f1b")
+    assert by_cause(halves) == {
+        "warm-up": [0, 0.5],
+        "input": [1.5, 0],
+        "link": [0, 0],
+        "memory": [0, 0],
+        "order": [0, 0],
+        "cool-down": [0, 1],
+    }
+    assert {label: 18 * part for label, part in share(halves).items() if part} == {
+        "warm-up": 1,
+        "input": 3,
+        "cool-down": 2,
+    }
+
+
+def naive(schedule: Schedule) -> dict[tuple[int, int], tuple[Cause, TableRow | None]]:
+    """Cause and next operation of every idle tick (device, tick), from the definitions."""
+    rows = table(schedule)
+    devices, last = range(schedule.pipeline.num_devices), max(row[5] for row in rows)
+    return {
+        (device, tick): cause_at(schedule, rows, device, tick)
+        for device in devices
+        for tick in range(last)
+        if not any(row[3] == device and row[4] <= tick < row[5] for row in rows)
+    }
+
+
+def cause_at(
+    schedule: Schedule, rows: list[TableRow], device: int, tick: int
+) -> tuple[Cause, TableRow | None]:
+    done = [row for row in rows if row[3] == device and row[5] <= tick]
+    later = [row for row in rows if row[3] == device and row[5] > tick]
+    if not later:
+        return Cause.COOL_DOWN, None
+    if not done:
+        return Cause.WARM_UP, later[0]
+    sent, ready = arrival(schedule, rows, later[0])
+    if tick >= ready:
+        return Cause.ORDER, later[0]
+    waiting = [row for row in later if arrival(schedule, rows, row)[1] <= tick]
+    if waiting and not any(fits(schedule, done, row) for row in waiting):
+        return Cause.MEMORY, later[0]
+    return Cause.INPUT if tick < sent else Cause.LINK, later[0]
+
+
+def arrival(schedule: Schedule, rows: list[TableRow], row: TableRow) -> tuple[int, int]:
+    """When the last operation that this one waits for ends, and when all have arrived."""
+    kind, stage, microbatch, device, *_ = row
+    of_same = {(k, s): (host, end) for k, s, m, host, _, end in rows if m == microbatch}
+    before = {
+        F: [(F, stage - 1)],
+        W: [(B, stage)],
+    }.get(OpKind(kind), [(F, stage), (B, stage + 1), (BW, stage + 1)])
+    found = [of_same[one] for one in before if one in of_same]
+    p2p = schedule.pipeline.ticks.p2p
+    sent = max((end for _, end in found), default=0)
+    return sent, max((end + p2p[host][device] for host, end in found), default=0)
+
+
+def fits(schedule: Schedule, done: list[TableRow], row: TableRow) -> bool:
+    ticks = schedule.pipeline.ticks
+    if ticks.limits is None:
+        return True
+    held = sum(ticks.memory_change(OpKind(kind), stage) for kind, stage, *_ in done)
+    taken = max(0, ticks.memory_change(OpKind(row[0]), row[1]))
+    return not taken or ticks.static[row[3]] + held + taken <= ticks.limits[row[3]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules())
+def test_every_idle_tick_has_the_cause_that_its_definition_gives(schedule: Schedule) -> None:
+    found, rows = idle(schedule), table(schedule)
+    ticks = {}
+    for device, start, end, cause, following, _ in zip(*(c.tolist() for c in found), strict=True):
+        assert start < end
+        for tick in range(start, end):
+            assert (device, tick) not in ticks
+            ticks[device, tick] = (Cause(cause), None if following == FREE else rows[following])
+    assert ticks == naive(schedule)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_causes_add_up_to_the_idle_time(schedule: Schedule) -> None:
+    figures = schedule.metrics
+    table = totals(idle(schedule), schedule.pipeline.num_devices)
+    assert table.sum(axis=1).tolist() == [figures.makespan - busy for busy in figures.busy]
+    assert sum(share(schedule).values()) == figures.bubble_rate(Objective.MAKESPAN)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_the_subject_is_what_the_cause_names(schedule: Schedule) -> None:
+    found, rows = idle(schedule), table(schedule)
+    for device, start, _, cause, following, subject in zip(
+        *(column.tolist() for column in found), strict=True
+    ):
+        if cause in (Cause.ORDER, Cause.COOL_DOWN):
+            assert subject == FREE
+        elif cause == Cause.MEMORY:
+            assert rows[subject][3] == device
+            assert arrival(schedule, rows, rows[subject])[1] <= start
+            done = [row for row in rows if row[3] == device and row[5] <= start]
+            assert not fits(schedule, done, rows[subject])
+        elif subject != FREE:
+            *_, host, _, end = rows[subject]
+            lag = schedule.pipeline.ticks.p2p[host][device]
+            assert end + lag == arrival(schedule, rows, rows[following])[1]
+            assert (end > start) == (cause == Cause.INPUT) or cause == Cause.WARM_UP
+
+
+def test_random_schedules_meet_every_cause() -> None:
+    """The tests above would be empty where a cause never came up."""
+    met: set[Cause] = set()
+
+    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @given(schedules())
+    def look(schedule: Schedule) -> None:
+        met.update(Cause(cause) for cause in np.unique(idle(schedule).cause).tolist())
+
+    look()
+    assert met == set(Cause)
