@@ -10,8 +10,12 @@ from ppopt.errors import InputError
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole: into a temporary file beside it, then renamed over it."""
+    """Write a file whole: into a temporary file beside it, then renamed over it.
+
+    A link stays, and the file that it names is written.
+    """
     try:
+        path = path.resolve()
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
         try:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from ppopt.cli import (
     app,
     commands,  # noqa: F401  registers the commands
+    exchange,  # noqa: F401
 )
 
 ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")

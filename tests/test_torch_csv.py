@@ -74,7 +74,7 @@ def test_microbatches_are_numbered_by_the_last_forwards() -> None:
     assert dumps(drawn) == "0F1,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(schedules(pipelines().filter(lambda pipeline: pipeline.routes == 1)))
 def test_the_same_order_with_other_numbers(schedule: Schedule) -> None:
     """The last stage's forwards count up, and one renaming leads cell by cell to the schedule."""

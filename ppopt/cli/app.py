@@ -151,7 +151,7 @@ def with_options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `ppopt`."""
-    from ppopt.cli import commands  # noqa: F401, PLC0415  registers the commands
+    from ppopt.cli import commands, exchange  # noqa: F401, PLC0415  they register the commands
 
     app(arguments, prog_name="ppopt")
     raise AssertionError("the application exits by itself")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.errors import InputError
+
+if TYPE_CHECKING:
+    from ppopt.schedule import Schedule
 
 WRITERS = (".html", ".json", ".csv")
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
@@ -36,10 +39,7 @@ def writable(names: Sequence[str]) -> tuple[Target, ...]:
     """Check that each output can be written as what its name says; raises InputError."""
     targets = {target.path: target for target in map(_target, names)}
     for path in targets:
-        try:
-            _check_place(path)
-        except OSError as error:
-            raise InputError(f"output: {path}: {error.strerror}; choose another place") from None
+        check_place(path)
     return tuple(targets.values())
 
 
@@ -53,15 +53,33 @@ def _target(name: str) -> Target:
     return Target(path, path)
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
+    """Check that a file can be written, before the work starts; raises InputError."""
     folder = path.parent
-    if path.is_dir():
-        raise InputError(f"output: {path} is a folder; name a file")
-    if not folder.is_dir():
-        raise InputError(f"output: {path}: the folder {folder} does not exist; create it first")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise InputError(f"output: {path}: no permission to write; choose another place")
-    from tempfile import TemporaryFile  # noqa: PLC0415  slow to load, and rarely needed
+    try:
+        if path.is_dir():
+            raise InputError(f"output: {path} is a folder; name a file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"output: {path} is no regular file; name one")
+        if not folder.is_dir():
+            raise InputError(f"output: {path}: the folder {folder} does not exist; create it first")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise InputError(f"output: {path}: no permission to write; choose another place")
+        from tempfile import TemporaryFile  # noqa: PLC0415  slow to load, and rarely needed
 
-    with TemporaryFile(dir=folder):
-        pass
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"output: {path}: {error.strerror}; choose another place") from None
+
+
+def valid_schedule(path: Path) -> Schedule:
+    """Read a native schedule file that breaks no rule but perhaps the limit; raises InputError."""
+    from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
+    from ppopt.verifier import verify  # noqa: PLC0415
+
+    schedule, claims = read_schedule(path)
+    found = verify(schedule, claims, enforce_limit=False)
+    if found:
+        raise InputError(f"{path}: {found[0]}; `ppopt verify {path}` lists all violations")
+    return schedule

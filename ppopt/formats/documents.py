@@ -19,10 +19,11 @@ def label(path: Path) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def read_text(path: Path, limit: int) -> str:
+def read_text(path: Path, limit: int, encoding: str = "utf-8-sig") -> str:
     """Read a UTF-8 file of at most `limit` bytes that holds more than white space.
 
-    Raises InputError where it cannot be read.
+    A byte order mark is dropped, or kept under encoding `utf-8`. Raises InputError where the
+    file cannot be read.
     """
     where = label(path)
     try:
@@ -35,7 +36,7 @@ def read_text(path: Path, limit: int) -> str:
     if len(data) > limit:
         raise InputError(f"{where}: larger than {limit // 2**20} MiB, the most that is read")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{where}: line {line}: not UTF-8 text; save the file as UTF-8") from None

@@ -12,7 +12,8 @@ from ppopt.op import OpKind
 from ppopt.schedule import Schedule
 from ppopt.verifier import verify
 
-_LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
+LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
+"""PyTorch's letter of every kind of operation."""
 
 
 def dumps(schedule: Schedule) -> str:
@@ -28,16 +29,16 @@ def dumps(schedule: Schedule) -> str:
     found = verify(schedule, enforce_limit=False)
     if found:
         raise InputError(f"torch csv: not a schedule of its pipeline: {found[0]}; mend it first")
-    numbers = _numbers(schedule)
+    numbers = microbatch_numbers(schedule)
     ranks: list[list[str]] = [[] for _ in range(schedule.pipeline.num_devices)]
     for row in schedule.rows():
-        cell = f"{row.stage}{_LETTERS[row.kind]}{numbers[row.microbatch]}"
+        cell = f"{row.stage}{LETTERS[row.kind]}{numbers[row.microbatch]}"
         ranks[row.device].append(cell)
     return "".join(",".join(cells) + "\n" for cells in ranks)
 
 
-def _numbers(schedule: Schedule) -> dict[int, int]:
-    """New number of every microbatch: its place among the forwards of the last stage."""
+def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
+    """PyTorch's number of every microbatch: its place among the forwards of the last stage."""
     last = schedule.pipeline.num_stages - 1
     forwards = (schedule.kind == OpKind.F) & (schedule.stage == last)
     order = schedule.microbatch[forwards].tolist()

@@ -1,0 +1,193 @@
+"""A schedule as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+The trace event format: an object with `traceEvents`. A device is a process; its operations are
+complete events (`X`) on the thread `compute`. A transfer takes a slice on a thread `send` of one
+device and on a thread `receive` of the other. Slices of one thread must nest, so transfers that
+overlap get threads of their own (`send 2`). Flow arrows (`s`, `f`) lead from every operation to
+those on other devices that wait for it, and the counter (`C`) `memory` follows the memory held.
+
+`ts` and `dur` are microseconds, as the format asks, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppopt import exact
+from ppopt.errors import InputError
+from ppopt.metrics import memory_profile
+from ppopt.op import OpKind
+from ppopt.precedence import data_flow, split_of
+from ppopt.schedule import Row, Schedule
+from ppopt.verifier import verify
+
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Length of a unit of time."""
+COMPUTE = 0
+"""Thread of operations; transfers have the threads after it."""
+Event = dict[str, Any]
+
+
+class _Transfer(NamedTuple):
+    """What travels between two devices: from `start` to `end`, in ticks."""
+
+    start: int
+    end: int
+    before: Row
+    after: Row
+
+
+def dumps(schedule: Schedule, unit: str = "ms") -> str:
+    """Write the trace of a schedule whose unit of time is `unit`: s, ms, us or ns.
+
+    Raises InputError where the unit is unknown, or the operations are no schedule of their
+    pipeline; the memory limit does not matter.
+    """
+    if unit not in NANOSECONDS:
+        raise InputError(f"time unit: {unit!r} is unknown; use {', '.join(NANOSECONDS)}")
+    found = verify(schedule, enforce_limit=False)
+    if found:
+        raise InputError(f"perfetto: not a schedule of its pipeline: {found[0]}; mend it first")
+    events = ",\n".join(map(json.dumps, _events(schedule, _Clock(schedule, unit))))
+    about = json.dumps(_about(schedule, unit))
+    return f'{{"displayTimeUnit": "ms",\n"otherData": {about},\n"traceEvents": [\n{events}\n]}}\n'
+
+
+class _Clock:
+    """Ticks to microseconds; rounding to the nanosecond keeps what follows from overlapping."""
+
+    def __init__(self, schedule: Schedule, unit: str) -> None:
+        self._per_tick = Fraction(NANOSECONDS[unit], schedule.pipeline.ticks.per_unit)
+
+    def nanoseconds(self, ticks: int) -> int:
+        return round(ticks * self._per_tick)
+
+    def slice(self, start: int, end: int) -> Event:
+        """Give the times of a complete event."""
+        begin, length = self.nanoseconds(start), self.nanoseconds(end) - self.nanoseconds(start)
+        return {"ph": "X", "ts": begin / 1000, "dur": length / 1000}
+
+
+def _about(schedule: Schedule, unit: str) -> Event:
+    pipeline = schedule.pipeline
+    return {
+        "name": pipeline.name,
+        "strategy": str(schedule.origin.get("strategy") or ""),
+        "time_unit": unit,
+        "stages": pipeline.num_stages,
+        "microbatches": pipeline.batches,
+        "makespan": exact.plain(pipeline.ticks.time(schedule.metrics.makespan)),
+    }
+
+
+def _events(schedule: Schedule, clock: _Clock) -> Iterator[Event]:
+    transfers = sorted(_transfers(schedule))
+    for device in range(schedule.pipeline.num_devices):
+        yield from _named("process", device, 0, f"device {device}", device)
+        yield from _named("thread", device, COMPUTE, "compute", COMPUTE)
+    for row in schedule.rows():
+        yield _operation(schedule, row, clock)
+    sizes = [0] * schedule.pipeline.num_devices
+    for name in ("send", "receive"):
+        yield from _links([t for t in transfers if t.end > t.start], name, clock, sizes)
+    yield from _arrows(transfers, clock)
+    for device in range(schedule.pipeline.num_devices):
+        yield from _memory(schedule, device, clock)
+
+
+def _named(what: str, device: int, thread: int, name: str, place: int) -> Iterator[Event]:
+    where = {"ph": "M", "pid": device, "tid": thread}
+    yield {"name": f"{what}_name", **where, "args": {"name": name}}
+    yield {"name": f"{what}_sort_index", **where, "args": {"sort_index": place}}
+
+
+def _operation(schedule: Schedule, row: Row, clock: _Clock) -> Event:
+    time = schedule.pipeline.ticks.time
+    return {
+        "name": str(row.op),
+        "cat": row.kind.name,
+        "pid": row.device,
+        "tid": COMPUTE,
+        **clock.slice(row.start, row.end),
+        "args": {
+            "kind": row.kind.name,
+            "stage": row.stage,
+            "microbatch": row.microbatch,
+            "start": exact.plain(time(row.start)),
+            "end": exact.plain(time(row.end)),
+        },
+    }
+
+
+def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
+    """Everything that crosses devices; one without delay has no length."""
+    pipeline = schedule.pipeline
+    flow = data_flow(pipeline, split_of(pipeline, schedule.orders))
+    rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
+    for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):
+        source, target = rows[before], rows[after]
+        if source.device != target.device:
+            yield _Transfer(source.end, source.end + lag, source, target)
+
+
+def _links(
+    transfers: Iterable[_Transfer], name: str, clock: _Clock, sizes: list[int]
+) -> Iterator[Event]:
+    """Slices of transfers on one side, each device's on as few threads as keep them apart.
+
+    `name` is `send` or `receive`; `sizes` counts every device's threads besides `compute`.
+    """
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for transfer in transfers:
+        here, there = transfer.before.device, transfer.after.device
+        if name == "receive":
+            here, there = there, here
+        threads = ends.setdefault(here, [])
+        if threads and threads[0][0] <= transfer.start:
+            _, thread = heappop(threads)
+        else:
+            sizes[here] += 1
+            thread = sizes[here]
+            label = f"{name} {len(threads) + 1}" if threads else name
+            yield from _named("thread", here, thread, label, thread)
+        heappush(threads, (transfer.end, thread))
+        yield {
+            "name": f"{transfer.before.op} {'to' if name == 'send' else 'from'} device {there}",
+            "cat": "activation" if transfer.before.kind is OpKind.F else "gradient",
+            "pid": here,
+            "tid": thread,
+            **clock.slice(transfer.start, transfer.end),
+        }
+
+
+def _arrows(transfers: Iterable[_Transfer], clock: _Clock) -> Iterator[Event]:
+    """Flow events within the slices they join: the last nanosecond of one, the start of another."""
+    for number, (_, _, before, after) in enumerate(transfers, start=1):
+        shared = {"name": "needs", "cat": "flow", "id": number}
+        begin, end = clock.nanoseconds(before.start), clock.nanoseconds(before.end)
+        left = max(begin, end - 1) / 1000
+        arrived = clock.nanoseconds(after.start) / 1000
+        yield {**shared, "ph": "s", "ts": left, "pid": before.device, "tid": COMPUTE}
+        yield {**shared, "ph": "f", "bp": "e", "ts": arrived, "pid": after.device, "tid": COMPUTE}
+
+
+def _memory(schedule: Schedule, device: int, clock: _Clock) -> Iterator[Event]:
+    memory = schedule.pipeline.ticks.memory
+    profile = memory_profile(schedule, device)
+    for time, level in zip(profile.time.tolist(), profile.level.tolist(), strict=True):
+        yield {
+            "name": "memory",
+            "ph": "C",
+            "ts": clock.nanoseconds(time) / 1000,
+            "pid": device,
+            "args": {"held": exact.plain(memory(level))},
+        }
+
+
+__all__ = ["NANOSECONDS", "dumps"]

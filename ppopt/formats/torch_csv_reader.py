@@ -1,0 +1,258 @@
+"""Read an order of PyTorch's pipeline runtime, more strictly than PyTorch itself.
+
+The form is that of `ppopt.formats.torch_csv`. Read as well are: empty cells, CRLF and blanks
+around cells; `(0F7;7B3)OVERLAP_F_B`, which PyTorch's default runtime runs as its two parts in
+turn; and, left out, the communication that `_dump_csv` writes by default (SEND_F, RECV_F, SEND_B,
+RECV_B, UNSHARD, RESHARD, REDUCE_GRAD). The older dialect, in which B before a W meant today's I,
+is recognised by a W that has no I.
+
+PyTorch 2.13 takes without a word, and this reader refuses: cells with something after them
+(`0F0xyz`), operations given twice, microbatches numbered from 1, and forwards of the last stage
+out of order, which give wrong gradients (its losses are looked up by their place).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppopt import placement, timing
+from ppopt.costs import StageCosts
+from ppopt.errors import InputError
+from ppopt.formats.config import pipeline_of
+from ppopt.formats.documents import label, read_text
+from ppopt.formats.fields import shown, within
+from ppopt.formats.torch_csv import LETTERS
+from ppopt.metrics import Objective
+from ppopt.op import Op, OpKind
+from ppopt.pipeline import LARGEST_GRID, Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Schedule
+
+LARGEST_FILE = 2**28
+"""Bytes of a file: more than any pipeline's order takes."""
+_KINDS = {letter: kind for kind, letter in LETTERS.items()}
+_NUMBER = r"(0|[1-9][0-9]{0,7})"
+_OP = re.compile(rf"{_NUMBER}([FIBW]){_NUMBER}")
+_OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
+_OTHER = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB]{_NUMBER})")
+"""Actions that compute nothing."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order without times: a complete, well-formed one, which may still deadlock."""
+
+    rows: tuple[tuple[Op, ...], ...]
+    """Operations of every rank (device), in their order."""
+    placement: tuple[int, ...]
+    """Device of every stage."""
+    batches: int
+    """Microbatches."""
+
+    def codes(self, pipeline: Pipeline) -> Orders:
+        """Write the order as numbers of a pipeline's operations (`Pipeline.code`)."""
+        return [np.array([pipeline.code(*op) for op in row], dtype=np.int64) for row in self.rows]
+
+
+def read_order(path: Path) -> Order:
+    """Read a file; see `loads`."""
+    return loads(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+
+
+def loads(content: str, where: str) -> Order:
+    """Read the text of an order.
+
+    Raises InputError, beginning with `where` and naming rank and cell, on anything that is not
+    one complete order in which every stage has one rank.
+    """
+    return within(where, _order, content)
+
+
+def schedule(
+    order: Order, settings: Mapping[str, Any], objective: Objective = Objective.MAKESPAN
+) -> Schedule:
+    """Time an order on the pipeline that canonical settings describe (`ppopt.formats.config`).
+
+    Stages, microbatches and placement that the settings leave out are those of the order; costs
+    left out are the defaults. Raises InputError where both do not go together, DeadlockError
+    where the operations wait in a circle.
+    """
+    pipeline = _pipeline(order, settings)
+    origin = {"strategy": "torch-csv", "objective": objective.value, "status": "feasible"}
+    return timing.schedule(pipeline, order.codes(pipeline), objective, dict(origin))
+
+
+def _order(content: str) -> Order:
+    lines = content.removesuffix("\n").split("\n")
+    rows = [within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)]
+    rows = _newer(rows)
+    batches = _check_numbers(rows)
+    _check_complete(rows)
+    hosts = _placement(rows)
+    _check_losses(rows[hosts[-1]], len(hosts) - 1)
+    return Order(tuple(map(tuple, rows)), hosts, batches)
+
+
+def _row(line: str) -> list[Op]:
+    if not line.strip():
+        raise InputError("the line is blank; give every rank its operations, and no blank lines")
+    ops = [
+        op
+        for index, cell in enumerate(line.split(","))
+        for op in within(f"cell {index}", _cell, cell.strip())
+    ]
+    if not ops:
+        raise InputError("runs nothing; every rank needs a stage")
+    return ops
+
+
+def _cell(text: str) -> tuple[Op, ...]:
+    """Read the operations of a cell: none, one, or two that overlap."""
+    if not text or _OTHER.fullmatch(text):
+        return ()
+    if overlap := _OVERLAP.fullmatch(text):
+        forward, backward = (_op(part.strip()) for part in overlap.groups())
+        if forward.kind is not OpKind.F or backward.kind not in (OpKind.B, OpKind.BW):
+            raise InputError(f"{shown(text)}: an overlap is of a forward and then a backward")
+        return forward, backward
+    return (_op(text),)
+
+
+def _op(text: str) -> Op:
+    match = _OP.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"{shown(text)} is no operation; write <stage><F|I|W|B><microbatch>, such as 0F3"
+        )
+    return Op(_KINDS[match[2]], int(match[1]), int(match[3]))
+
+
+def _newer(rows: list[list[Op]]) -> list[list[Op]]:
+    """Translate the older dialect: a B whose stage and microbatch has a W and no I is an I."""
+    seen = {op for row in rows for op in row}
+    old = {
+        Op(OpKind.BW, op.stage, op.microbatch)
+        for op in seen
+        if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
+    }
+    if not old:
+        return rows
+    return [[op._replace(kind=OpKind.B) if op in old else op for op in row] for row in rows]
+
+
+def _check_numbers(rows: list[list[Op]]) -> int:
+    """Check that stages and microbatches are numbered 0, 1, ...; returns how many microbatches."""
+    counts = []
+    for what in ("stage", "microbatch"):
+        found = {getattr(op, what) for row in rows for op in row}
+        missing = next(number for number in range(len(found) + 1) if number not in found)
+        if missing < max(found):
+            raise InputError(
+                f"{what} {missing} is missing; number every {what} from 0 without gaps"
+            )
+        counts.append(len(found))
+    if counts[0] * counts[1] > LARGEST_GRID:
+        raise InputError(f"stages x microbatches is above {LARGEST_GRID}")
+    return counts[1]
+
+
+def _check_complete(rows: list[list[Op]]) -> None:
+    """Check that every stage runs one F and either B or I and W, once, for every microbatch."""
+    count = Counter(op for row in rows for op in row)
+    stages = {op.stage for op in count}
+    microbatches = {op.microbatch for op in count}
+    for op, times in count.items():
+        if times > 1:
+            raise InputError(f"{_name(op)} is given {times} times{_places(rows, op)}; keep one")
+    for stage in sorted(stages):
+        for microbatch in sorted(microbatches):
+            ops = {kind for kind in OpKind if Op(kind, stage, microbatch) in count}
+            if ops not in ({OpKind.F, OpKind.BW}, {OpKind.F, OpKind.B, OpKind.W}):
+                letters = " ".join(LETTERS[kind] for kind in sorted(ops)) or "nothing"
+                raise InputError(
+                    f"stage {stage} runs {letters} for microbatch {microbatch}; "
+                    "each needs one F and either one B or one I and one W"
+                )
+
+
+def _name(op: Op) -> str:
+    return f"{op.stage}{LETTERS[op.kind]}{op.microbatch}"
+
+
+def _places(rows: list[list[Op]], op: Op) -> str:
+    ranks = sorted({rank for rank, row in enumerate(rows) if op in row})
+    return f" (rank {', '.join(map(str, ranks))})"
+
+
+def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
+    host: dict[int, int] = {}
+    for rank, row in enumerate(rows):
+        for op in row:
+            if host.setdefault(op.stage, rank) != rank:
+                raise InputError(
+                    f"rank {rank}: {_name(op)}: stage {op.stage} is on rank {host[op.stage]} too; "
+                    "a stage sits on one rank"
+                )
+    return tuple(host[stage] for stage in range(len(host)))
+
+
+def _check_losses(row: list[Op], last: int) -> None:
+    forwards = [op.microbatch for op in row if op.kind is OpKind.F and op.stage == last]
+    for place, microbatch in enumerate(forwards):
+        if place != microbatch:
+            raise InputError(
+                f"the last stage runs {last}F{microbatch} as forward number {place}; PyTorch looks "
+                "losses up by that number and would give wrong gradients: number the microbatches "
+                "by the last stage's forwards"
+            )
+
+
+def _pipeline(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+    given = dict(settings)
+    given.setdefault("batches", order.batches)
+    if given.keys().isdisjoint(("placement", "chunks")):
+        given |= _shape(order, given)
+    pipeline = pipeline_of(given)
+    if pipeline.batches != order.batches:
+        raise InputError(
+            f"the order has {order.batches} microbatches, the pipeline {pipeline.batches}; "
+            f"give --batches {order.batches}"
+        )
+    if pipeline.hosts != (order.placement,):
+        raise InputError(
+            f"the order puts its stages on the ranks {_listed(order.placement)}, the pipeline on "
+            f"{' and '.join(map(_listed, pipeline.hosts))}; give a pipeline of the same placement"
+        )
+    return pipeline
+
+
+def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Stages and placement of an order: named where it has a name and no costs are per stage."""
+    stages, devices = len(order.placement), len(order.rows)
+    lists = [given[cost] for cost in StageCosts._fields if isinstance(given.get(cost), list)]
+    per_stage = any(len(costs) == stages for costs in lists)
+    if stages == devices or not per_stage:
+        for name in _names(order):
+            chunks = {} if name == "linear" else {"placement": name, "chunks": stages // devices}
+            return {"stages": devices, **given, **chunks}
+    return {"stages": stages, **given, "placement": list(order.placement)}
+
+
+def _names(order: Order) -> Iterator[str]:
+    stages, devices = len(order.placement), len(order.rows)
+    for name in placement.NAMED:
+        fits = stages == devices if name == "linear" else stages % devices == 0
+        if fits and placement.named(name, devices, stages // devices) == order.placement:
+            yield name
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    head = ",".join(map(str, numbers[:16]))
+    return f"{head},.." if len(numbers) > 16 else head
