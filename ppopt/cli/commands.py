@@ -28,15 +28,27 @@ if TYPE_CHECKING:
 
 @command
 @with_options(shared)
-def solve(settings: Settings) -> int:
+def solve(
+    settings: Settings,
+    hint: Annotated[
+        Path | None,
+        typer.Option(
+            "--hint",
+            metavar="FILE",
+            help="A schedule of your own to better (.json); without flags, of its own pipeline.",
+        ),
+    ] = None,
+) -> int:
     """Find the best schedule, with a bound and a proof."""
     from ppopt.cli import output, progress
+    from ppopt.formats.schedule_json import read_schedule
     from ppopt.report.objects import of_result
     from ppopt.solver.solve import solve as search
 
-    pipeline = settings.pipeline()
+    start = None if hint is None else read_schedule(hint)[0]
+    pipeline = settings.pipeline(None if start is None else start.pipeline)
     with progress.shown(quiet=settings.quiet) as line:
-        result = search(pipeline, **_search_options(settings), progress=line.update)
+        result = search(pipeline, **_search_options(settings), hint=start, progress=line.update)
     output.result(settings, of_result(result), result.schedule)
     return _exit_code(result)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,11 +26,17 @@ class Settings:
     json: bool
     quiet: bool
 
-    def pipeline(self) -> Pipeline:
-        """Build the pipeline described."""
-        from ppopt.formats.config import pipeline_of  # noqa: PLC0415  commands load on use
+    def pipeline(self, default: Pipeline | None = None) -> Pipeline:
+        """Build the pipeline described; the default one where none is, with the limit given."""
+        from ppopt.formats.config import (  # noqa: PLC0415  commands load on use
+            PIPELINE_FIELDS,
+            pipeline_of,
+        )
 
-        return pipeline_of(self.values)
+        given = self.values.keys() & PIPELINE_FIELDS
+        if default is None or given - {"mem_limit"}:
+            return pipeline_of(self.values)
+        return replace(default, mem_limit=self.values["mem_limit"]) if given else default
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a setting of the run, or the default where it is not given."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ppopt.exact import plain
 from ppopt.pipeline import Pipeline
-from ppopt.report.words import NONE, number, percent, spread, status_words, title
+from ppopt.report.words import NONE, hint_words, number, percent, spread, status_words, title
 
 _COSTS = {
     "F": "forward",
@@ -72,7 +72,12 @@ def proof(figures: Mapping[str, Any]) -> str:
     if not figures["proof"]:
         return ""
     word = "Proof" if figures["status"] == "optimal" else "The bound"
-    return f"<p><strong>{word}:</strong> {escape(str(figures['proof']))}</p>"
+    return f"<p><strong>{word}:</strong> {escape(str(figures['proof']))}</p>{_hint(figures)}"
+
+
+def _hint(figures: Mapping[str, Any]) -> str:
+    words = hint_words(figures)
+    return f"<p><strong>The schedule it started from:</strong> {escape(words)}</p>" if words else ""
 
 
 def overview(entries: Iterable[tuple[Mapping[str, Any], str]]) -> str:

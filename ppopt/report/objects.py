@@ -20,7 +20,11 @@ FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_me
 
 
 def of_result(result: Result) -> dict[str, Any]:
-    """Object of `ppopt solve`; figures are None where there is no schedule."""
+    """Object of `ppopt solve`; figures are None where there is no schedule.
+
+    `hint` is there where one was given: its value, the share by which the schedule is better
+    (`gain`), its peak memory, whether that fits the limit, and what was changed to start from it.
+    """
     origin = result.origin()
     found = {} if result.schedule is None else summary(result.schedule)
     limits = result.pipeline.limits
@@ -33,7 +37,7 @@ def of_result(result: Result) -> dict[str, Any]:
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
         "fused": result.fused,
-        **{key: origin[key] for key in ("seed", "workers", "versions")},
+        **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
         **_native(result.schedule),
     }

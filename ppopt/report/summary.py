@@ -10,7 +10,7 @@ from ppopt.schedule import Schedule
 
 ORIGIN_KEYS = (
     *("strategy", "status", "lower_bound", "gap", "proof"),
-    *("fused", "seed", "workers", "time_limit", "versions"),
+    *("fused", "seed", "workers", "time_limit", "versions", "hint"),
 )
 """What a report tells of a schedule's origin."""
 

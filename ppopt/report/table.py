@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.words import NONE, number, per_device, percent, status_words, title
+from ppopt.report.words import NONE, hint_words, number, per_device, percent, status_words, title
 
 
 def result_table(figures: Mapping[str, Any]) -> Table:
@@ -30,6 +30,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "bubble rate": _percent(figures, "bubble_rate", f" of the {objective}"),
         "bubble overhead": _percent(figures, "bubble_overhead", " of busy time"),
         "peak memory": _memory(figures),
+        "your schedule": Text(hint_words(figures)),
         "proof": Text(str(figures.get("proof") or "")),
         "time taken": _number(figures, "solve_seconds", " s"),
     }

@@ -78,6 +78,29 @@ def status_words(figures: Mapping[str, Any]) -> str:
     return _STATUS_WORDS.get(status, str(status))
 
 
+def hint_words(figures: Mapping[str, Any]) -> str:
+    """Say by how much the schedule that a search started from was bettered; empty without one.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    hint = figures.get("hint")
+    if not isinstance(hint, Mapping):
+        return ""
+    over = "" if hint["fits_limit"] else f", but with memory {per_device(hint['peak_memory'])}"
+    parts = [number(hint["value"]) + over, _gain_words(hint["gain"], figures), *hint["notes"]]
+    return "; ".join(part for part in parts if part)
+
+
+def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
+    if gain is None:
+        return ""
+    if gain > 0:
+        return f"bettered by {percent(gain)}"
+    if gain < 0:
+        return f"this schedule is {percent(-gain)} longer"
+    return "no schedule is better" if figures["status"] == "optimal" else "nothing better was found"
+
+
 def title(figures: Mapping[str, Any]) -> str:
     """Name a schedule by the strategy that made it, claiming no more than its status does."""
     strategy = str(figures.get("strategy") or "schedule")

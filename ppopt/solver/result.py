@@ -40,6 +40,19 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Hinted:
+    """The schedule that a search was given to start from."""
+
+    value: Fraction
+    """Its objective, in the user's unit."""
+    peak_memory: tuple[Fraction, ...]
+    """Per device, in the user's unit."""
+    fits_limit: bool
+    notes: tuple[str, ...]
+    """What was changed to start from it, in words."""
+
+
+@dataclass(frozen=True)
 class Result:
     """Outcome of `ppopt.solve`."""
 
@@ -60,6 +73,8 @@ class Result:
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+    hint: Hinted | None = None
+    """The schedule it started from, where one was given."""
 
     @property
     def gap(self) -> Fraction | None:
@@ -67,6 +82,17 @@ class Result:
         if self.value is None or self.lower_bound is None:
             return None
         return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+
+    @property
+    def gain(self) -> Fraction | None:
+        """Share by which the schedule is better than the hint: (hint - value) / hint.
+
+        Below 0 only where the hint is over the memory limit or outside the search space; None
+        without a hint or a schedule.
+        """
+        if self.hint is None or self.value is None:
+            return None
+        return 1 - self.value / self.hint.value if self.hint.value else Fraction(0)
 
     def origin(self) -> dict[str, Any]:
         """How the schedule was found, for files: everything but the time it took."""
@@ -85,7 +111,20 @@ class Result:
             "workers": provenance.workers,
             "time_limit": provenance.time_limit,
             "versions": provenance.versions,
+            **self._hint(),
         }
+
+    def _hint(self) -> dict[str, Any]:
+        if self.hint is None:
+            return {}
+        told = {
+            "value": exact.plain(self.hint.value),
+            "gain": _plain(self.gain),
+            "fits_limit": self.hint.fits_limit,
+            "peak_memory": [exact.plain(peak) for peak in self.hint.peak_memory],
+            "notes": list(self.hint.notes),
+        }
+        return {"hint": told}
 
 
 def _plain(value: Fraction | None) -> int | float | None:

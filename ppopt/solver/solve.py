@@ -15,10 +15,13 @@ from ppopt.errors import InputError
 from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
+from ppopt.schedule import Schedule
 from ppopt.solver import bounds, interrupts
+from ppopt.solver import hint as hints
+from ppopt.solver.hint import Start
 from ppopt.solver.improve import Improver
 from ppopt.solver.incumbent import Problem, Progress, Search
-from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.result import Hinted, Provenance, Result, Status
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
@@ -44,14 +47,17 @@ def solve(
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
+    hint: Schedule | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Search the schedule of least makespan or device span within the memory limits.
 
     The search space: every backward split into B and W (default) or every backward whole
     (`fused`); any order on every device. `mem_limit`, when given, replaces the pipeline's own.
-    `time_limit` in seconds; `workers` default to the processors available. Ctrl-C ends the search
-    and returns the best so far. Raises InputError on misuse only; "infeasible" is a result.
+    `time_limit` in seconds; `workers` default to the processors available. `hint`
+    is a schedule to start from (see `ppopt.solver.hint`): the result is never worse than a hint
+    of the search space that keeps the limits, and says by how much it is better. Ctrl-C ends the
+    search and returns the best so far. Raises InputError on misuse only; "infeasible" is a result.
     """
     began = time.monotonic()
     if mem_limit is not None:
@@ -64,16 +70,32 @@ def solve(
             f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
             f"most {MOST_OPERATIONS}; use fewer batches: the middle of a long run repeats"
         )
+    provenance = Provenance(seed, workers, time_limit, versions())
+    start = Start() if hint is None else Start((hints.read(problem, hint),))
+    return search_from(start, problem, provenance, progress, began)
+
+
+def search_from(
+    start: Start,
+    problem: Problem,
+    provenance: Provenance,
+    progress: Callable[[Progress], None] | None = None,
+    began: float | None = None,
+) -> Result:
+    """Search with what is known before: schedules, and a bound that holds for this problem.
+
+    The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
+    """
+    began = time.monotonic() if began is None else began
     search = Search(
         problem,
         began,
-        began + time_limit,
+        began + provenance.time_limit,
         progress or (lambda _: None),
-        bounds.device_bound(pipeline, problem.objective, fused=fused),
+        bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused),
     )
-    provenance = Provenance(seed, workers, time_limit, versions())
-    _run(search, provenance)
-    return _result(search, provenance)
+    _run(search, provenance, start)
+    return _result(search, provenance, start.told(problem))
 
 
 def _check(time_limit: float, workers: int, seed: int) -> None:
@@ -85,10 +107,11 @@ def _check(time_limit: float, workers: int, seed: int) -> None:
         raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
 
 
-def _run(search: Search, provenance: Provenance) -> None:
+def _run(search: Search, provenance: Provenance, start: Start) -> None:
     problem = search.problem
     search.infeasible = bounds.infeasibility(problem.pipeline, fused=problem.fused) or ""
     try:
+        hints.begin(search, start)
         if not search.over:
             _run_phases(search, provenance)
     except KeyboardInterrupt:
@@ -130,7 +153,7 @@ def _search_model(search: Search, provenance: Provenance, share: float) -> None:
         whole.search(search, replace(limits, seconds=limits.seconds - presolve))
 
 
-def _result(search: Search, provenance: Provenance) -> Result:
+def _result(search: Search, provenance: Provenance, hint: Hinted | None) -> Result:
     problem, ticks = search.problem, search.problem.pipeline.ticks
     status = _status(search)
     result = Result(
@@ -146,6 +169,7 @@ def _result(search: Search, provenance: Provenance) -> Result:
         provenance=provenance,
         solve_seconds=time.monotonic() - search.began,
         interrupted=search.interrupted,
+        hint=hint,
     )
     if search.best is None:
         return result
