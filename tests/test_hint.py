@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, timing, verify
+from ppopt.certificate import Argument, Certificate
 from ppopt.metrics import fits_limits
 from ppopt.op import OpKind
 from ppopt.solver import hint as hints
 from ppopt.solver import solve as solving
-from ppopt.certificate import Argument, Certificate
 from ppopt.solver.bounds import Bound
 from ppopt.solver.candidates import split
 from ppopt.solver.follow import follow

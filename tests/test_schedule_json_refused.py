@@ -33,6 +33,8 @@ def changed(path: tuple[Any, ...], value: object) -> dict[str, Any]:
 
 
 PIPELINE = "pipeline"
+HINT = {"value": 33, "gain": None, "fits_limit": True, "peak_memory": [4, 3.5], "notes": ["x"]}
+"""What the origin of a schedule found from another one says of that."""
 BAD_VALUES = [
     (("schema",), 2, "schema: 2 is not 1, the one that is read"),
     (("schema",), True, "schema: True is not 1"),
@@ -94,6 +96,13 @@ BAD_VALUES = [
     (("origin", "objective"), "speed", "origin: objective: 'speed' is unknown; use makespan or"),
     (("origin", "lower_bound"), "12", "origin: lower_bound: '12' is not a finite number"),
     (("origin", "gap"), 10**400, "origin: gap: 1000000000"),
+    (("origin", "hint"), 33, "origin: hint: 33 is not an object {...}"),
+    (("origin", "hint"), {"value": 33}, "origin: hint: gain is missing"),
+    (("origin", "hint"), HINT | {"value": "33"}, "origin: hint: value: '33' is not a finite"),
+    (("origin", "hint"), HINT | {"gain": "0"}, "origin: hint: gain: '0' is not a finite number"),
+    (("origin", "hint"), HINT | {"notes": "none"}, "origin: hint: notes: 'none' is not a list"),
+    (("origin", "hint"), HINT | {"peak_memory": [None]}, "origin: hint: peak_memory: None is not"),
+    (("origin", "hint"), HINT | {"fits_limit": 1}, "origin: hint: fits_limit: 1 is neither true"),
     (("origin", "seed"), 1.5, "origin: seed: 1.5 is not a whole number"),
     (("origin", "fused"), 1, "origin: fused: 1 is neither true nor false"),
     (("origin", "versions"), "1", "origin: versions: '1' is not an object {...}"),

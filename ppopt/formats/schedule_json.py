@@ -182,6 +182,19 @@ def _certificate(value: object) -> None:
         within("devices", whole, device, 0, MOST_DEVICES - 1)
 
 
+def _hint(value: object) -> None:
+    fields = section(value, ("value", "gain", "fits_limit", "peak_memory", "notes"))
+    within("value", finite, fields["value"])
+    if fields["gain"] is not None:
+        within("gain", finite, fields["gain"])
+    within("fits_limit", flag, fields["fits_limit"])
+    for key, check in (("peak_memory", finite), ("notes", text)):
+        if not isinstance(fields[key], list):
+            raise InputError(f"{key}: {shown(fields[key])} is not a list")
+        for entry in fields[key]:
+            within(key, check, entry)
+
+
 def _versions(value: object) -> None:
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
@@ -199,6 +212,7 @@ _ORIGIN: dict[str, Callable[[object], object]] = {
     "gap": finite,
     "proof": text,
     "certificate": _certificate,
+    "hint": _hint,
     "seed": _integer,
     "workers": _integer,
     "time_limit": finite,
