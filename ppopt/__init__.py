@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ppopt.metrics import Metrics, Objective
     from ppopt.op import Op, OpKind
     from ppopt.pipeline import Pipeline
+    from ppopt.rechecker import Recheck, Verdict, recheck
     from ppopt.schedule import Schedule
     from ppopt.solver.result import Result, Status
     from ppopt.solver.solve import solve
@@ -37,6 +38,7 @@ _HOMES = {
     "op": ("Op", "OpKind"),
     "pipeline": ("Pipeline",),
     "schedule": ("Schedule",),
+    "rechecker": ("Recheck", "Verdict", "recheck"),
     "solver.result": ("Result", "Status"),
     "solver.solve": ("solve",),
     "strategies.base": ("Options",),
@@ -55,16 +57,19 @@ __all__ = [
     "Options",
     "Pipeline",
     "PpoptError",
+    "Recheck",
     "Result",
     "Rule",
     "Schedule",
     "Status",
+    "Verdict",
     "VerificationError",
     "Violation",
     "compare",
     "evaluate",
     "explain",
     "read_schedule",
+    "recheck",
     "solve",
     "verify",
 ]

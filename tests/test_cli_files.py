@@ -249,3 +249,63 @@ class TestView:
         assert "missing: " in ran.err
         assert "lists all violations" in ran.err
         assert not (tmp_path / "a.html").exists()
+
+
+class TestVerifyBound:
+    def test_a_bound_is_proved_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"solve {SEARCHED} --quiet -o", path)
+        ran = done("verify --bound", path)
+        assert "verified" in ran.out
+        assert "confirmed" in ran.out
+        found = shown("verify --bound", path)["bound"]
+        assert found["verdict"] == "confirmed"
+        assert found["counterexample"] is None
+        stated = json.loads(path.read_text())["origin"]
+        assert found["lower_bound"] == stated["lower_bound"] == stated["value"]
+
+    def test_a_false_one_is_answered_by_a_better_schedule(self, tmp_path: Path) -> None:
+        """1F1B with the backward split takes less: 33 is its makespan fused."""
+        path = tmp_path / "a.json"
+        done(f"eval 1f1b {UNIT} --quiet -o", path)
+        document = json.loads(path.read_text())
+        document["origin"] |= {"status": "optimal", "fused": False, "lower_bound": 33, "gap": 0}
+        path.write_text(json.dumps(document))
+        assert done("verify", path).code == 0
+        ran = run("verify --bound", path)
+        assert (ran.code, ran.err) == (5, "")
+        assert "bound 33 wrong: there is a schedule of" in ran.out
+        found = run("verify --bound --json", path).json["bound"]
+        assert found["counterexample"]["claims"]["makespan"] < 33
+
+    def test_out_of_time_is_no_confirmation(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"solve {SEARCHED} --quiet -o", path)
+        ran = run("verify --bound --time-limit 1e-6", path)
+        assert ran.code == 4
+        assert "not confirmed" in ran.out
+
+    def test_without_a_bound_there_is_nothing_to_check(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"eval 1f1b {UNIT} --quiet -o", path)
+        ran = run("verify --bound", path)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"error: {path}: there is no bound to check")
+
+    def test_a_broken_certificate_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"solve {SEARCHED} --quiet -o", path)
+        good = path.read_text()
+        for wrong, words in (
+            ('{"argument": "magic", "devices": []}', "argument: 'magic' is unknown"),
+            ('{"argument": "work"}', "devices is missing"),
+            ('{"argument": "work", "devices": 3}', "devices: 3 is not a list"),
+            ('{"argument": "work", "devices": [-1]}', "devices: -1 is not within"),
+            ("[]", "is not an object"),
+        ):
+            document = json.loads(good)
+            document["origin"]["certificate"] = json.loads(wrong)
+            path.write_text(json.dumps(document))
+            ran = run("verify", path)
+            assert (ran.code, ran.out) == (2, "")
+            assert "origin: certificate: " in ran.err and words in ran.err

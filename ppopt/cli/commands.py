@@ -22,6 +22,8 @@ from ppopt.cli.app import (
 from ppopt.cli.settings import Settings, shared
 
 if TYPE_CHECKING:
+    from ppopt.rechecker import Recheck
+    from ppopt.schedule import Schedule
     from ppopt.solver.result import Result
     from ppopt.strategies import Options
 
@@ -100,16 +102,60 @@ def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
+    bound: Annotated[
+        bool, typer.Option("--bound", help="The lower bound too, by a proof of its own.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="For the bound.")
+    ] = 60.0,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Threads, for the bound.")
+    ] = None,
 ) -> int:
-    """Re-check a schedule file: every rule, every figure it claims."""
+    """Re-check a schedule file: every rule, every figure it claims, and its bound if asked."""
     from ppopt.cli import output
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.verifier import verify as check
 
     schedule, claims = read_schedule(file)
     found = check(schedule, claims)
-    output.verification(file, schedule, found, as_json=json, quiet=quiet)
-    return EXIT_VIOLATIONS if found else 0
+    again = None
+    if bound and not found:
+        again = _recheck(file, schedule, time_limit, workers, quiet=quiet)
+    output.verification(file, schedule, found, again, as_json=json, quiet=quiet)
+    return EXIT_VIOLATIONS if found else _bound_code(again)
+
+
+def _recheck(
+    file: Path, schedule: Schedule, time_limit: float, workers: int | None, *, quiet: bool
+) -> Recheck:
+    from ppopt.cli import progress
+    from ppopt.formats.documents import label
+    from ppopt.formats.fields import within
+    from ppopt.rechecker import recheck
+
+    with progress.shown(quiet=quiet) as line:
+
+        def follow(devices: int) -> None:
+            line.update(f"the bound again, by the rules of {devices} devices")
+
+        return within(
+            label(file),
+            recheck,
+            schedule,
+            time_limit=time_limit,
+            workers=workers,
+            progress=follow,
+        )
+
+
+def _bound_code(again: Recheck | None) -> int:
+    from ppopt.rechecker import Verdict
+
+    if again is None:
+        return 0
+    codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
+    return codes.get(again.verdict, 0)
 
 
 @command

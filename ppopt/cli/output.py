@@ -22,6 +22,7 @@ from ppopt.verifier import Violation, explain
 
 if TYPE_CHECKING:
     from ppopt.comparison import Comparison
+    from ppopt.rechecker import Recheck
     from ppopt.schedule import Schedule
 
 
@@ -61,16 +62,25 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
 
 
 def verification(
-    file: Path, schedule: Schedule, found: Sequence[Violation], *, as_json: bool, quiet: bool
+    file: Path,
+    schedule: Schedule,
+    found: Sequence[Violation],
+    bound: Recheck | None = None,
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Show what the verifier says of a file."""
+    """Show what the verifier says of a file, and the re-checker of its bound."""
     if as_json:
-        _print_json(of_verification(schedule, found))
+        _print_json(of_verification(schedule, found, bound))
     elif found and not quiet:
         print(explain(schedule, found))
     elif not quiet:
         checked = f"{len(schedule)} operations, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
+        if bound is not None:
+            stated = schedule.origin["lower_bound"]
+            print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
 
 
 def _files(settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]) -> None:

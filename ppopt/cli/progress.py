@@ -22,10 +22,10 @@ class _Line:
     def __init__(self) -> None:
         self._lock = Lock()
         self._began = monotonic()
-        self._state: Progress | None = None
+        self._state: Progress | str | None = None
         self._width = 0
 
-    def update(self, state: Progress) -> None:
+    def update(self, state: Progress | str) -> None:
         with self._lock:
             self._state = state
 
@@ -47,9 +47,9 @@ class _Line:
         self._width = len(text)
 
 
-def _words(seconds: float, state: Progress | None) -> str:
-    if state is None:
-        return f"{seconds:5.0f} s  starting"
+def _words(seconds: float, state: Progress | str | None) -> str:
+    if state is None or isinstance(state, str):
+        return f"{seconds:5.0f} s  {state or 'starting'}"
     value = "none yet" if state.value is None else number(state.value)
     return (
         f"{seconds:5.0f} s  {state.phase}: best {value}, bound {number(state.lower_bound)}"

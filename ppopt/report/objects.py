@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppopt.comparison import Comparison, Row
 from ppopt.exact import plain
@@ -14,6 +14,9 @@ from ppopt.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.solve import versions
 from ppopt.verifier import Violation
+
+if TYPE_CHECKING:
+    from ppopt.rechecker import Recheck
 
 SCHEMA = 1
 FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit")
@@ -89,8 +92,13 @@ def _row(row: Row, optimum: Result) -> dict[str, Any]:
     }
 
 
-def of_verification(schedule: Schedule, found: Sequence[Violation]) -> dict[str, Any]:
-    """Object of `ppopt verify`: what was found, and the figures if nothing was."""
+def of_verification(
+    schedule: Schedule, found: Sequence[Violation], bound: Recheck | None = None
+) -> dict[str, Any]:
+    """Object of `ppopt verify`: what was found, and the figures if nothing was.
+
+    Where the bound was checked again, what came of that stands under `bound`.
+    """
     figures = {} if found else summary(schedule)
     return {
         "schema": SCHEMA,
@@ -108,6 +116,19 @@ def of_verification(schedule: Schedule, found: Sequence[Violation]) -> dict[str,
             for violation in found
         ],
         **{key: figures.get(key) for key in FIGURES},
+        **({} if bound is None else {"bound": _bound(schedule, bound)}),
+    }
+
+
+def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
+    made = again.counterexample
+    return {
+        "lower_bound": schedule.origin["lower_bound"],
+        "verdict": again.verdict.value,
+        "reason": again.reason,
+        "devices": list(again.devices),
+        "seconds": round(again.seconds, 3),
+        "counterexample": None if made is None else schedule_json.to_object(made),
     }
 
 

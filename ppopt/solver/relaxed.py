@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppopt.certificate import Argument, Certificate
+from ppopt.errors import VerificationError
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import cpsat, model
@@ -68,7 +69,10 @@ def bound_of(
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.infeasible:
-        raise AssertionError(f"the relaxation to devices {devices} lost a known schedule")
+        raise VerificationError(
+            f"the relaxation to devices {devices} lost a schedule of {value} ticks: "
+            "please report it"
+        )
     if outcome.bound <= known.value:
         return known, outcome
     names = " and ".join(map(str, devices))

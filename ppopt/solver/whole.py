@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppopt.certificate import Argument, Certificate
+from ppopt.errors import VerificationError
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
 from ppopt.solver.construct import one_at_a_time
@@ -60,7 +61,9 @@ def _horizon(state: Search) -> int:
 
 def _close_infeasible(state: Search, searched: str) -> None:
     if state.value is not None:
-        raise AssertionError("the model must hold the schedule it starts from")
+        raise VerificationError(
+            f"the whole model lost a schedule of {state.value} ticks: please report it"
+        )
     state.infeasible = (
         f"{searched} that keeps the memory limits; raise them: a limit that holds B of no length "
         "beside all activations of a device always works"

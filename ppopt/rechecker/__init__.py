@@ -1,0 +1,157 @@
+"""The re-checker: says of a bound, whoever proved it, whether it holds.
+
+It shares no code with the search. From the pipeline alone it derives what a device must wait for,
+do and hold, and it asks CP-SAT, on a model of its own, for a schedule below the bound.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ppopt import exact
+from ppopt.errors import InputError, VerificationError
+from ppopt.rechecker import arithmetic, claim
+from ppopt.rechecker.claim import Claim
+from ppopt.schedule import Schedule
+from ppopt.verifier import verify
+
+if TYPE_CHECKING:
+    from ppopt.rechecker.refute import Times
+    from ppopt.solver.result import Result
+
+__all__ = ["Recheck", "Verdict", "recheck"]
+
+TIME_LIMIT = 60.0
+"""Default seconds of a re-check."""
+SEED = 20_240_229
+"""Seed of CP-SAT, another one than that of a search by default."""
+
+
+class Verdict(StrEnum):
+    """How a re-check ended."""
+
+    CONFIRMED = "confirmed"
+    """No schedule is below the bound (or there is none at all, where that was claimed)."""
+    UNDECIDED = "not confirmed"
+    """Time ran out."""
+    WRONG = "wrong"
+    """Here is a schedule below the bound."""
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """Outcome of `ppopt.recheck`."""
+
+    verdict: Verdict
+    reason: str
+    """What decided it, in words."""
+    devices: tuple[int, ...]
+    """The devices whose rules decided it; of the others only the data flow was used."""
+    seconds: float
+    counterexample: Schedule | None = None
+    """A valid schedule below the bound, where it is wrong."""
+
+
+def recheck(
+    given: Result | Schedule,
+    *,
+    time_limit: float = TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = SEED,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Recheck:
+    """Check the bound of a search, or of a schedule read from a file, without trusting it.
+
+    The certificate says where to look first; it is not believed. `time_limit` in seconds;
+    `workers` default to the processors available. Of a schedule the bound alone is checked: for
+    the rest there is `ppopt.verify`. Raises InputError where no bound is stated.
+    """
+    stated = claim.of_schedule(given) if isinstance(given, Schedule) else claim.of_result(given)
+    if stated is None:
+        raise InputError("there is no bound to check: only a search states one (ppopt solve)")
+    if not 0 < time_limit < inf:
+        raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
+    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    if workers < 1:
+        raise InputError(f"workers: {workers} is below 1")
+    return check(stated, time_limit, workers, seed, progress)
+
+
+def check(
+    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
+) -> Recheck:
+    """Check a claim by arithmetic, and where that does not do, by search; see `recheck`."""
+    began = monotonic()
+    known = _by_arithmetic(stated)
+    if known is not None:
+        device, reason = known
+        return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
+    from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
+
+    found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
+    seconds = monotonic() - began
+    if found.times is not None:
+        made = _schedule(stated, found.times)
+        return Recheck(Verdict.WRONG, _below(stated, made), found.devices, seconds, made)
+    verdict = Verdict.CONFIRMED if found.refuted else Verdict.UNDECIDED
+    reason = _searched(stated, found.devices, refuted=found.refuted)
+    return Recheck(verdict, reason, found.devices, seconds)
+
+
+def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
+    """The device that makes the claim true by itself, and how; None where that takes a search."""
+    ticks, devices = stated.pipeline.ticks, range(stated.pipeline.num_devices)
+    if stated.bound is None:
+        device = next(arithmetic.over_limit(stated), None)
+        if device is None:
+            return None
+        need = exact.plain(ticks.memory(arithmetic.least_memory(stated, device)))
+        return device, f"device {device} comes to hold {need}, above its limit, in every order"
+    device = max(devices, key=lambda device: arithmetic.least_time(stated, device))
+    least = arithmetic.least_time(stated, device)
+    if least < stated.bound:
+        return None
+    way = "the way to its first operation and " if not stated.span else ""
+    return device, f"{way}the work of device {device} take {exact.plain(ticks.time(least))}"
+
+
+def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
+    """Say in words what a search came to."""
+    what = "no schedule" if refuted else "the time was up before a schedule was found or excluded"
+    if stated.bound is not None:
+        what += f" below {exact.plain(stated.pipeline.ticks.time(stated.bound))}"
+    if len(devices) == stated.pipeline.num_devices:
+        return f"{what}: all rules in force"
+    names = " and ".join(map(str, devices))
+    rules = f"device{'s' if len(devices) > 1 else ''} {names}"
+    return f"{what}: all rules of {rules} in force, of the others the data flow alone"
+
+
+def _below(stated: Claim, made: Schedule) -> str:
+    """Say in words by how much a claim is wrong."""
+    ticks, metrics = stated.pipeline.ticks, made.metrics
+    value = exact.plain(ticks.time(metrics.device_span if stated.span else metrics.makespan))
+    if stated.bound is None:
+        return f"there is a schedule that keeps the limits, of {value}"
+    return f"there is a schedule of {value}, below {exact.plain(ticks.time(stated.bound))}"
+
+
+def _schedule(stated: Claim, times: Times) -> Schedule:
+    """The schedule found, verified: the re-checker too may be wrong."""
+    pipeline = stated.pipeline
+    rows = []
+    for op, start in times.items():
+        end = start + pipeline.ticks.durations[op.kind][op.stage]
+        rows.append((*op, pipeline.device(op.stage, op.microbatch), start, end))
+    origin = {"objective": "device-span" if stated.span else "makespan"}
+    made = Schedule.from_rows(pipeline, rows, origin)
+    broken = verify(made)
+    if broken:
+        raise VerificationError(f"the re-checker's own schedule breaks a rule: {broken[0]}")
+    return made

@@ -1,0 +1,85 @@
+"""Arguments that need no search: what one device must wait for, do and hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.rechecker.claim import Claim
+
+
+def least_time(claim: Claim, device: int) -> int:
+    """Time within which a device cannot be done, in ticks.
+
+    It runs one operation at a time. Before its first operation, a forward of its lowest stage
+    here, some microbatch must come down all stages before that one. Its last operation, where
+    backwards are whole, is one of its lowest stage on some route, and that microbatch must go up
+    the stages that are left. Device span counts neither.
+    """
+    pipeline = claim.pipeline
+    work = sum(
+        pipeline.batches // pipeline.routes * pipeline.ticks.durations[kind][stage]
+        for hosts in pipeline.hosts
+        for stage, host in enumerate(hosts)
+        if host == device
+        for kind in claim.kinds
+    )
+    if claim.span or not claim.fused:
+        return head(claim, device) + work
+    return head(claim, device) + work + _least_way(claim, device, OpKind.BW)
+
+
+def head(claim: Claim, device: int) -> int:
+    """Time before which a device cannot start, in ticks: 0 for device span."""
+    return 0 if claim.span else _least_way(claim, device, OpKind.F)
+
+
+def _least_way(claim: Claim, device: int, kind: OpKind) -> int:
+    pipeline = claim.pipeline
+    return min(
+        _way(pipeline, hosts, hosts.index(device), kind)
+        for hosts in pipeline.hosts
+        if device in hosts
+    )
+
+
+def _way(pipeline: Pipeline, hosts: tuple[int, ...], stage: int, kind: OpKind) -> int:
+    """Time through the stages below one, and over the links between, down (F) or up (BW)."""
+    ticks, total = pipeline.ticks, 0
+    for low in range(stage):
+        here, there = hosts[low], hosts[low + 1]
+        total += ticks.durations[kind][low]
+        total += ticks.p2p[here][there] if kind is OpKind.F else ticks.p2p[there][here]
+    return total
+
+
+def least_memory(claim: Claim, device: int) -> int:
+    """Memory that a device comes to hold whatever its order, in ticks.
+
+    Take one microbatch and a stage s of its route here. When its F(s) starts, it holds the
+    activations of its stages here up to s. None of their backwards starts before B(s) or BW(s)
+    ends; so if B(s) takes time and takes memory, that is held on top while it runs. If W(s) takes
+    time, what F(s) and B(s) took is held while it runs.
+    """
+    ticks, need = claim.pipeline.ticks, 0
+    for hosts in claim.pipeline.hosts:
+        held = 0
+        for stage in (stage for stage, host in enumerate(hosts) if host == device):
+            held += ticks.activation[stage]
+            need = max(need, held)
+            if claim.fused:
+                continue
+            if ticks.durations[OpKind.B][stage]:
+                need = max(need, held + ticks.memory_b[stage])
+            if ticks.durations[OpKind.W][stage]:
+                need = max(need, ticks.activation[stage] + ticks.memory_b[stage])
+    return ticks.static[device] + need
+
+
+def over_limit(claim: Claim) -> Iterator[int]:
+    """Devices that cannot keep their memory limit."""
+    limits = claim.pipeline.ticks.limits
+    for device, limit in enumerate(limits or ()):
+        if least_memory(claim, device) > limit:
+            yield device

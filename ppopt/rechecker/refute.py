@@ -1,0 +1,120 @@
+"""Look for a schedule below a bound: with the rules of few devices first, of more where needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from ppopt.op import Op
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.model import Model, build
+from ppopt.rechecker.rules import Rules
+
+SHARE = 0.4
+"""Largest share of the time that is left for a look with the rules of few devices."""
+Times = dict[Op, int]
+"""Start of every operation, in ticks."""
+
+
+class Found(NamedTuple):
+    """How the look ended."""
+
+    devices: tuple[int, ...]
+    """The devices whose rules were all in force at last."""
+    refuted: bool
+    """There is no schedule below the bound."""
+    times: Times | None
+    """One that is below, and breaks no rule; None: not met."""
+
+
+def refute(
+    claim: Claim, seconds: float, workers: int, seed: int, report: Callable[[int], None]
+) -> Found:
+    """Look until there is an answer or the time is up.
+
+    The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
+    other devices brings these in, the worst as many again as there were; one that breaks none is a
+    schedule below the bound. No answer within a share of the time brings all devices in. `report`
+    is told how many devices are in.
+    """
+    until = monotonic() + seconds
+    every = range(claim.pipeline.num_devices)
+    devices = set(claim.devices or every)
+    rules, latest = Rules(claim), _latest(claim)
+    while True:
+        report(len(devices))
+        model = build(rules, latest, frozenset(devices))
+        share = 1.0 if len(devices) == len(every) else SHARE
+        status, times = _solve(model, share * (until - monotonic()), workers, seed)
+        if status == cp_model.UNKNOWN and len(devices) < len(every) and until > monotonic():
+            devices.update(every)
+            continue
+        if times is None:
+            return Found(tuple(sorted(devices)), status == cp_model.INFEASIBLE, None)
+        breaches = {device: _breaches(model, times, device) for device in every}
+        worst = sorted((d for d in every if breaches[d]), key=lambda d: (-breaches[d], d))
+        if not worst:
+            return Found(tuple(sorted(devices)), refuted=False, times=times)
+        devices.update(worst[: len(devices)])
+
+
+def _latest(claim: Claim) -> int:
+    """An instant by which some schedule of value below the bound is done, if there is one.
+
+    Under device span every two devices have a stage each on route 0, whose F(., 0) .. B(., 0) lie
+    within each other: the windows of all devices meet, in twice the span. Without a bound: where
+    nothing runs and nothing is under way, all that follows may come sooner.
+    """
+    if claim.bound is not None:
+        return (claim.bound - 1) * (2 if claim.span else 1)
+    ticks = claim.pipeline.ticks
+    links = 2 * claim.pipeline.num_stages * claim.pipeline.batches * max(map(max, ticks.p2p))
+    return links + sum(claim.time(op) for op in claim.operations())
+
+
+def _solve(
+    model: Model, seconds: float, workers: int, seed: int
+) -> tuple[cp_model.CpSolverStatus, Times | None]:
+    if seconds <= 0:
+        return cp_model.UNKNOWN, None
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    status = solver.solve(model.cp)
+    if status == cp_model.MODEL_INVALID:
+        raise AssertionError(f"invalid model: {model.cp.validate()}")
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return status, None
+    return status, {op: solver.value(start) for op, start in model.start.items()}
+
+
+def _breaches(model: Model, times: Times, device: int) -> int:
+    """How often a device runs two operations at once or holds more than its limit."""
+    mine = [op for op in times if model.claim.device(op) == device]
+    runs = sorted((times[op], times[op] + model.claim.time(op)) for op in mine)
+    overlaps, latest = 0, 0
+    for begin, end in runs:
+        overlaps += begin < latest
+        latest = max(latest, end)
+    return overlaps + _excesses(model, times, mine, device)
+
+
+def _excesses(model: Model, times: Times, mine: list[Op], device: int) -> int:
+    """Instants at which a device comes to hold more than its limit: ends first, then starts."""
+    ticks = model.claim.pipeline.ticks
+    if ticks.limits is None:
+        return 0
+    changes = [(op, ticks.memory_change(op.kind, op.stage)) for op in mine]
+    events = sorted(
+        (times[op], 1, change) if change > 0 else (times[op] + model.claim.time(op), 0, change)
+        for op, change in changes
+    )
+    held, excesses = ticks.static[device], 0
+    for _, _, change in events:
+        held += change
+        excesses += held > ticks.limits[device]
+    return excesses

@@ -1,0 +1,145 @@
+"""The re-checker of bounds: against exhaustive search, on what searches claim, and on lies."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
+from ppopt.certificate import Argument
+from ppopt.rechecker import Recheck, check
+from ppopt.rechecker.claim import Claim
+from ppopt.verifier import figures, verify
+from tests import oracle
+from tests.instances import Case, tiny_cases
+
+HARD = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
+
+
+def checked(claim: Claim, seconds: float = 60.0) -> Recheck:
+    return check(claim, seconds, 1, 7, lambda _: None)
+
+
+def claimed(case: Case, objective: Objective, bound: int | None, *devices: int) -> Claim:
+    span = objective is Objective.DEVICE_SPAN
+    return Claim(case.pipeline, span, case.fused, bound, devices)
+
+
+def cases(seed: int, count: int) -> list[Case]:
+    """Pipelines of every placement, of one route and of two."""
+    rows = tiny_cases(seed, count, ops=14)
+    return [*rows, *tiny_cases(seed + 1, count // 3, ops=12, routes=2)]
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_optima_are_confirmed_and_a_tick_more_is_not(objective: Objective) -> None:
+    """Starting from any one device: what is claimed of it is not believed."""
+    infeasible = searched = 0
+    for case in cases(seed=31, count=90):
+        best = oracle.best(case.pipeline, fused=case.fused, objective=objective.value)
+        device = case.pipeline.batches % case.pipeline.num_devices
+        found = checked(claimed(case, objective, best, device))
+        assert found.verdict is Verdict.CONFIRMED, (case, best, found)
+        infeasible += best is None
+        searched += "no schedule" in found.reason
+        if best is None:
+            continue
+        found = checked(claimed(case, objective, best + 1, device))
+        assert found.verdict is Verdict.WRONG, (case, best, found)
+        assert_below(found, objective, best)
+    assert infeasible > 5
+    assert searched > 30
+
+
+def assert_below(found: Recheck, objective: Objective, best: int) -> None:
+    """The counterexample is a schedule, of the value that it should have."""
+    assert found.counterexample is not None
+    assert verify(found.counterexample) == []
+    measured = figures(found.counterexample)
+    makespan = objective is Objective.MAKESPAN
+    assert (measured.makespan if makespan else measured.device_span) == best
+
+
+def test_infeasible_where_it_is_not_is_wrong() -> None:
+    wrong = 0
+    for case in cases(seed=33, count=60):
+        best = oracle.best(case.pipeline, fused=case.fused, objective="makespan")
+        found = checked(claimed(case, Objective.MAKESPAN, None))
+        assert found.verdict is (Verdict.CONFIRMED if best is None else Verdict.WRONG), case
+        wrong += best is not None
+    assert wrong > 20
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
+    arguments = set()
+    for case in cases(seed=35, count=40):
+        result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
+        again = recheck(result, workers=1)
+        assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
+        arguments.add(result.certificate.argument)
+    assert arguments >= {Argument.WORK, Argument.DEVICES, Argument.MEMORY}
+
+
+def test_the_rules_of_the_device_named_are_enough() -> None:
+    """288 on 4 x 8 by device 0 alone (measured in the design), and so on 16 devices x 64."""
+    result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=4)
+    again = recheck(result)
+    assert (result.value, again.verdict, again.devices) == (288, Verdict.CONFIRMED, (0,))
+    large = solve(Pipeline(stages=16, batches=64, **HARD), mem_limit=16)
+    assert (large.value, large.status) == (2160, Status.OPTIMAL)
+    assert recheck(large).verdict is Verdict.CONFIRMED
+
+
+def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
+    """A valid schedule with a false bound passes the verifier; a shorter one answers it."""
+    pipe = Pipeline(stages=4, batches=8)
+    made = evaluate(pipe, "1f1b")
+    stated = {"status": "optimal", "fused": True, "lower_bound": 33, "gap": 0}
+    assert verify(replace(made, origin={**made.origin, **stated})) == []
+    assert recheck(replace(made, origin={**made.origin, **stated})).verdict is Verdict.CONFIRMED
+    stated |= {"fused": False}
+    lie = replace(made, origin={**made.origin, **stated})
+    found = recheck(lie)
+    assert verify(lie) == []
+    assert found.verdict is Verdict.WRONG
+    assert found.counterexample is not None
+    assert figures(found.counterexample).makespan < 33
+    assert found.reason.endswith("below 33")
+
+
+def test_without_time_nothing_is_said() -> None:
+    result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=4)
+    found = recheck(result, time_limit=1e-6)
+    assert (found.verdict, found.counterexample) == (Verdict.UNDECIDED, None)
+    assert "time" in found.reason
+
+
+def test_misuse_is_refused() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    with pytest.raises(InputError, match="no bound to check"):
+        recheck(made)
+    strange = {"lower_bound": 3, "certificate": {"argument": "work", "devices": [2]}}
+    with pytest.raises(InputError, match=r"device 2 is not one of 0\.\.1"):
+        recheck(replace(made, origin=strange))
+    result = solve(Pipeline(stages=2, batches=2))
+    with pytest.raises(InputError, match="time_limit: 0 is not above 0"):
+        recheck(result, time_limit=0)
+    with pytest.raises(InputError, match="workers: 0 is below 1"):
+        recheck(result, workers=0)
+
+
+def test_it_shares_no_code_with_what_makes_schedules() -> None:
+    """Neither the search nor the timing nor the list of constraints is even loaded."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, ppopt.rechecker.refute; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    ).stdout.split()
+    makers = ("ppopt.solver", "ppopt.strategies", "ppopt.timing", "ppopt.precedence")
+    assert "ppopt.rechecker.model" in loaded
+    assert [name for name in loaded if name.startswith(makers)] == []
