@@ -19,9 +19,8 @@ from statistics import median
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from machine import commit, heading
-
 import ppopt
+from benchmarks.machine import commit, heading
 from ppopt import Pipeline, Schedule, timing
 from ppopt.evaluation import checked
 from ppopt.strategies import Options, resolve

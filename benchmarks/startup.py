@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from machine import heading
+from benchmarks.machine import heading
 
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import product
+from functools import cache
+from itertools import chain, islice, product
 from random import Random
 from typing import Any, NamedTuple
 
@@ -13,6 +14,10 @@ from ppopt.pipeline import Pipeline
 
 MEMORY = (Fraction(3, 4), Fraction(1), Fraction(5, 4), Fraction(3, 2), Fraction(2), None)
 """Limits in activations per device, as multiples of the number of devices; None: no limit."""
+CORE_STEPS = {"linear": 8, "two_chunks": 5, "spans": 1, "large": 1}
+"""The core takes every n-th instance of these lists, the first one included: 8 has no factor in
+common with the 7 cost profiles, 5 none with the 6 pairs of placement and profile, so that each size
+meets each of them."""
 COSTS = ("unit", "1.5b", "28.3b", "long-w", "heavy-last", "random-1", "random-2")
 
 
@@ -118,3 +123,35 @@ def spans() -> Iterator[Instance]:
             pipeline = pipeline_of(settings | {"mem_limit": limit})
             name = f"{model} {times}p"
             yield Instance(name, "device span", pipeline, Objective.DEVICE_SPAN)
+
+
+def ladder() -> Iterator[Instance]:
+    """Growing pipelines of one kind, to find the largest that a solver proves within a time."""
+    for size in (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64):
+        name = f"ladder p={size} m={2 * size} K={size}"
+        pipeline = Pipeline(
+            stages=size, batches=2 * size, mem_limit=size, name=name, **costs("28.3b", size)
+        )
+        yield Instance(name, "ladder", pipeline)
+
+
+def lists() -> dict[str, Iterator[Instance]]:
+    """The four lists that make up the suite."""
+    return {"linear": linear(), "two_chunks": two_chunks(), "spans": spans(), "large": large()}
+
+
+def full() -> Iterator[Instance]:
+    """The whole suite."""
+    return chain(*lists().values())
+
+
+def core() -> Iterator[Instance]:
+    """The part of it for every day: chosen by place in the lists, not by result."""
+    for name, instances in lists().items():
+        yield from islice(instances, 0, None, CORE_STEPS[name])
+
+
+@cache
+def known() -> dict[str, Instance]:
+    """Every instance by name, the ladder included."""
+    return {instance.name: instance for instance in chain(full(), ladder())}

@@ -1,0 +1,134 @@
+"""One side on one instance, in a process of its own, ended by force where it will not end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from benchmarks import sides
+from benchmarks.baselines.problem import Limits, Outcome
+from benchmarks.suite import Instance
+from ppopt.evaluation import checked
+
+PATIENCE = 30.0
+"""Seconds beyond twice the limit after which a process is ended; its record says `killed`."""
+
+
+class Attempt(NamedTuple):
+    """One line of a record; values and bounds in ticks."""
+
+    side: str
+    instance: str
+    group: str
+    objective: str
+    devices: int
+    batches: int
+    per_unit: int
+    """Ticks in the unit of time."""
+    seconds_limit: float
+    workers: int
+    seed: int
+    status: str
+    """That of the outcome, or `killed`."""
+    value: int | None
+    bound: int
+    seconds: float
+    """On the wall, libraries loaded before."""
+    cpu_seconds: float
+    """Of all threads of the process, during the run."""
+    peak_mib: float
+    """Largest resident memory of the process."""
+    variables: int
+    constraints: int
+    trace: list[tuple[float, int | None, int]]
+    """Seconds, best value, best bound at every change."""
+    hand: str = ""
+    """The best strategy that keeps the limit, where that was asked for and there is one."""
+    hand_value: int | None = None
+    """Its value."""
+
+    @property
+    def gap(self) -> float | None:
+        """(value - bound) / value."""
+        return None if self.value is None else (self.value - self.bound) / self.value
+
+    @property
+    def proved(self) -> bool:
+        """Whether the run ended in a proof."""
+        return self.status in ("optimal", "infeasible")
+
+
+def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True) -> Attempt:
+    """Run a side on an instance, in a fresh process."""
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_work, args=(side, instance, limits, there), daemon=True)
+    process.start()
+    there.close()
+    began = time.monotonic()
+    try:
+        alive = here.poll(2 * limits.seconds + PATIENCE)
+        figures = here.recv() if alive else None
+    except EOFError:
+        figures = None
+    if figures is None:
+        process.kill()
+        figures = _nothing(time.monotonic() - began)
+    process.join()
+    return _record(side, instance, limits, figures, trace=trace)
+
+
+def _record(
+    side: str, instance: Instance, limits: Limits, figures: dict[str, Any], *, trace: bool
+) -> Attempt:
+    pipeline = instance.pipeline
+    if not trace:
+        figures["trace"] = []
+    return Attempt(
+        side=side,
+        instance=instance.name,
+        group=instance.group,
+        objective=instance.objective.value,
+        devices=pipeline.num_devices,
+        batches=pipeline.batches,
+        per_unit=pipeline.ticks.per_unit,
+        seconds_limit=limits.seconds,
+        workers=limits.workers,
+        seed=limits.seed,
+        **figures,
+    )
+
+
+def _work(side: str, instance: Instance, limits: Limits, answer: Connection) -> None:
+    solver = sides.load(side)
+    cpu = time.process_time()
+    outcome = solver(instance.pipeline, instance.objective, limits)
+    cpu = time.process_time() - cpu
+    if outcome.schedule is not None:
+        checked(outcome.schedule)
+    answer.send(_figures(outcome, cpu))
+
+
+def _figures(outcome: Outcome, cpu: float) -> dict[str, Any]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "status": outcome.status,
+        "value": outcome.value,
+        "bound": outcome.bound,
+        "seconds": round(outcome.seconds, 4),
+        "cpu_seconds": round(cpu, 4),
+        "peak_mib": round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1),
+        "variables": outcome.size.variables,
+        "constraints": outcome.size.constraints,
+        "trace": [(round(point.seconds, 4), *point[1:]) for point in outcome.trace],
+    }
+
+
+def _nothing(seconds: float) -> dict[str, Any]:
+    """Figures of a run that gave no answer: its process was ended, or died of its memory."""
+    figures = dict.fromkeys(("bound", "cpu_seconds", "peak_mib", "variables", "constraints"), 0)
+    return {"status": "killed", "value": None, "seconds": seconds, "trace": [], **figures}

@@ -1,0 +1,25 @@
+"""Schedules by hand: every strategy that applies to a pipeline as it is placed."""
+
+from __future__ import annotations
+
+from ppopt import InputError, Objective, Pipeline, Schedule, evaluate
+from ppopt.metrics import fits_limits
+from ppopt.strategies import Options, registry
+
+
+def fitting(pipeline: Pipeline, objective: Objective) -> dict[str, Schedule]:
+    """Schedules, by strategy, that keep the memory limit.
+
+    Strategies of another placement are out: their stages are cut otherwise, another problem.
+    """
+    made = {name: _made(name, pipeline, objective) for name in registry()}
+    return {name: one for name, one in made.items() if one is not None and fits_limits(one)}
+
+
+def _made(name: str, pipeline: Pipeline, objective: Objective) -> Schedule | None:
+    try:
+        if registry()[name].apply(pipeline, Options()).hosts != pipeline.hosts:
+            return None
+        return evaluate(pipeline, name, objective)
+    except InputError:
+        return None

@@ -1,0 +1,180 @@
+"""The targets of the suite against what a record measured, as Markdown.
+
+python -m benchmarks.targets benchmarks/records/DATE-core.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks import suite
+from benchmarks.attempt import Attempt
+from benchmarks.store import describe, read
+
+LARGEST_MEMORY = 4096.0
+"""MiB."""
+PUBLISHED = {
+    "zb-1.5b-m24": ("0.1585", "0.0433"),
+    "zb-1.5b-m32": ("0.1242", "0.0039"),
+    "zb-1.5b-m64": ("0.0674", "0.0026"),
+}
+"""Bubble rates of ZB-1p and ZB-2p as printed (arXiv 2401.10241, table 5), at p and 2p."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a group must reach."""
+
+    group: str
+    share: float
+    """Least share proved."""
+    gap: float
+    """Largest gap; 0: only proofs will do."""
+    seconds: float | None = None
+    """Median time, if one is asked for."""
+
+    def wanted(self) -> str:
+        """In words."""
+        parts = [f"{self.share:.0%} proved"] if self.share else []
+        parts += [f"gap at most {self.gap:.1%}"] if self.gap else []
+        parts += [f"median below {self.seconds:g} s"] if self.seconds else []
+        return ", ".join(parts)
+
+    def met(self, found: Sequence[Attempt]) -> bool:
+        """Whether the attempts of the group reach it."""
+        return (
+            _share(found) >= self.share
+            and _gap(found) <= self.gap
+            and (self.seconds is None or _median(found) < self.seconds)
+            and max(one.peak_mib for one in found) <= LARGEST_MEMORY
+        )
+
+
+TARGETS = (
+    Target("linear p=4", 1.0, 0.0, 1.0),
+    Target("linear p=8", 1.0, 0.0, 1.0),
+    Target("linear p=16", 0.98, 0.01, 1.0),
+    Target("linear p=32", 0.95, 0.01),
+    Target("linear below p p=4", 1.0, 0.0, 1.0),
+    Target("linear below p p=8", 1.0, 0.0, 1.0),
+    Target("linear below p p=16", 0.0, 0.02, 1.0),
+    Target("linear below p p=32", 0.0, 0.02),
+    Target("two chunks p=4", 1.0, 0.0),
+    Target("two chunks p=8", 0.9, 0.02),
+    Target("device span", 0.0, 0.005),
+    Target("large", 0.0, 0.01),
+)
+
+
+def _share(found: Sequence[Attempt]) -> float:
+    return sum(one.proved for one in found) / len(found)
+
+
+def _gap(found: Sequence[Attempt]) -> float:
+    """Largest gap; no schedule counts as a gap of 1."""
+    return max(0.0 if one.proved else 1.0 if one.gap is None else one.gap for one in found)
+
+
+def _median(found: Sequence[Attempt]) -> float:
+    return median(one.seconds for one in found)
+
+
+def report(path: Path) -> Iterator[str]:
+    """The parts of the summary."""
+    heads, attempts = read(path)
+    first = attempts[0]
+    yield "# Proofs over the suite\n"
+    yield describe(heads)
+    yield (
+        f"- {len(attempts)} instances, at most {first.seconds_limit:g} s each, {first.workers} "
+        f"workers, seed {first.seed}; every schedule verified\n"
+    )
+    yield from _table(attempts)
+    yield from _listing("Worse than a strategy by hand that keeps the limit", attempts, _worse)
+    yield from _published(attempts)
+    yield from _listing("Not proved", attempts, lambda one: not one.proved)
+
+
+def _table(attempts: Sequence[Attempt]) -> Iterator[str]:
+    yield (
+        "| group | instances | target | proved | share | largest gap | median s | largest s "
+        "| peak MiB | met |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    for target in TARGETS:
+        found = [one for one in attempts if one.group == target.group]
+        if found:
+            yield _row(target, found)
+
+
+def _row(target: Target, found: Sequence[Attempt]) -> str:
+    return (
+        f"| {target.group} | {len(found)} | {target.wanted()} | {sum(o.proved for o in found)} "
+        f"| {_share(found):.1%} | {_gap(found):.2%} | {_median(found):.2f} "
+        f"| {max(one.seconds for one in found):.1f} | {max(one.peak_mib for one in found):.0f} "
+        f"| {'yes' if target.met(found) else '**no**'} |"
+    )
+
+
+def _worse(one: Attempt) -> bool:
+    return one.hand_value is not None and (one.value is None or one.value > one.hand_value)
+
+
+def _listing(
+    title: str, attempts: Sequence[Attempt], chosen: Callable[[Attempt], bool]
+) -> Iterator[str]:
+    found = [one for one in attempts if chosen(one)]
+    yield f"\n## {title}: {len(found)} of {len(attempts)}\n"
+    if not found:
+        return
+    yield "| instance | status | value | bound | gap | best by hand | seconds |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in found:
+        yield (
+            f"| {one.instance} | {one.status} | {_time(one, one.value)} | {_time(one, one.bound)} "
+            f"| {_percent(one)} | {one.hand} {_time(one, one.hand_value)} | {one.seconds:.1f} |"
+        )
+
+
+def _percent(one: Attempt) -> str:
+    return "" if one.gap is None else f"{one.gap:.2%}"
+
+
+def _time(one: Attempt, ticks: int | None) -> str:
+    return "" if ticks is None else f"{ticks / one.per_unit:.10g}"
+
+
+def _published(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Rates of the pipelines whose published rates are known, beside those."""
+    rows = [row for one in attempts if one.objective == "device-span" for row in _rates(one)]
+    if not rows:
+        return
+    yield "\n## Device span beside the published rates (arXiv 2401.10241, table 5)\n"
+    yield "| instance | our rate | published | not worse |\n|---|---|---|---|"
+    yield from rows
+
+
+def _rates(one: Attempt) -> Iterator[str]:
+    model, _, limit = one.instance.partition(" ")
+    if model not in PUBLISHED or one.value is None:
+        return
+    ticks = suite.known()[one.instance].pipeline.ticks
+    work = one.batches * sum(times[0] for times in ticks.durations[:3])
+    rate, printed = 1 - work / one.value, PUBLISHED[model][limit == "2p"]
+    kept = round(rate, 4) <= float(printed)
+    yield f"| {one.instance} | {rate:.4f} | {printed} | {'yes' if kept else '**no**'} |"
+
+
+def main() -> None:
+    """Print the summary of a record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("record", type=Path)
+    for part in report(parser.parse_args().record):
+        print(part)
+
+
+if __name__ == "__main__":
+    main()
