@@ -1,0 +1,238 @@
+"""Schedules as a building block repeated, squeezed and reordered, over two chunks in a V.
+
+The framework of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362, sections 2 and
+3): a block gives the slots of one microbatch, all of one length; every microbatch repeats it some
+slots later. How long a block holds an activation decides the peak of memory. Before the blocks
+overlap and after they cease to, slots are free, into which operations move as long as the peak
+stays ("reordering"); timing then starts every operation as early as it can ("squeezing").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Ints
+from ppopt.strategies import weight_filling
+
+INTERVAL = 6
+"""Slots between microbatches: F, B and W of two chunks."""
+PASSES = ("F down", "F up", "B down", "B up")
+"""What a device runs for a microbatch, in order: the forward goes down the devices on their first
+chunks and up on their second ones, the backward down on the second and up on the first."""
+FORWARD = (0, 1)
+WEIGHT = len(PASSES)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Slots of one microbatch."""
+
+    slots: tuple[tuple[int, ...], ...]
+    """First slot of every pass on every device: `slots[device][pass]`."""
+    back: int
+    """Slots of a backward: 1 where B stands alone (W goes where room is left), 2 for BW."""
+
+
+class Passes:
+    """Slots of all microbatches, moved towards the front where room and memory allow it."""
+
+    def __init__(self, block: Block, batches: int, *, yielding: bool) -> None:
+        self.back, self.batches, self.devices = block.back, batches, len(block.slots)
+        repeats = np.arange(batches) * INTERVAL
+        self.at = np.array(block.slots, dtype=np.int64).T[:, :, None] + repeats
+        """First slot of [pass, device, microbatch]."""
+        horizon = int(self.at.max()) + 2 * batches + 2 * block.back
+        self.taken = np.zeros((self.devices, horizon), dtype=bool)
+        for number in range(WEIGHT):
+            self._take(number, slice(None), self.at[number], taken=True)
+        self.weight = self._weights()
+        """Slot of the k-th weight pass of a device, [device, k]."""
+        self._mark_weights(taken=True)
+        self.held = self._held()
+        """Chunks whose activation a device holds after a slot, [device, slot]."""
+        self.peak = int(self.held.max())
+        self._warm_up()
+        self._cool_down(weights=self.back == 1 and not yielding)
+
+    def orders(self) -> list[list[tuple[int, int]]]:
+        """Pass and microbatch of every operation but W, in order, per device."""
+        return [[(number, index) for _, number, index in row] for row in self._rows()]
+
+    def with_weights(self) -> list[list[tuple[int, int]]]:
+        """The same with W, oldest backward first, in the free slots (passes 4 and 5)."""
+        weight = self._weights()
+        found = []
+        for device, row in enumerate(self._rows()):
+            after = [(number + 2, index) for _, number, index in row if number not in FORWARD]
+            slots = zip(weight[device].tolist(), after, strict=True)
+            mixed = sorted([*row, *((slot, *which) for slot, which in slots)])
+            found.append([(number, index) for _, number, index in mixed])
+        return found
+
+    def _rows(self) -> Iterator[list[tuple[int, int, int]]]:
+        """Slot, pass and microbatch of every operation but W, by slot, per device."""
+        for device in range(self.devices):
+            slots = self.at[:, device].ravel()
+            order = np.argsort(slots)
+            number, index = np.divmod(order, self.batches)
+            columns = (slots[order].tolist(), number.tolist(), index.tolist())
+            yield list(zip(*columns, strict=True))
+
+    def _length(self, number: int) -> int:
+        return 1 if number in (*FORWARD, WEIGHT) else self.back
+
+    def _take(self, number: int, device: int | slice, slot: Ints | int, *, taken: bool) -> None:
+        rows = np.arange(self.devices)[device]
+        for more in range(self._length(number)):
+            self.taken[rows[:, None] if isinstance(device, slice) else rows, slot + more] = taken
+
+    def _weights(self) -> Ints:
+        """Oldest backward first, each W in the first free slot after its backward."""
+        found = np.empty((self.devices, 2 * self.batches), dtype=np.int64)
+        if self.back == 1:
+            count = np.arange(2 * self.batches)
+            for device in range(self.devices):
+                free = np.flatnonzero(~self.taken[device])
+                after = np.searchsorted(free, self._backwards(device), side="right")
+                found[device] = free[count + np.maximum.accumulate(after - count)]
+        else:
+            for device in range(self.devices):
+                found[device] = self._backwards(device) + 1
+        return found
+
+    def _backwards(self, device: int) -> Ints:
+        """Slots of a device's backwards, ascending."""
+        return np.sort(self.at[2:, device].ravel())
+
+    def _held(self) -> Ints:
+        change = np.zeros(self.taken.shape, dtype=np.int64)
+        rows = np.arange(self.devices)[:, None]
+        for number in FORWARD:
+            change[rows, self.at[number]] += 1
+        change[rows, self.weight] -= 1
+        return np.cumsum(change, axis=1)
+
+    def _warm_up(self) -> None:
+        """Move what stands before the first backward that ends on device 0."""
+        end = int(self.at[3, 0, 0])
+        for slot, device, number, index in self._between(0, end, weights=self.back == 1):
+            self._advance(slot, device, number, index)
+
+    def _cool_down(self, *, weights: bool) -> None:
+        """Move what stands after the last new microbatch; W moves as well, or gives way."""
+        if not weights:
+            self._mark_weights(taken=False)
+        begin = max(int(self.at[3, 0, 0]), int(self.at[0, 0, -1]))
+        end = self.taken.shape[1]
+        for slot, device, number, index in self._between(begin + 1, end, weights=weights):
+            self._advance(slot, device, number, index)
+        if weights:
+            self._mark_weights(taken=False)
+
+    def _mark_weights(self, *, taken: bool) -> None:
+        """Take or give up the slots of W where it stands apart from B."""
+        if self.back == 1:
+            self.taken[np.arange(self.devices)[:, None], self.weight] = taken
+
+    def _between(
+        self, begin: int, end: int, *, weights: bool = False
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Slot, device, pass and microbatch (or number of W) in an interval, by slot."""
+        found = []
+        for number in range(WEIGHT + weights):
+            slots = self.weight if number == WEIGHT else self.at[number]
+            device, index = np.nonzero((slots >= begin) & (slots < end))
+            columns = (slots[device, index], device, np.full_like(device, number), index)
+            found.append(np.stack(columns, axis=1))
+        yield from sorted(map(tuple, np.concatenate(found).tolist()))
+
+    def _advance(self, slot: int, device: int, number: int, index: int) -> None:
+        """Move one operation to the first place that its inputs, room and the peak allow."""
+        first = self._earliest(device, number, index)
+        if number in FORWARD:
+            full = np.flatnonzero(self.held[device, first:slot] >= self.peak)
+            first += int(full[-1]) + 1 if len(full) else 0
+        self._take(number, device, slot, taken=False)
+        free = ~self.taken[device, first : slot + 1]
+        if self._length(number) == 2:
+            free &= ~self.taken[device, first + 1 : slot + 2]
+        place = first + int(np.argmax(free))
+        self._take(number, device, place, taken=True)
+        if number == WEIGHT:
+            self.weight[device, index] = place
+            self.held[device, place:slot] -= 1
+            return
+        self.at[number, device, index] = place
+        if number in FORWARD:
+            self.held[device, place:slot] += 1
+        elif self.back == 2:
+            self.held[device, place + 1 : slot + 1] -= 1
+
+    def _earliest(self, device: int, number: int, index: int) -> int:
+        """First slot after the inputs and after the previous operation of the same pass."""
+        if number == WEIGHT:
+            ends = [self._backwards(device)[index] + 1]
+            ends += [self.weight[device, index - 1] + 1] if index else []
+            return int(max(ends))
+        at, last = self.at, self.devices - 1
+        ends = [at[number, device, index - 1] + self._length(number)] if index else []
+        if number % 2 == 0 and device > 0:
+            ends.append(at[number, device - 1, index] + self._length(number))
+        elif number % 2 == 1 and device < last:
+            ends.append(at[number, device + 1, index] + self._length(number))
+        elif number > 0:
+            ends.append(at[number - 1, device, index] + self._length(number - 1))
+        return int(max(ends, default=0))
+
+
+def split_orders(pipeline: Pipeline, block: Block, most: int) -> Orders:
+    """Orders of a block with split backward: W by the real times, or as in the block.
+
+    The best by device span of what the two ways to reorder the end of the run lead to, with W
+    filled in by every rule of `weight_filling` and with W in the block's own slots. At most
+    `most` chunks on a device.
+    """
+
+    def backbone(yielding: bool, pipe: Pipeline) -> list[list[int]]:
+        return numbered(pipe, passes(block, pipe.batches, yielding).orders())
+
+    def complete(yielding: bool, pipe: Pipeline) -> list[list[int]]:
+        return numbered(pipe, passes(block, pipe.batches, yielding).with_weights())
+
+    ways = (False, True)
+    return weight_filling.best(
+        pipeline,
+        backbones=[partial(backbone, way) for way in ways],
+        complete=[partial(complete, way) for way in ways],
+        most=most,
+    )
+
+
+@lru_cache(maxsize=4)
+def passes(block: Block, batches: int, yielding: bool) -> Passes:
+    """Remember the last few: they are read several times."""
+    return Passes(block, batches, yielding=yielding)
+
+
+def numbered(
+    pipeline: Pipeline, orders: Sequence[Sequence[tuple[int, int]]], back: OpKind = OpKind.B
+) -> list[list[int]]:
+    """Numbers of the operations from passes and microbatches, per device.
+
+    Pass 4 is W of B down, pass 5 W of B up.
+    """
+    found = []
+    for device, row in enumerate(orders):
+        down, up = device, 2 * pipeline.num_devices - 1 - device
+        runs = ((OpKind.F, down), (OpKind.F, up), (back, up), (back, down))
+        weights = ((OpKind.W, up), (OpKind.W, down))
+        first = [pipeline.code(kind, stage, 0) for kind, stage in (*runs, *weights)]
+        found.append([first[number] + index for number, index in row])
+    return found

@@ -1,0 +1,45 @@
+"""V-Half: two chunks in a V within half of the memory of 1F1B."""
+
+from __future__ import annotations
+
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.building_block import Block, split_orders
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """Passes go down the devices at half the speed at which they come up.
+
+    At most 2 floor((p + 2) / 2) chunks on a device (arXiv 2405.15362, section 3). With
+    F, B and W of one length it idles about p/2 of a microbatch's time, at its ends alone.
+    """
+    devices = pipeline.num_devices
+    return split_orders(pipeline, block(devices), most=2 * ((devices + 2) // 2))
+
+
+def block(devices: int) -> Block:
+    """Offsets 2 slots down and 1 up, the pause at the turn 1, or 4 where p is even.
+
+    From arXiv 2405.15362, appendix: 2, 1, 2, 1 for F down, F up, B down, B up.
+    """
+    turn = 3 * devices + (2 if devices % 2 == 0 else -1)
+    return Block(
+        slots=tuple(
+            (2 * i, 3 * devices - 2 - i, turn + 2 * i, turn + 3 * devices - 1 - i)
+            for i in range(devices)
+        ),
+        back=1,
+    )
+
+
+register(
+    Strategy(
+        name="v-half",
+        summary="building block in a V, about half of the memory of 1F1B",
+        source="Controllable Memory, arXiv 2405.15362, section 3",
+        build=build,
+        placement="v",
+        chunks=2,
+    )
+)

@@ -1,0 +1,67 @@
+"""ZB-V: zero bubble over two chunks in a V, within the memory of 1F1B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, cycle
+
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.strategies import weight_filling
+from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.building_block import numbered
+
+F_DOWN, F_UP, B_DOWN, B_UP = range(4)
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """F and B in the order of the paper's picture, W by the real times (see `weight_filling`).
+
+    No idle time within the device span, and 2p chunks on every device, on equal stages with
+    F = B = W, no link delay and m >= 2p - 1 (arXiv 2401.10241, section 6).
+    """
+    return weight_filling.best(pipeline, [_backbone], [], most=2 * pipeline.num_devices)
+
+
+def _backbone(pipeline: Pipeline) -> list[list[int]]:
+    devices = pipeline.num_devices
+    orders = [_existing(_passes(device, devices), pipeline.batches) for device in range(devices)]
+    return numbered(pipeline, orders)
+
+
+def _passes(device: int, devices: int) -> Iterator[int]:
+    """What a device runs but W, without end: warm-up in three parts, then the steady phase.
+
+    Section 6 of the paper; the picture's parts are: first chunks alone; first and second chunks
+    in turn; second chunks forward and backward in turn; and all four passes in turn.
+    """
+    return chain(
+        [F_DOWN] * (2 * (devices - device) - 1),
+        [F_UP, F_DOWN] * device,
+        [F_UP, B_DOWN] * (devices - device),
+        cycle((F_DOWN, B_UP, F_UP, B_DOWN)),
+    )
+
+
+def _existing(passes: Iterator[int], batches: int) -> list[tuple[int, int]]:
+    """Pass and microbatch, counted per pass, without microbatches that do not exist."""
+    done = [0] * 4
+    order = []
+    while min(done) < batches:
+        number = next(passes)
+        if done[number] < batches:
+            order.append((number, done[number]))
+        done[number] += 1
+    return order
+
+
+register(
+    Strategy(
+        name="zbv",
+        summary="zero bubble in a V, within the memory of 1F1B",
+        source="Zero Bubble, arXiv 2401.10241, section 6",
+        build=build,
+        placement="v",
+        chunks=2,
+    )
+)
