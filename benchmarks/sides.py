@@ -28,6 +28,12 @@ LIBRARIES = {
     "pyjobshop": ("pyjobshop", "ortools"),
 }
 """Distributions whose versions a side's figures depend on."""
+PARTS = {
+    "ppopt bounds": "relaxations",
+    "ppopt construction": "construction",
+    "ppopt model": "model",
+}
+"""Function in `benchmarks.parts` of each part of ours."""
 MAKESPAN_ONLY = frozenset({"pyjobshop"})
 
 
@@ -37,6 +43,9 @@ def load(side: str) -> Solver:
         for name in ("budget", "cpsat", "model", "relaxed", "whole"):
             importlib.import_module(f"ppopt.solver.{name}")
         return ours
+    if side in PARTS:
+        part: Solver = getattr(importlib.import_module("benchmarks.parts"), PARTS[side])
+        return part
     solver: Solver = importlib.import_module(f"benchmarks.baselines.{BASELINES[side]}").solve
     return solver
 
@@ -46,8 +55,18 @@ def states(side: str, objective: Objective) -> bool:
     return objective is Objective.MAKESPAN or side not in MAKESPAN_ONLY
 
 
+def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
+    """Size of ppopt's model of the whole pipeline, which it builds where nothing else closes."""
+    from benchmarks.baselines.cpsat import size  # noqa: PLC0415  it loads OR-Tools
+    from ppopt.solver import bounds, model  # noqa: PLC0415  likewise
+
+    bound = bounds.device_bound(pipeline, objective, fused=False).value
+    built = model.build(pipeline, objective, fused=False, horizon=2 * bound, bound=bound)
+    return size(built.cp)
+
+
 def ours(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-    """`ppopt.solve`; the size is that of the whole model, built where nothing else closes."""
+    """`ppopt.solve`; for the size see `size_of_ours`."""
     from ppopt.solver.incumbent import Progress  # noqa: PLC0415  as the line below
     from ppopt.solver.solve import solve  # noqa: PLC0415  other sides do without
 

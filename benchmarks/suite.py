@@ -151,6 +151,27 @@ def core() -> Iterator[Instance]:
         yield from islice(instances, 0, None, CORE_STEPS[name])
 
 
+def race(operations: int = 200) -> Iterator[Instance]:
+    """The part of the core that other solvers may prove: makespan, few operations."""
+    for instance in core():
+        pipeline = instance.pipeline
+        if instance.objective is Objective.MAKESPAN and _operations(pipeline) <= operations:
+            yield instance
+
+
+def _operations(pipeline: Pipeline) -> int:
+    return 3 * pipeline.num_stages * pipeline.batches
+
+
+def parts() -> Iterator[Instance]:
+    """The part of the core on which the parts of the search are run alone.
+
+    Every third of those that the whole model takes in.
+    """
+    small = (instance for instance in core() if _operations(instance.pipeline) <= 4000)
+    return islice(small, 0, None, 3)
+
+
 @cache
 def known() -> dict[str, Instance]:
     """Every instance by name, the ladder included."""

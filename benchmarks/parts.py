@@ -1,0 +1,70 @@
+"""The parts of ppopt's search, each alone, to see what each contributes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks.baselines.problem import Limits, Outcome, Run, Size
+from ppopt.metrics import Objective
+from ppopt.pipeline import Pipeline
+from ppopt.solver import bounds, cpsat, whole
+from ppopt.solver.budget import Budget
+from ppopt.solver.candidates import candidates
+from ppopt.solver.improve import Improver
+from ppopt.solver.incumbent import Problem, Progress, Search
+from ppopt.solver.relaxed import FOCUSES, Relaxations
+
+Work = Callable[[Search, Limits], None]
+
+
+def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
+    """Hand strategies, list scheduling and local search; the bound is head + work alone."""
+
+    def work(search: Search, limits: Limits) -> None:
+        improver = Improver(search, limits.seed)
+        improver.construct()
+        while improver.ready and not search.over:
+            improver.climb(search.left)
+
+    return _alone(work, pipeline, objective, limits)
+
+
+def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
+    """The relaxed models of few devices, below the best strategy by hand as their horizon."""
+
+    def work(search: Search, limits: Limits) -> None:
+        for orders in candidates(pipeline, fused=False):
+            search.offer(orders)
+        models = Relaxations(search)
+        for _ in FOCUSES:
+            models.raise_bound(Budget.of(search, limits.workers, limits.seed, 0.5))
+
+    return _alone(work, pipeline, objective, limits)
+
+
+def model(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
+    """CP-SAT on the whole model, from nothing."""
+
+    def work(search: Search, limits: Limits) -> None:
+        whole.search(search, cpsat.Limits(search.left, limits.workers, limits.seed))
+
+    return _alone(work, pipeline, objective, limits)
+
+
+def _alone(work: Work, pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
+    run, per_unit = Run(objective, limits), pipeline.ticks.per_unit
+
+    def follow(progress: Progress) -> None:
+        value = None if progress.value is None else int(progress.value * per_unit)
+        run.note(value, int(progress.lower_bound * per_unit))
+
+    began = time.monotonic()
+    known = bounds.device_bound(pipeline, objective, fused=False)
+    problem = Problem(pipeline, objective, fused=False)
+    search = Search(problem, began, began + limits.seconds, follow, known)
+    search.infeasible = bounds.infeasibility(pipeline, fused=False) or ""
+    if not search.over:
+        work(search, limits)
+    run.note(None, search.bound.value)
+    return run.outcome(search.best, Size(0, 0), infeasible=bool(search.infeasible))
