@@ -1,0 +1,95 @@
+"""Every bound of the solver on thousands of random small pipelines, beside their true optima.
+
+PYTHONPATH=. python benchmarks/bounds_random.py --instances 2000 --seed 1
+
+Stops with exit code 1 at the first bound above an optimum, or wrong verdict of the re-checker.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from time import monotonic
+
+from machine import heading
+
+from ppopt import Objective, Verdict
+from tests import bounds
+from tests.bounds import Sample
+
+
+def main() -> None:
+    """Check bounds until the instances or the time are used up, and print the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="end after the instance")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    head = heading("Bounds beside optima", "ortools", "pyjobshop")
+    began, kinds, done = monotonic(), Tally(), 0
+    for case in bounds.cases(given.seed, given.instances):
+        for objective in Objective:
+            kinds.check(case, objective)
+        done += 1
+        if monotonic() - began > given.seconds:
+            break
+    print(
+        head, f"- seed {given.seed}, {done} pipelines, {len(Objective)} objectives each", sep="\n"
+    )
+    print(f"- {monotonic() - began:.0f} s", kinds, sep="\n\n")
+
+
+class Tally:
+    """Counts of bounds, of tight ones, and of the instances they are of."""
+
+    def __init__(self) -> None:
+        self._made: Counter[str] = Counter()
+        self._tight: Counter[str] = Counter()
+        self._instances: Counter[str] = Counter()
+
+    def check(self, case: bounds.Case, objective: Objective) -> None:
+        """Check all bounds of an instance; exits at a wrong one."""
+        best = bounds.optimum(case, objective)
+        self._instances[_kind(case, objective, best)] += 1
+        for sample in bounds.samples(case, objective, best):
+            if not sample.sound:
+                raise SystemExit(f"WRONG BOUND: {sample}")
+            self._made[sample.source] += 1
+            self._tight[sample.source] += sample.tight
+        self._recheck(Sample("re-check of the optimum", best, best, case, objective))
+
+    def _recheck(self, sample: Sample) -> None:
+        """The optimum must be confirmed, and one more refused (or a limit that works)."""
+        confirmed = bounds.rechecked(sample, (0,))
+        more = None if sample.optimum is None else sample.optimum + 1
+        refused = Verdict.WRONG if more is None else bounds.rechecked(sample._replace(bound=more))
+        if (confirmed, refused) != (Verdict.CONFIRMED, Verdict.WRONG):
+            raise SystemExit(f"WRONG VERDICT: {confirmed}, {refused}: {sample}")
+        self._made[sample.source] += 1
+        self._tight[sample.source] += 1
+
+    def __str__(self) -> str:
+        """Tables of bounds and of instances."""
+        lines = ["| bound | checked | above the optimum | equal to it |", "|---|---|---|---|"]
+        for source, made in sorted(self._made.items()):
+            share = 100 * self._tight[source] / made
+            lines.append(f"| {source} | {made} | 0 | {self._tight[source]} ({share:.1f} %) |")
+        lines += ["", "| instances | number |", "|---|---|"]
+        lines += [f"| {kind} | {number} |" for kind, number in sorted(self._instances.items())]
+        return "\n".join(lines)
+
+
+def _kind(case: bounds.Case, objective: Objective, best: int | None) -> str:
+    pipeline = case.pipeline
+    words = (
+        objective.value,
+        pipeline.placement if pipeline.named_placement else "explicit placement",
+        "two routes" if pipeline.routes == 2 else "one route",
+        "fused" if case.fused else "split",
+        "no limit" if pipeline.limits is None else "limited",
+    )
+    return ", ".join(words) + (", infeasible" if best is None else "")
+
+
+if __name__ == "__main__":
+    main()
