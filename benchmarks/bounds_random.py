@@ -33,10 +33,11 @@ def main() -> None:
         done += 1
         if monotonic() - began > given.seconds:
             break
-    print(
-        head, f"- seed {given.seed}, {done} pipelines, {len(Objective)} objectives each", sep="\n"
-    )
-    print(f"- {monotonic() - began:.0f} s", kinds, sep="\n\n")
+    print(f"{head}\n- seed {given.seed}, {done} pipelines, {len(Objective)} objectives each")
+    print(f"- {monotonic() - began:.0f} s\n\n{kinds}")
+
+
+SIGNS = {-1: "below 0", 0: "0", 1: "above 0"}
 
 
 class Tally:
@@ -50,7 +51,7 @@ class Tally:
     def check(self, case: bounds.Case, objective: Objective) -> None:
         """Check all bounds of an instance; exits at a wrong one."""
         best = bounds.optimum(case, objective)
-        self._instances[_kind(case, objective, best)] += 1
+        self._instances.update(_kinds(case, objective, best))
         for sample in bounds.samples(case, objective, best):
             if not sample.sound:
                 raise SystemExit(f"WRONG BOUND: {sample}")
@@ -79,16 +80,19 @@ class Tally:
         return "\n".join(lines)
 
 
-def _kind(case: bounds.Case, objective: Objective, best: int | None) -> str:
+def _kinds(case: bounds.Case, objective: Objective, best: int | None) -> list[str]:
     pipeline = case.pipeline
-    words = (
-        objective.value,
-        pipeline.placement if pipeline.named_placement else "explicit placement",
-        "two routes" if pipeline.routes == 2 else "one route",
-        "fused" if case.fused else "split",
-        "no limit" if pipeline.limits is None else "limited",
-    )
-    return ", ".join(words) + (", infeasible" if best is None else "")
+    signs = {(change > 0) - (change < 0) for change in pipeline.ticks.memory_b}
+    return [
+        f"objective {objective.value}",
+        f"{pipeline.num_devices} devices",
+        f"placement {pipeline.placement if pipeline.named_placement else 'explicit'}",
+        f"{pipeline.routes} routes",
+        "backwards whole" if case.fused else "backwards split",
+        "no memory limit" if pipeline.limits is None else "memory limits",
+        *(f"memory_b {words} somewhere" for sign, words in SIGNS.items() if sign in signs),
+        "infeasible" if best is None else "feasible",
+    ]
 
 
 if __name__ == "__main__":
