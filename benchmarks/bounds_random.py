@@ -12,7 +12,6 @@ from collections import Counter
 from time import monotonic
 
 from benchmarks.machine import heading
-
 from ppopt import Objective, Verdict
 from tests import bounds
 from tests.bounds import Sample

@@ -66,8 +66,8 @@ def optimum(case: Case, objective: Objective) -> int | None:
     if operations <= EXHAUSTIVE:
         return oracle.best(pipeline, fused=fused, objective=objective.value)
     if objective is Objective.MAKESPAN:
-        return pyjobshop_oracle.best_makespan(pipeline, fused=fused)
-    return pyjobshop_oracle.best_device_span(pipeline, fused=fused)
+        return pyjobshop_oracle.best_makespan(pipeline, fused=fused, seconds=20)
+    return pyjobshop_oracle.best_device_span(pipeline, fused=fused, seconds=20)
 
 
 def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Sample]:
