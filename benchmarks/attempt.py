@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from benchmarks import sides
 from benchmarks.baselines.problem import Limits, Outcome
-from benchmarks.suite import Instance
+from benchmarks.suite import Instance, operations
 from ppopt.evaluation import checked
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
 
 PATIENCE = 30.0
 """Seconds beyond twice the limit after which a process is ended; its record says `killed`."""
@@ -27,6 +29,9 @@ class Attempt(NamedTuple):
     objective: str
     devices: int
     batches: int
+    operations: int
+    busiest: int
+    """Longest work of a device, in ticks."""
     per_unit: int
     """Ticks in the unit of time."""
     seconds_limit: float
@@ -95,12 +100,21 @@ def _record(
         objective=instance.objective.value,
         devices=pipeline.num_devices,
         batches=pipeline.batches,
+        operations=operations(pipeline),
+        busiest=_busiest(pipeline),
         per_unit=pipeline.ticks.per_unit,
         seconds_limit=limits.seconds,
         workers=limits.workers,
         seed=limits.seed,
         **figures,
     )
+
+
+def _busiest(pipeline: Pipeline) -> int:
+    times = [sum(column) for column in zip(*pipeline.ticks.durations[: OpKind.BW], strict=True)]
+    (hosted,) = pipeline.hosted
+    shares: list[int] = [sum(times[stage] for stage in mine) for mine in hosted]
+    return pipeline.batches * max(shares)
 
 
 def _work(side: str, instance: Instance, limits: Limits, answer: Connection) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import cache
 from itertools import chain, islice, product
 from random import Random
 from typing import Any, NamedTuple
@@ -151,15 +150,16 @@ def core() -> Iterator[Instance]:
         yield from islice(instances, 0, None, CORE_STEPS[name])
 
 
-def race(operations: int = 200) -> Iterator[Instance]:
-    """The part of the core that other solvers may prove: makespan, few operations."""
+def race() -> Iterator[Instance]:
+    """The part of the core that other solvers may prove: makespan, at most 800 operations."""
     for instance in core():
-        pipeline = instance.pipeline
-        if instance.objective is Objective.MAKESPAN and _operations(pipeline) <= operations:
+        makespan = instance.objective is Objective.MAKESPAN
+        if makespan and operations(instance.pipeline) <= 800:
             yield instance
 
 
-def _operations(pipeline: Pipeline) -> int:
+def operations(pipeline: Pipeline) -> int:
+    """Number of its operations, every backward split."""
     return 3 * pipeline.num_stages * pipeline.batches
 
 
@@ -168,11 +168,5 @@ def parts() -> Iterator[Instance]:
 
     Every third of those that the whole model takes in.
     """
-    small = (instance for instance in core() if _operations(instance.pipeline) <= 4000)
+    small = (instance for instance in core() if operations(instance.pipeline) <= 4000)
     return islice(small, 0, None, 3)
-
-
-@cache
-def known() -> dict[str, Instance]:
-    """Every instance by name, the ladder included."""
-    return {instance.name: instance for instance in chain(full(), ladder())}

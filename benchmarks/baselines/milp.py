@@ -199,6 +199,7 @@ def _run(model: _Model, run: Run) -> None:
         "time_limit": run.left,
         "mip_rel_gap": 0.0,
         "mip_abs_gap": 0.9 / model.per_unit,
+        "mip_min_logging_interval": 0.1,
     }
     for name, value in options.items():
         highs.setOptionValue(name, value)
