@@ -48,6 +48,7 @@ SPELLINGS = {
     "workers": ("workers",),
     "seed": ("seed",),
     "group_size": ("group_size",),
+    "waves": ("waves",),
     "output": ("output_file", "output"),
 }
 """Canonical name -> every spelling that a file may use."""

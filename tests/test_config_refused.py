@@ -44,6 +44,7 @@ ANY_FORMAT = {
     "no workers": (("workers", 0), "workers: 0 is below 1"),
     "negative seed": (("seed", -1), "seed: -1 is below 0"),
     "group size": (("group_size", 0), "group_size: 0 is below 1"),
+    "waves": (("waves", 0), "waves: 0 is below 1"),
     "no time": (("time_limit", 0), "time_limit: 0 is not above 0"),
     "negative time": (("time_limit", -1.5), "time_limit: -1.5 is not above 0"),
     "time": (("time_limit", "soon"), "time_limit: seconds: 'soon' is not a number"),

@@ -120,6 +120,48 @@ def test_interleaved_time_without_delay(v: int) -> None:
     assert figure(evaluate(pipe, "interleaved")) == m * 12 + (p - 1) * 12 / v
 
 
+@pytest.mark.parametrize(("p", "m", "v"), [(1, 3, 2), (4, 4, 2), (4, 12, 2), (3, 7, 3), (8, 8, 4)])
+def test_looped_bfs(p: int, m: int, v: int) -> None:
+    """(p - 1)(F + BW) / v idle where m >= p, m activations (arXiv 2211.05953, section 4)."""
+    made = evaluate(
+        Pipeline(stages=p, batches=m, chunks=v, forward=v, backward=2 * v), "looped-bfs"
+    )
+    assert figure(made) == 3 * m * v + 3 * (p - 1)
+    assert peaks(made) == [m] * p
+
+
+def test_looped_bfs_waits_for_the_loop_with_few_microbatches() -> None:
+    """m < p: a chunk's forward takes p F before the next chunk's can begin, and BW likewise.
+
+    p = 4, m = 2, v = 2, F = 1, BW = 2 of a chunk: 4 + (4 - 1 + 2) forward, twice that backward.
+    """
+    made = evaluate(Pipeline(stages=4, batches=2, chunks=2, forward=2, backward=4), "looped-bfs")
+    assert figure(made) == (4 + 5) + 2 * (4 + 5)
+
+
+@pytest.mark.parametrize("p", range(2, 8))
+@pytest.mark.parametrize("waves", [1, 2, 3])
+def test_hanayo_idles_at_its_ends_alone(p: int, waves: int) -> None:
+    """One round of m = p microbatches, in F of a chunk, BW = 2 F: 4(p - 1) idle with one wave.
+
+    The first wave's round trip is 2p - 1 F long, of which device 0 works p: p - 1 idle before the
+    first backward; its mirror with BW is 2(p - 1) at the end; and p - 1 where F meets BW. More
+    waves only add meetings: the idle time stays below a chunk's F per device more.
+    """
+    pipe = Pipeline(stages=p, batches=p, forward=2 * waves, backward=4 * waves)
+    made = evaluate(pipe, "hanayo", options=Options(waves=waves))
+    idle = figure(made) - p * 6 * waves
+    assert idle == 4 * (p - 1) if waves == 1 else 4 * (p - 1) <= idle < 4 * (p - 1) + p
+    assert max(peaks(made)) <= p
+    assert made.pipeline.num_stages == 2 * waves * p
+
+
+@pytest.mark.parametrize("batches", [1, 5, 17, 40])
+def test_hanayo_keeps_the_memory_of_1f1b(batches: int) -> None:
+    made = evaluate(Pipeline(stages=4, batches=batches), "hanayo")
+    assert max(peaks(made)) <= 4
+
+
 def test_zb_1p_holds_at_most_p_activations() -> None:
     for p in range(1, 9):
         for m in range(1, 20):
@@ -177,6 +219,11 @@ def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:
         ("zb-h1", {"placement": [0, 1, 1, 0]}, {}, "placement: the list contradicts"),
         ("1f1b", {}, {"group_size": 2}, "group_size: strategy 1f1b takes no group_size"),
         ("interleaved", {}, {"group_size": 0}, "group_size: 0 is below 1"),
+        ("1f1b", {}, {"waves": 2}, "waves: strategy 1f1b takes no waves"),
+        ("hanayo", {"chunks": 8}, {}, "chunks: 8 contradicts strategy hanayo, which has 4"),
+        ("hanayo", {}, {"waves": 0}, "waves: 0 is below 1"),
+        ("v-half", {"chunks": 3}, {}, "chunks: 3 contradicts strategy v-half, which has 2"),
+        ("zbv", {"placement": "interleaved"}, {}, "placement: interleaved contradicts strategy"),
         ("1f2b", {}, {}, "strategy: '1f2b' is unknown; did you mean 1f1b"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ppopt import Pipeline, Schedule, evaluate, timing
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
-from ppopt.strategies import v_half, v_min
+from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
 
 NAMES = ("v-min", "v-half", "zbv")
@@ -17,7 +17,8 @@ NAMES = ("v-min", "v-half", "zbv")
 
 def in_chunks(devices: int, batches: int, **costs: object) -> Pipeline:
     """Times and activation of one per chunk: a device's share has two of them."""
-    given_ = {"forward": 2, "backward_input": 2, "weight": 2, "activation": 2} | costs
+    split = {} if "backward" in costs else {"backward_input": 2, "weight": 2}
+    given_ = {"forward": 2, "activation": 2} | split | costs
     return Pipeline(stages=devices, batches=batches, **given_)
 
 
@@ -57,12 +58,28 @@ def test_idle_time_of_equal_passes(p: int) -> None:
             assert idle(evaluate(in_chunks(p, m), name, "device-span")) == most, (name, m)
 
 
+@pytest.mark.parametrize(
+    ("p", "most"), [(2, 4), (3, 8), (4, 15), (5, 18), (6, 22), (7, 30), (8, 33), (9, 36), (12, 52)]
+)
+def test_whole_backwards(p: int, most: int) -> None:
+    """Idle time and peak of 1F1B-V in chunks, F = 1, BW = 2.
+
+    Idle as the authors' code gives it (zero-bubble-pipeline-parallelism, v1f1b.py, run at
+    m = 3p); the peak is two thirds of 1F1B's 2p chunks and one pair more.
+    """
+    made = evaluate(in_chunks(p, 3 * p, backward=4), "1f1b-v")
+    assert idle(made) == most
+    assert peak(made) == 2 * (2 * p // 3 + 1)
+
+
 @pytest.mark.parametrize("p", range(1, 13))
-@pytest.mark.parametrize("block", [v_min.block, v_half.block])
+@pytest.mark.parametrize("block", [v_min.block, v_half.block, one_f_one_b_v.block])
 def test_passes_of_a_block_share_no_slot(block, p: int) -> None:
-    """Repeated every 6 slots, the four passes of a device leave two slots in 6 for W."""
-    for row in block(p).slots:
-        assert len({slot % INTERVAL for slot in row}) == len(row)
+    """Repeated every 6 slots, the passes of a device never meet; W or BW fills what they leave."""
+    made = block(p)
+    for row in made.slots:
+        slots = [*row, *(slot + 1 for slot in row[2:] if made.back == 2)]
+        assert len({slot % INTERVAL for slot in slots}) == len(slots)
 
 
 @settings(max_examples=60, deadline=None)

@@ -106,6 +106,9 @@ def shared(
         str | None,
         _option("--group-size", help="Microbatches per group (interleaved).", metavar="N"),
     ] = None,
+    waves: Annotated[
+        str | None, _option("--waves", help="Waves of hanayo (2).", metavar="N")
+    ] = None,
     objective: Annotated[
         str | None,
         _option("--objective", help="makespan (default) or device-span.", metavar="NAME"),
@@ -150,6 +153,7 @@ def shared(
         "static": _list(static),
         "mem_limit": _list(mem_limit),
         "group_size": _whole("group_size", group_size),
+        "waves": _whole("waves", waves),
         "objective": objective,
         "fused": fused or None,
         "time_limit": time_limit,

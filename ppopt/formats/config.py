@@ -136,6 +136,7 @@ SETTINGS: dict[str, _Setting] = {
     "workers": _Setting(_at_least(1)),
     "seed": _Setting(_at_least(0)),
     "group_size": _Setting(_at_least(1)),
+    "waves": _Setting(_at_least(1)),
     "output": _Setting(_files, ("output_file",)),
 }
 """Canonical name of every setting: those of Pipeline first, then those of a run."""

@@ -25,6 +25,8 @@ class Options(NamedTuple):
 
     group_size: int | None = None
     """Microbatches per group of interleaved schedules; default: the number of devices."""
+    waves: int | None = None
+    """Waves of hanayo; default: 2."""
 
 
 Build = Callable[[Pipeline, Options], Orders]
@@ -41,8 +43,8 @@ class Strategy:
     build: Build
     """Orders for a pipeline whose chunks and placement are the strategy's own."""
     placement: str = "linear"
-    chunks: int | None = 1
-    """Stages per device; None: any number, 2 unless told."""
+    chunks: int | Callable[[Options], int] | None = 1
+    """Stages per device, or how they follow from the options; None: any number, 2 unless told."""
     fused: bool = False
     """Whether it runs the full backward BW; else B and W apart."""
     takes: tuple[str, ...] = ()
@@ -56,9 +58,10 @@ class Strategy:
         for field, value in options._asdict().items():
             if value is not None and field not in self.takes:
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
+        own = self.chunks(options) if callable(self.chunks) else self.chunks
         if not pipeline.named_placement:
-            return self._apply_explicit(pipeline)
-        chunks = self.chunks or pipeline.chunks or placement.DEFAULT_CHUNKS[self.placement]
+            return self._apply_explicit(pipeline, own)
+        chunks = own or pipeline.chunks or placement.DEFAULT_CHUNKS[self.placement]
         if pipeline.chunks not in (None, chunks):
             raise InputError(
                 f"chunks: {pipeline.chunks} contradicts strategy {self.name}, "
@@ -71,16 +74,16 @@ class Strategy:
             )
         return replace(pipeline, chunks=chunks, placement=self.placement)
 
-    def _apply_explicit(self, pipeline: Pipeline) -> Pipeline:
+    def _apply_explicit(self, pipeline: Pipeline, own: int | None) -> Pipeline:
         devices = pipeline.num_devices
         chunks, rest = divmod(pipeline.stages, devices)
         expected = placement.named(self.placement, devices, chunks)
-        permuted = self.chunks == 1 and sorted(pipeline.placement) == list(range(devices))
+        permuted = own == 1 and sorted(pipeline.placement) == list(range(devices))
         placed = permuted or pipeline.placement == expected
-        if rest or chunks != (self.chunks or chunks) or not placed:
+        if rest or chunks != (own or chunks) or not placed:
             raise InputError(
                 f"placement: the list contradicts strategy {self.name}, which is placed "
-                f"{self.placement} with {self.chunks or 'two or more'} stage(s) per device"
+                f"{self.placement} with {own or 'two or more'} stage(s) per device"
             )
         return pipeline
 

@@ -41,9 +41,14 @@ class Block:
 
 
 class Passes:
-    """Slots of all microbatches, moved towards the front where room and memory allow it."""
+    """Slots of all microbatches, moved towards the front where room and memory allow it.
 
-    def __init__(self, block: Block, batches: int, *, yielding: bool) -> None:
+    With split backward, what stands before the first backward that ends on device 0 moves, and
+    what stands after the last new microbatch: first in its own slots, with W; at the end either
+    with W or (`yielding`) as if W had no slot. Whole backwards move throughout.
+    """
+
+    def __init__(self, block: Block, batches: int, *, yielding: bool = False) -> None:
         self.back, self.batches, self.devices = block.back, batches, len(block.slots)
         repeats = np.arange(batches) * INTERVAL
         self.at = np.array(block.slots, dtype=np.int64).T[:, :, None] + repeats
@@ -58,8 +63,11 @@ class Passes:
         self.held = self._held()
         """Chunks whose activation a device holds after a slot, [device, slot]."""
         self.peak = int(self.held.max())
-        self._warm_up()
-        self._cool_down(weights=self.back == 1 and not yielding)
+        if block.back == 2:
+            self._move(0, horizon, weights=False)
+        else:
+            self._move(0, int(self.at[3, 0, 0]), weights=True)
+            self._cool_down(yielding=yielding)
 
     def orders(self) -> list[list[tuple[int, int]]]:
         """Pass and microbatch of every operation but W, in order, per device."""
@@ -119,21 +127,18 @@ class Passes:
         change[rows, self.weight] -= 1
         return np.cumsum(change, axis=1)
 
-    def _warm_up(self) -> None:
-        """Move what stands before the first backward that ends on device 0."""
-        end = int(self.at[3, 0, 0])
-        for slot, device, number, index in self._between(0, end, weights=self.back == 1):
+    def _move(self, begin: int, end: int, *, weights: bool) -> None:
+        """Move what stands in an interval, by slot."""
+        for slot, device, number, index in self._between(begin, end, weights=weights):
             self._advance(slot, device, number, index)
 
-    def _cool_down(self, *, weights: bool) -> None:
+    def _cool_down(self, *, yielding: bool) -> None:
         """Move what stands after the last new microbatch; W moves as well, or gives way."""
-        if not weights:
+        if yielding:
             self._mark_weights(taken=False)
-        begin = max(int(self.at[3, 0, 0]), int(self.at[0, 0, -1]))
-        end = self.taken.shape[1]
-        for slot, device, number, index in self._between(begin + 1, end, weights=weights):
-            self._advance(slot, device, number, index)
-        if weights:
+        begin = max(int(self.at[3, 0, 0]), int(self.at[0, 0, -1])) + 1
+        self._move(begin, self.taken.shape[1], weights=not yielding)
+        if not yielding:
             self._mark_weights(taken=False)
 
     def _mark_weights(self, *, taken: bool) -> None:
@@ -142,7 +147,7 @@ class Passes:
             self.taken[np.arange(self.devices)[:, None], self.weight] = taken
 
     def _between(
-        self, begin: int, end: int, *, weights: bool = False
+        self, begin: int, end: int, *, weights: bool
     ) -> Iterator[tuple[int, int, int, int]]:
         """Slot, device, pass and microbatch (or number of W) in an interval, by slot."""
         found = []

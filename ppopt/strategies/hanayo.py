@@ -1,0 +1,88 @@
+"""Hanayo: waves down and up the devices, whole backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ppopt.errors import InputError
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.solver.construct import Built, Decoder, Policy
+from ppopt.strategies.base import Options, Strategy, register
+
+WAVES = 2
+SAMPLE = 4
+"""Microbatches per device on which rules are compared."""
+
+
+def chunks(options: Options) -> int:
+    """Two chunks per wave: one on the way down, one on the way up."""
+    waves = WAVES if options.waves is None else options.waves
+    if waves < 1:
+        raise InputError(f"waves: {waves} is below 1")
+    return 2 * waves
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """The shortest list schedule for equal stages, BW = 2 F, within p activations per device.
+
+    Hanayo (arXiv 2308.15762, section 3) forms its order by such a simulation: backwards before
+    forwards, and of several forwards the one farthest on its way; a device waits for none. Rules
+    that the paper leaves open are tried: how many microbatches go between F and B of a stage, and
+    whether a forward may go first. On equal stages without link delay one wave of m = p idles
+    4 (p - 1) F of a chunk.
+    """
+    few = _equal(pipeline, min(pipeline.batches, SAMPLE * pipeline.num_devices))
+    built = [(policy, Decoder(few, fused=True).build(policy)) for policy in _policies(few)]
+    policy, found = min(((p, b) for p, b in built if b), key=lambda pair: pair[1].makespan)
+    if few.batches < pipeline.batches:
+        longer = Decoder(_equal(pipeline, pipeline.batches), fused=True).build(policy)
+        found = longer or _surely(pipeline)
+    return found.arrays()
+
+
+def _equal(pipeline: Pipeline, batches: int) -> Pipeline:
+    """The pipeline of equal stages for which the order is made, with room for p activations."""
+    return Pipeline(
+        stages=pipeline.num_devices,
+        batches=batches,
+        placement="v",
+        chunks=pipeline.num_stages // pipeline.num_devices,
+        mem_limit=pipeline.num_devices,
+    )
+
+
+def _surely(pipeline: Pipeline) -> Built:
+    """The rule that no memory limit stops: at most p microbatches at a stage."""
+    whole = _equal(pipeline, pipeline.batches)
+    built = Decoder(replace(whole, mem_limit=None), fused=True).build(next(_policies(whole)))
+    assert built is not None, "without a limit nothing waits in a circle"
+    return built
+
+
+def _policies(pipeline: Pipeline) -> Iterator[Policy]:
+    devices = pipeline.num_devices
+    for cap in dict.fromkeys((devices, devices + 1, 3 * devices // 2, 2 * devices)):
+        for forward_first in (False, True):
+            yield Policy(
+                cap=(cap,) * pipeline.num_stages,
+                patience=(0,) * devices,
+                reserve=(0,) * devices,
+                forward_first=(forward_first,) * devices,
+                shallow_first=(False,) * devices,
+            )
+
+
+register(
+    Strategy(
+        name="hanayo",
+        summary="waves down and up the devices, 1F1B-like, whole backwards (--waves)",
+        source="Hanayo, arXiv 2308.15762, section 3",
+        build=build,
+        placement="v",
+        chunks=chunks,
+        fused=True,
+        takes=("waves",),
+    )
+)
