@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ppopt.solver.result import Result, Status
     from ppopt.solver.solve import solve
     from ppopt.strategies.base import Options
+    from ppopt.tradeoff.frontier import Frontier, frontier
     from ppopt.verifier import Rule, Violation, explain, verify
 
 _HOMES = {
@@ -42,6 +43,7 @@ _HOMES = {
     "solver.result": ("Result", "Status"),
     "solver.solve": ("solve",),
     "strategies.base": ("Options",),
+    "tradeoff.frontier": ("Frontier", "frontier"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -49,6 +51,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Comparison",
     "DeadlockError",
+    "Frontier",
     "InputError",
     "Metrics",
     "Objective",
@@ -68,6 +71,7 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "frontier",
     "read_schedule",
     "recheck",
     "solve",

@@ -71,7 +71,7 @@ def compare(
     """
     objective = Objective(objective)
     deadline = time.monotonic() + time_limit
-    made, skipped = _evaluate_all(pipeline, objective, options or Options(), fused=fused)
+    made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused)
     optima: dict[Hosts, Result] = {}
     problems = {schedule.pipeline.hosts: schedule.pipeline for schedule, _ in made}
     problems = {pipeline.hosts: pipeline} | {
@@ -97,9 +97,10 @@ def compare(
     return Comparison(rows, optimum, skipped)
 
 
-def _evaluate_all(
+def evaluate_all(
     pipeline: Pipeline, objective: Objective, options: Options, *, fused: bool
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
+    """Evaluate every strategy in its own chunks and placement; those left out, with the reason."""
     made, skipped = [], []
     for name, strategy in registry().items():
         if fused and not strategy.fused:

@@ -255,6 +255,15 @@ def test_version() -> None:
 def test_alone_it_helps() -> None:
     ran = done("")
     assert ran == done("--help")
-    for command in ("solve", "eval", "compare", "verify", "view", "strategies", "models"):
+    for command in (
+        "solve",
+        "eval",
+        "compare",
+        "frontier",
+        "verify",
+        "view",
+        "strategies",
+        "models",
+    ):
         assert f"\n  {command} " in ran.out
         assert done(f"{command} --help").out.startswith("Usage: ")

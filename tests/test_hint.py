@@ -209,7 +209,7 @@ def test_a_bound_known_before_counts() -> None:
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
     provenance = Provenance(0, 1, 60.0, {})
     for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):
-        result = solving.search_from(hints.Start((given,), bound), problem, provenance)
+        result = solving.search_from(hints.Start(given, bound=bound), problem, provenance)
         assert (result.value, result.status) == (72, status)
     assert result.proof == "proved before"
 

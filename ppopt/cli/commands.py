@@ -24,7 +24,7 @@ from ppopt.cli.settings import Settings, shared
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
     from ppopt.schedule import Schedule
-    from ppopt.solver.result import Result
+    from ppopt.solver.result import Status
     from ppopt.strategies import Options
 
 
@@ -52,7 +52,7 @@ def solve(
     with progress.shown(quiet=settings.quiet) as line:
         result = search(pipeline, **_search_options(settings), hint=start, progress=line.update)
     output.result(settings, of_result(result), result.schedule)
-    return _exit_code(result)
+    return _exit_code(result.status)
 
 
 @command
@@ -86,7 +86,7 @@ def compare(settings: Settings) -> int:
     from ppopt.comparison import compare as compare_all
     from ppopt.report.objects import of_comparison
 
-    output.refuse_orders(settings)
+    output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
     options = _strategy_options(settings)
     with progress.shown(quiet=settings.quiet) as line:
@@ -94,7 +94,26 @@ def compare(settings: Settings) -> int:
             pipeline, options=options, **_search_options(settings), progress=line.update
         )
     output.comparison(settings, of_comparison(comparison), comparison)
-    return _exit_code(comparison.optimum)
+    return _exit_code(comparison.optimum.status)
+
+
+@command
+@with_options(shared)
+def frontier(settings: Settings) -> int:
+    """Find memory against time: every limit at which the optimum changes."""
+    from ppopt.cli import output, progress
+    from ppopt.report.objects import of_frontier
+    from ppopt.tradeoff.frontier import frontier as explore
+
+    output.refuse_orders(settings, "frontier")
+    pipeline = settings.pipeline()
+    options = _strategy_options(settings)
+    with progress.shown(quiet=settings.quiet) as line:
+        found = explore(
+            pipeline, options=options, **_search_options(settings), progress=line.update
+        )
+    output.frontier(settings, of_frontier(found), found)
+    return _exit_code(found.status)
 
 
 @command
@@ -198,10 +217,10 @@ def models() -> int:
     return 0
 
 
-def _exit_code(result: Result) -> int:
+def _exit_code(status: Status) -> int:
     from ppopt.solver.result import Status
 
-    return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(result.status, 0)
+    return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(status, 0)
 
 
 def _search_options(settings: Settings) -> dict[str, Any]:

@@ -18,12 +18,14 @@ from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
+from ppopt.report.words import what_if
 from ppopt.verifier import Violation, explain
 
 if TYPE_CHECKING:
     from ppopt.comparison import Comparison
     from ppopt.rechecker import Recheck
     from ppopt.schedule import Schedule
+    from ppopt.tradeoff.frontier import Frontier
 
 
 def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | None) -> None:
@@ -40,10 +42,10 @@ def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | No
         _note_rounding(schedule)
 
 
-def refuse_orders(settings: Settings) -> None:
+def refuse_orders(settings: Settings, what: str) -> None:
     """Raise InputError where a file of one order is asked for and there will be several."""
     if any(target.is_order for target in settings.output):
-        raise InputError("output: a comparison is no single order; write .html or .json")
+        raise InputError(f"output: a {what} is no single order; write .html or .json")
 
 
 def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
@@ -58,6 +60,24 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
     if compared.optimum.schedule is None:
         print(f"optimal: {compared.optimum.status}: {compared.optimum.proof}")
     for name, reason in compared.skipped:
+        print(f"skipped {name}: {reason}")
+
+
+def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> None:
+    """Show memory against time."""
+    schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
+    _files(settings, schedules, lambda: _dump(shown), lambda: _frontier_page(shown, schedules))
+    if settings.json:
+        _print_json(shown)
+        return
+    if settings.quiet:
+        return
+    if not found.points:
+        print(f"{found.status}: {found.proof}")
+    _print(table.frontier_table(shown))
+    for line in what_if(shown):
+        print(line)
+    for name, reason in found.skipped:
         print(f"skipped {name}: {reason}")
 
 
@@ -83,14 +103,19 @@ def verification(
             print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
 
 
-def _files(settings: Settings, schedules: Sequence[Schedule], as_json: Callable[[], str]) -> None:
+def _files(
+    settings: Settings,
+    schedules: Sequence[Schedule],
+    as_json: Callable[[], str],
+    as_page: Callable[[], str] | None = None,
+) -> None:
     ordered = any(target.is_order for target in settings.output)
     order = torch_csv.dumps(schedules[0]) if ordered and schedules else ""
     for target in settings.output:
         if not schedules:
             print(f"note: there is no schedule, {target.path} is not written", file=sys.stderr)
         elif target.is_page:
-            write_page(target, schedules)
+            _write_page(target, as_page() if as_page else _page(schedules))
         elif target.is_order:
             write(target.path, order)
         else:
@@ -98,10 +123,25 @@ def _files(settings: Settings, schedules: Sequence[Schedule], as_json: Callable[
 
 
 def write_page(target: Target, schedules: Sequence[Schedule]) -> None:
-    """Write schedules as one HTML page, saying so where a picture was asked for."""
+    """Write schedules as one HTML page."""
+    _write_page(target, _page(schedules))
+
+
+def _page(schedules: Sequence[Schedule]) -> str:
     from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
-    write(target.path, page(schedules))
+    return page(schedules)
+
+
+def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
+    from ppopt.report.tradeoff import frontier_page  # noqa: PLC0415  plotly takes long to load
+
+    return frontier_page(shown, schedules)
+
+
+def _write_page(target: Target, text: str) -> None:
+    """Write a page, saying so where a picture was asked for."""
+    write(target.path, text)
     if target.asked != target.path:
         print(f"note: {target.asked} is written as a page, {target.path}", file=sys.stderr)
 

@@ -28,9 +28,11 @@ _USE = (
 )
 
 
-def page(schedules: Sequence[Schedule], *, title: str = TITLE) -> str:
+def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "") -> str:
     """One HTML page with the figures, Gantt chart and memory of every schedule, in their order.
 
+    `opening`, HTML, stands before them in place of the table of several schedules; the section of
+    the k-th schedule, from 1, is `#schedule-k`.
     The schedules must be complete (every device runs something). Identical input gives an
     identical page. Schedules of as many devices and microbatches share one time scale. Raises
     InputError when there is no schedule.
@@ -49,11 +51,15 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE) -> str:
         [
             _head(title),
             f'<header><h1>{escape(title)}</h1><p class="quiet">{_USE}</p></header>',
-            f'<div class="scroll">{facts.overview(entries)}</div>' if len(entries) > 1 else "",
+            opening or _overview(entries),
             *sections,
             "</body>\n</html>\n",
         ]
     )
+
+
+def _overview(entries: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+    return f'<div class="scroll">{facts.overview(entries)}</div>' if len(entries) > 1 else ""
 
 
 def write_page(schedules: Sequence[Schedule], path: str | Path, *, title: str = TITLE) -> None:

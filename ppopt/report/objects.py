@@ -13,6 +13,7 @@ from ppopt.report.summary import summary
 from ppopt.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.solve import versions
+from ppopt.tradeoff.frontier import Frontier, Hand
 from ppopt.verifier import Violation
 
 if TYPE_CHECKING:
@@ -89,6 +90,49 @@ def _row(row: Row, optimum: Result) -> dict[str, Any]:
         "ratio_to_best": None if row.ratio_to_best is None else plain(row.ratio_to_best),
         "ratio_to_optimum": None if row.ratio_to_optimum is None else plain(row.ratio_to_optimum),
         "optimum_proved": row.optimum_proved,
+    }
+
+
+def of_frontier(found: Frontier) -> dict[str, Any]:
+    """Object of `ppopt frontier`.
+
+    `points`, by limit ascending: each the object of `ppopt solve` within its `limit`, and whether
+    that is proved to be the least for its value (`limit_proved`). `bounds`: no schedule within a
+    `limit` is below its `lower_bound`. `strategies`: each the object of `ppopt eval`, its largest
+    peak (`memory`), and its ratio to the best schedule within that memory.
+    """
+    least, enough = found.least, found.enough
+    provenance = found.provenance
+    return {
+        "schema": SCHEMA,
+        "status": found.status.value,
+        "objective": found.objective.value,
+        "proof": found.proof,
+        "least_limit": None if least is None else plain(least.limit),
+        "least_limit_proved": least is not None and least.least,
+        "useful_limit": None if enough is None else plain(enough.limit),
+        "useful_limit_proved": found.enough_proved,
+        "points": [
+            of_result(point.result) | {"limit": plain(point.limit), "limit_proved": point.least}
+            for point in found.points
+        ],
+        "bounds": [
+            {"limit": plain(limit), "lower_bound": plain(bound)} for limit, bound in found.bounds
+        ],
+        "strategies": [_hand(hand) for hand in found.hands],
+        "skipped": [{"strategy": name, "reason": reason} for name, reason in found.skipped],
+        "fused": found.fused,
+        "seed": provenance.seed,
+        "workers": provenance.workers,
+        "versions": provenance.versions,
+        "solve_seconds": round(found.solve_seconds, 3),
+    }
+
+
+def _hand(hand: Hand) -> dict[str, Any]:
+    return of_evaluation(hand.schedule, hand.seconds) | {
+        "memory": plain(hand.memory),
+        "ratio_to_best": None if hand.ratio is None else plain(hand.ratio),
     }
 
 

@@ -9,7 +9,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.words import NONE, hint_words, number, per_device, percent, status_words, title
+from ppopt.report.words import (
+    AT_MOST,
+    NONE,
+    hint_words,
+    number,
+    per_device,
+    percent,
+    status_words,
+    title,
+)
 
 
 def result_table(figures: Mapping[str, Any]) -> Table:
@@ -85,6 +94,28 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(name, justify="left" if index < 2 else "right", overflow="fold")
     for row in rows:
         table.add_row(*_cells(row), style=_row_style(row))
+    return table
+
+
+def frontier_table(found: Mapping[str, Any]) -> Table:
+    """Points of a frontier and hand strategies, by memory, then by value.
+
+    `found` has the keys of `ppopt frontier --json`. The second column is the objective, `bubble`
+    the bubble rate of it, `/ best` the ratio to the best schedule within that memory.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
+    objective = str(found["objective"]).replace("-", " ")
+    for name in ("memory", objective, "bubble", "/ best"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("schedule", overflow="fold")
+    points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
+    hands = [(row["memory"], row["value"], 1, row) for row in found["strategies"]]
+    for memory, value, hand, row in sorted([*points, *hands], key=lambda entry: entry[:3]):
+        name = f"{title(row)}, {_where(row)}" if hand else status_words(row)
+        ratio = row["ratio_to_best"] if hand else 1
+        most = "" if hand or row["limit_proved"] else AT_MOST
+        figures = (most + _short(memory), _short(value), percent(row["bubble_rate"]))
+        table.add_row(*map(Text, (*figures, _short(ratio), name)), style="dim" if hand else "bold")
     return table
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from ppopt.op import OpKind
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
+AT_MOST = "≤ "
+"""Before a limit that is not proved to be the least for its value."""
 FEW_DEVICES = 8
 """Most devices whose values are listed one by one."""
 
@@ -99,6 +101,28 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
     if gain < 0:
         return f"this schedule is {percent(-gain)} longer"
     return "no schedule is better" if figures["status"] == "optimal" else "nothing better was found"
+
+
+def what_if(found: Mapping[str, Any]) -> list[str]:
+    """Say how little memory works and how much is worth having, a sentence each.
+
+    `found` has the keys of `ppopt frontier --json`; without points there is nothing to say.
+    """
+    points, objective = found["points"], str(found["objective"]).replace("-", " ")
+    if not points:
+        return []
+    least = "least memory that works" if found["least_limit_proved"] else "least memory found to do"
+    most = "most memory worth having"
+    if not found["useful_limit_proved"]:
+        most += ", as far as known"
+    lines = [
+        f"{least}: {number(found['least_limit'])}; {found['proof']}",
+        f"{most}: {number(found['useful_limit'])}; with any more the {objective} stays "
+        f"{number(points[-1]['value'])}",
+    ]
+    if not all(point["limit_proved"] for point in points):
+        lines.append(f"{AT_MOST.strip()}: it is not proved that less memory does not do")
+    return lines
 
 
 def title(figures: Mapping[str, Any]) -> str:

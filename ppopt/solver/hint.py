@@ -40,9 +40,9 @@ class Hint(NamedTuple):
 
     given: Schedule
     """As it was given, or timed anew, on the pipeline searched; it may exceed the limits."""
-    moved: Orders | None
+    moved: Orders | None = None
     """Its orders brought into the search space; None: they are in it."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """What was changed, in words."""
 
     @property
@@ -81,20 +81,24 @@ def read(problem: Problem, schedule: Schedule) -> Hint:
 class Start(NamedTuple):
     """What a search knows before it begins."""
 
-    hints: tuple[Hint, ...] = ()
+    hint: Hint | None = None
+    """The schedule of the user's own."""
+    schedules: tuple[Schedule, ...] = ()
+    """Further ones of the same pipeline and search space, perhaps over the limits."""
     bound: Bound | None = None
     """A lower bound proved before, for this problem or one of larger limits."""
 
     def told(self, problem: Problem) -> Hinted | None:
         """What the result says of the hint, where there is one."""
-        return self.hints[0].told(problem) if self.hints else None
+        return None if self.hint is None else self.hint.told(problem)
 
 
 def begin(search: Search, start: Start) -> None:
     """Give a search what is known before."""
     if start.bound is not None:
         search.raise_bound(start.bound)
-    for hint in start.hints:
+    known = [Hint(replace(made, pipeline=search.problem.pipeline)) for made in start.schedules]
+    for hint in ([start.hint] if start.hint else []) + known:
         if not search.over:
             _offer(search, hint)
 

@@ -62,17 +62,28 @@ def solve(
     began = time.monotonic()
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
-    _check(time_limit, workers, seed)
-    problem = Problem(pipeline, Objective(objective), fused)
+    provenance = provenance_of(time_limit, workers, seed)
+    problem = problem_of(pipeline, Objective(objective), fused=fused)
+    start = Start() if hint is None else Start(hints.read(problem, hint))
+    return search_from(start, problem, provenance, progress, began)
+
+
+def problem_of(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Problem:
+    """State what is searched; raises InputError where it is too large."""
+    problem = Problem(pipeline, objective, fused)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
             f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
             f"most {MOST_OPERATIONS}; use fewer batches: the middle of a long run repeats"
         )
-    provenance = Provenance(seed, workers, time_limit, versions())
-    start = Start() if hint is None else Start((hints.read(problem, hint),))
-    return search_from(start, problem, provenance, progress, began)
+    return problem
+
+
+def provenance_of(time_limit: float, workers: int | None, seed: int) -> Provenance:
+    """Check how a search is to be done, and note what it takes to repeat it; raises InputError."""
+    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    _check(time_limit, workers, seed)
+    return Provenance(seed, workers, time_limit, versions())
 
 
 def search_from(

@@ -1,0 +1,1 @@
+"""Memory against time: every limit at which the optimum changes."""
