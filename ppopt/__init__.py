@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ppopt.comparison import Comparison, compare
-    from ppopt.errors import DeadlockError, InputError, PpoptError, VerificationError
+    from ppopt.errors import DeadlockError, InputError, PpoptError, RunError, VerificationError
     from ppopt.evaluation import evaluate
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.metrics import Metrics, Objective
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ppopt.verifier import Rule, Violation, explain, verify
 
 _HOMES = {
-    "errors": ("DeadlockError", "InputError", "PpoptError", "VerificationError"),
+    "errors": ("DeadlockError", "InputError", "PpoptError", "RunError", "VerificationError"),
     "comparison": ("Comparison", "compare"),
     "evaluation": ("evaluate",),
     "formats.schedule_json": ("read_schedule",),
@@ -63,6 +63,7 @@ __all__ = [
     "Recheck",
     "Result",
     "Rule",
+    "RunError",
     "Schedule",
     "Status",
     "Verdict",

@@ -5,6 +5,7 @@
     PpoptError
     +-- InputError            what the user gave cannot be used (exit code 2)
     |   +-- DeadlockError     an order in which operations wait for each other in a circle
+    +-- RunError              a process that runs a schedule failed (exit code 1)
     +-- VerificationError     a schedule made here breaks a rule: a bug of ours (exit code 1)
 """
 
@@ -39,3 +40,7 @@ class DeadlockError(InputError):
 
 class VerificationError(PpoptError):
     """A schedule made by ppopt failed its own verifier: please report it."""
+
+
+class RunError(PpoptError):
+    """A process that runs a schedule failed, or does not answer."""

@@ -16,6 +16,7 @@ from ppopt.cli import (
     app,
     commands,  # noqa: F401  registers the commands
     exchange,  # noqa: F401
+    running,  # noqa: F401
 )
 
 ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")

@@ -18,7 +18,7 @@ import pytest
 from tests.cli_json import SOLVED, assert_types
 from tests.cli_run import ENTRY, HARD, process
 
-HEAVY = ("ortools", "numpy", "plotly", "pandas")
+HEAVY = ("ortools", "numpy", "plotly", "pandas", "torch")
 SMALL = "--stages 4 --batches 8"
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ppopt.errors import InputError, VerificationError
+from ppopt.errors import InputError, RunError, VerificationError
 from ppopt.pipeline import LIMIT_1F1B
 
 EXIT_BUG = 1
@@ -41,7 +41,7 @@ class Group(TyperGroup):
             print(end="", flush=True)
         except InputError as error:
             _fail(str(error))
-        except VerificationError as error:
+        except (RunError, VerificationError) as error:
             _fail(str(error), EXIT_BUG)
         except _UsageError as error:
             _fail(error.format_message())
@@ -151,7 +151,7 @@ def with_options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `ppopt`."""
-    from ppopt.cli import commands, exchange  # noqa: F401, PLC0415  they register the commands
+    from ppopt.cli import commands, exchange, running  # noqa: F401, PLC0415  they register theirs
 
     app(arguments, prog_name="ppopt")
     raise AssertionError("the application exits by itself")

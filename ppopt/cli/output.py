@@ -32,7 +32,7 @@ def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | No
     """Show one schedule, or why there is none."""
     _files(settings, [] if schedule is None else [schedule], lambda: _native(schedule))
     if settings.json:
-        _print_json(shown)
+        print_json(shown)
         return
     if settings.quiet:
         return
@@ -52,7 +52,7 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
     """Show the rows of a comparison."""
     _files(settings, [row.schedule for row in compared.rows], lambda: _dump(shown))
     if settings.json:
-        _print_json(shown)
+        print_json(shown)
         return
     if settings.quiet:
         return
@@ -68,7 +68,7 @@ def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> N
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
     _files(settings, schedules, lambda: _dump(shown), lambda: _frontier_page(shown, schedules))
     if settings.json:
-        _print_json(shown)
+        print_json(shown)
         return
     if settings.quiet:
         return
@@ -92,7 +92,7 @@ def verification(
 ) -> None:
     """Show what the verifier says of a file, and the re-checker of its bound."""
     if as_json:
-        _print_json(of_verification(schedule, found, bound))
+        print_json(of_verification(schedule, found, bound))
     elif found and not quiet:
         print(explain(schedule, found))
     elif not quiet:
@@ -162,7 +162,8 @@ def _timeless(shown: Any) -> Any:
     return [_timeless(value) for value in shown] if isinstance(shown, list) else shown
 
 
-def _print_json(shown: Mapping[str, Any]) -> None:
+def print_json(shown: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout."""
     print(json.dumps(shown, allow_nan=False))
 
 

@@ -1,0 +1,147 @@
+"""The commands that run schedules in PyTorch, and that read what was measured."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ppopt.cli.app import command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ppopt.cli.files import Target
+    from ppopt.schedule import Schedule
+    from ppopt.torch.demo import Run
+
+
+@command
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")],
+    sleep: Annotated[
+        str | None,
+        typer.Option(
+            "--sleep",
+            metavar="SECONDS",
+            help="Stages sleep for the pipeline's times; a unit of time lasts so long.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=1, max=1000, help="Steps to measure.")
+    ] = 3,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The measured step: a schedule file (.json), or a page that shows it beside "
+            "the predicted one (.html); repeatable.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
+) -> int:
+    """Run a schedule in PyTorch, one process per device, and check every gradient."""
+    from ppopt.cli.files import valid_schedule, writable
+    from ppopt.cli.output import print_json
+    from ppopt.errors import InputError
+    from ppopt.formats import torch_csv
+    from ppopt.torch.world import World
+
+    targets = writable(output or [])
+    if any(target.is_order for target in targets):
+        raise InputError("output: a measured step is no order for PyTorch; write .json or .html")
+    schedule = valid_schedule(file)
+    torch_csv.dumps(schedule)  # refuses what PyTorch cannot run, before anything starts
+    seconds = _seconds(sleep)
+    ranks = schedule.pipeline.num_devices
+    _tell(f"starting {ranks} processes", quiet=quiet)
+    with World(ranks) as world:
+        from ppopt.torch import demo
+
+        length = float(demo.predicted(schedule, links=False)) * seconds
+        _tell(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
+        world.patience += 2 * (steps + 1) * length
+        ran = demo.run(world, schedule, steps=steps, seconds_per_unit=seconds)
+    shown = _shown(schedule, ran, length)
+    _write(targets, schedule, ran, seconds)
+    if json:
+        print_json(shown)
+    elif not quiet:
+        print(_words(shown))
+    return 0
+
+
+def _seconds(sleep: str | None) -> float:
+    from ppopt import exact
+    from ppopt.errors import InputError
+
+    if sleep is None:
+        return 0.0
+    seconds = exact.read(sleep, "sleep").value
+    if not 0 < seconds <= 3600:
+        raise InputError(f"sleep: {sleep} is not above 0 and at most 3600; give seconds per unit")
+    return float(seconds)
+
+
+def _tell(words: str, *, quiet: bool) -> None:
+    if not quiet and sys.stderr.isatty():
+        print(words, file=sys.stderr)
+
+
+def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: float) -> None:
+    """Write the measured step, in the pipeline's unit where stages slept, else in ms."""
+    from ppopt.cli.output import write_page
+    from ppopt.files import write
+    from ppopt.formats import schedule_json
+    from ppopt.profiles.measured import measured
+
+    if not targets:
+        return
+    unit = round(seconds * 10**9) if seconds else 10**6
+    found = measured(ran.records, schedule.pipeline, unit)
+    for target in targets:
+        if target.is_page:
+            write_page(target, [schedule, found] if seconds else [found])
+        else:
+            write(target.path, schedule_json.dumps(found))
+
+
+def _shown(schedule: Schedule, ran: Run, length: float) -> dict[str, Any]:
+    from ppopt.torch.version import require
+
+    measured = median(ran.steps)
+    return {
+        "schema": 1,
+        "devices": schedule.pipeline.num_devices,
+        "strategy": str(schedule.origin.get("strategy") or "schedule"),
+        "gradients": ran.gradients,
+        "losses": schedule.pipeline.batches,
+        "largest_difference": ran.difference,
+        "predicted_seconds": length or None,
+        "measured_seconds": round(measured, 6),
+        "steps": [round(seconds, 6) for seconds in ran.steps],
+        "ratio": round(measured / length, 4) if length else None,
+        "versions": {"torch": require()},
+    }
+
+
+def _words(shown: dict[str, Any]) -> str:
+    lines = [
+        f"{shown['strategy']} on {shown['devices']} processes, torch {shown['versions']['torch']}",
+        f"gradients  {shown['gradients']} gradients and {shown['losses']} losses as in one "
+        f"process (largest difference {shown['largest_difference']:.2g})",
+    ]
+    steps = shown["steps"]
+    spread = f"median of {len(steps)} ({1000 * min(steps):.1f} to {1000 * max(steps):.1f})"
+    if shown["predicted_seconds"] is not None:
+        lines.append(f"predicted  {1000 * shown['predicted_seconds']:.1f} ms a step")
+        spread += f", {shown['ratio']:.3f} of the prediction"
+    lines.append(f"measured   {1000 * shown['measured_seconds']:.1f} ms a step, {spread}")
+    return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""A measured pipeline as a config file, with its provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import date
+from fractions import Fraction
+
+from ppopt.op import OpKind
+from ppopt.profiles.estimate import Profile
+
+MILLISECOND = 10**6
+MEBIBYTE = 2**20
+_TIMES = {
+    "forward_times": "forward",
+    "backward_times": "backward",
+    "weight_times": "weight",
+    "input_times": "backward_input",
+}
+"""Key in the file -> field of the pipeline."""
+_MOST_LISTED = 5
+
+
+def dumps(profile: Profile, *, description: str, source: str, day: date | None = None) -> str:
+    """Write a profile in milliseconds and MiB, as YAML that `--config` takes.
+
+    Comments tell what was measured, and what was not.
+    """
+    devices = max(profile.hosts) + 1
+    linear = profile.hosts == tuple(range(devices))
+    lines = [
+        f"description: {json.dumps(description)}",
+        f"source: {json.dumps(source)}",
+        f"date: {(day or date.today()).isoformat()}",
+        "time_unit: ms",
+        *(["memory_unit: MiB"] if profile.held else []),
+        "",
+        f"stages: {len(profile.hosts)}",
+        f"batches: {profile.batches}",
+        *([] if linear else [f"placement: {list(profile.hosts)}"]),
+        "",
+        *(f"# {note}" for note in notes(profile)),
+    ]
+    costs = profile.costs(MILLISECOND)
+    lines += [f"{key}: {_listed(costs[field])}" for key, field in _TIMES.items()]
+    lines.append(f"p2p_time: {_number(costs['p2p'])}")
+    if profile.held:
+        held = [profile.held[stage] for stage in range(len(profile.hosts))]
+        lines.append(f"activation: {_listed(Fraction(h.activation, MEBIBYTE) for h in held)}")
+        lines.append(f"static: {_listed(Fraction(h.static, MEBIBYTE) for h in held)}")
+    return "\n".join(lines) + "\n"
+
+
+def notes(profile: Profile) -> list[str]:
+    """Say how the times came about: counts, what is derived, outliers; one line each."""
+    counts = [times.runs for times in profile.times.values()]
+    told = [f"Medians of {min(counts)} to {max(counts)} operations each, {profile.steps} steps."]
+    kinds = {kind for kind, _ in profile.times}
+    if OpKind.B not in kinds:
+        told.append("No backward was split: W and B are half of BW each, unmeasured.")
+    if OpKind.BW not in kinds:
+        told.append("Every backward was split: BW is B and W together, unmeasured.")
+    if profile.link is None:
+        told.append("No operation waited for another device alone: p2p is unmeasured.")
+    outliers = profile.outliers
+    if outliers:
+        shown = ", ".join(
+            f"{record.op} {(record.end - record.start) / MILLISECOND:.3f} ms"
+            for record in outliers[:_MOST_LISTED]
+        )
+        more = ", ..." if len(outliers) > _MOST_LISTED else ""
+        told.append(f"{len(outliers)} outliers (they do not move a median): {shown}{more}")
+    return told
+
+
+def _listed(values: Iterable[Fraction]) -> str:
+    return f"[{', '.join(map(_number, values))}]"
+
+
+def _number(value: Fraction) -> str:
+    """Write at most six decimals, without trailing zeros."""
+    return f"{float(value):.6f}".rstrip("0").rstrip(".")

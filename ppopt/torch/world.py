@@ -1,0 +1,152 @@
+"""Processes on this machine that talk by gloo over the loopback: one per device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from ppopt.errors import InputError, RunError
+
+PATIENCE = 120.0
+"""Seconds that a job may take, and that ranks wait for each other."""
+_FRAMES, _MOST_TOLD = 8, 4000
+"""Frames and characters of a rank's error that are told."""
+MOST_RANKS = 64
+"""Most processes that are started: each takes some 200 MB."""
+
+
+class World:
+    """A process group of `size` processes that run one job after the other.
+
+    They start while the caller goes on; the first job waits for them.
+
+        with World(4) as world:
+            found = world.run(job, [arguments of rank 0, ...])
+
+    A job is a function of a module, called on every rank as `job(rank, *arguments)`; its results
+    come back in the order of the ranks. Raises RunError, with what the rank says, where one
+    fails or takes longer than `patience` seconds: the world is over then.
+    """
+
+    def __init__(self, size: int, patience: float = PATIENCE) -> None:
+        if not 1 <= size <= MOST_RANKS:
+            raise InputError(f"run: {size} processes; from 1 to {MOST_RANKS} can be started here")
+        self.size = size
+        self.patience = patience
+        """Seconds that a job may take."""
+        self._folder = tempfile.TemporaryDirectory(prefix="ppopt-")
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._ready = False
+
+    def __enter__(self) -> World:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "ppopt.torch.demo"])
+        store = str(Path(self._folder.name) / "store")
+        for rank in range(self.size):
+            ours, theirs = context.Pipe()
+            arguments = (rank, self.size, store, theirs, self.patience)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._send([None] * self.size)
+        else:
+            self._end()
+        for process in self._processes:
+            process.join(timeout=10)
+        self._end()
+        self._folder.cleanup()
+
+    def run(self, job: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run a job on every rank and wait for all results."""
+        if not self._ready:
+            self._collect()
+            self._ready = True
+        self._send([(job, tuple(given)) for given in arguments])
+        return self._collect()
+
+    def _send(self, messages: Sequence[object]) -> None:
+        for pipe, message in zip(self._pipes, messages, strict=True):
+            try:
+                pipe.send(message)
+            except OSError:
+                continue
+
+    def _collect(self) -> list[Any]:
+        """Take one answer from every rank; the first failure ends the world."""
+        answers: list[Any] = [None] * self.size
+        waiting = dict(enumerate(self._pipes))
+        until = monotonic() + self.patience
+        while waiting:
+            ready = multiprocessing.connection.wait(waiting.values(), until - monotonic())
+            if not ready:
+                self._end()
+                raise RunError(f"rank {min(waiting)} has not answered in {self.patience:g} s")
+            for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
+                answers[rank] = self._answer(rank)
+                del waiting[rank]
+        return answers
+
+    def _answer(self, rank: int) -> Any:
+        try:
+            failure, found = self._pipes[rank].recv()
+        except EOFError:
+            failure, found = "its process ended", None
+        if failure is not None:
+            self._end()
+            raise RunError(f"rank {rank}: {failure}")
+        return found
+
+    def _end(self) -> None:
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+
+
+def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) -> None:
+    """Join the process group, then run jobs until told to end."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch  # noqa: PLC0415  the parent may do without it
+    from torch import distributed  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    try:
+        distributed.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=patience),
+        )
+        pipe.send((None, None))
+        while (message := pipe.recv()) is not None:
+            job, arguments = message
+            pipe.send((None, job(rank, *arguments)))
+    except EOFError:
+        pass
+    except Exception:
+        pipe.send((traceback.format_exc(limit=-_FRAMES)[-_MOST_TOLD:], None))
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()

@@ -1,0 +1,91 @@
+"""`ppopt run`: a schedule in real processes, and what it refuses before any of them starts."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.torch.version import require
+from tests.cli_run import done, run
+from tests.torch_world import VERSION
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Path:
+    path = tmp_path / "a.json"
+    done("eval zb-h1 --stages 2 --batches 3 --quiet -o", path)
+    return path
+
+
+def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
+    """ZB-H1 of 2 x 3 at unit times ends at 10: F, F, B, W, ... of 9 on device 0 and one gap."""
+    line = "run --sleep 0.01 --steps 2 --json"
+    ran = done(line, native, "-o", tmp_path / "m.json", "-o", tmp_path / "m.html")
+    found = ran.json
+    assert found["gradients"] == 4
+    assert found["losses"] == 3
+    assert found["largest_difference"] <= 1e-12
+    assert found["predicted_seconds"] == pytest.approx(0.1)
+    assert found["measured_seconds"] >= 0.1
+    assert found["ratio"] == pytest.approx(found["measured_seconds"] / 0.1, rel=1e-3)
+    assert len(found["steps"]) == 2
+    assert found["versions"] == {"torch": VERSION}
+    measured, _ = read_schedule(tmp_path / "m.json")
+    assert measured.origin["strategy"] == "measured"
+    assert len(measured) == len(read_schedule(native)[0])
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert "zb-h1" in page
+    assert "measured" in page
+
+
+def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:
+    """Its operations take their own times: `view` draws it, `verify` says that it keeps none."""
+    path = tmp_path / "m.json"
+    told = done("run --steps 1", native, "-o", path).out
+    assert "4 gradients and 3 losses as in one process" in told
+    assert run("verify", path).code == 5
+    done("view", native, path, "-o", tmp_path / "both.html")
+    file = json.loads(path.read_text())
+    file["ops"].pop()
+    path.write_text(json.dumps(file))
+    ran = run("view", native, path, "-o", tmp_path / "broken.html")
+    assert (ran.code, ran.out) == (2, "")
+    assert "missing: " in ran.err
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("line", "told"),
+        [
+            ("run nowhere.json", "cannot be read"),
+            ("run {native} --sleep fast", "'fast' is not a number"),
+            ("run {native} --sleep 0", "give seconds per unit"),
+            ("run {native} --steps 0", "--steps"),
+            ("run {native} -o a.csv", "a measured step is no order for PyTorch"),
+            ("run {native} -o nowhere/a.json", "the folder nowhere does not exist"),
+        ],
+    )
+    def test_usage(self, line: str, told: str, native: Path) -> None:
+        ran = run(line.format(native=native))
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err
+        assert ran.err.count("\n") == 1
+
+    @pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.0"])
+    def test_another_version(self, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(metadata, "version", lambda _: version)
+        with pytest.raises(InputError, match=f"version {version} is installed; .* 2\\.13"):
+            require()
+
+    def test_no_pytorch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(_: str) -> str:
+            raise metadata.PackageNotFoundError
+
+        monkeypatch.setattr(metadata, "version", missing)
+        with pytest.raises(InputError, match=r"PyTorch is not installed; install ppopt-pipeline"):
+            require()

@@ -1,0 +1,354 @@
+"""PyTorch runs our schedules on four gloo processes: gradients, traps, files that PyTorch wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Pipeline, Schedule, evaluate, solve, timing, verify
+from ppopt.errors import InputError, RunError
+from ppopt.formats import torch_csv, torch_csv_reader
+from ppopt.formats.fields import shown
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.op import OpKind
+from ppopt.strategies import names
+from tests.generate import build
+from tests.torch_world import VERSION
+
+import ppopt.torch  # isort: skip
+from ppopt.torch import demo, probe  # isort: skip
+from ppopt.torch.world import World  # isort: skip
+
+RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Four processes that serve every test of this file."""
+    with World(RANKS) as started:
+        yield started
+
+
+def test_this_is_the_version_that_is_supported() -> None:
+    assert VERSION.startswith("2.13.")
+
+
+UNEQUAL = Pipeline(
+    stages=RANKS,
+    batches=6,
+    forward=[3, 5, 4, 7],
+    backward=[7, 9, 11, 13],
+    weight=[2, 5, 4, 6],
+    p2p=1,
+)
+EXPLICIT = Pipeline(stages=6, batches=5, placement=[2, 0, 3, 1, 1, 2], forward=[1, 2, 1, 3, 1, 2])
+STRATEGIES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
+SOLVED = {
+    "unequal stages, odd limits": (UNEQUAL, [3, 4, 2, 1]),
+    "v": (Pipeline(stages=RANKS, batches=6, placement="v"), "1f1b"),
+    "explicit placement": (EXPLICIT, 4),
+    "fused": (replace(UNEQUAL, batches=5), None),
+}
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, *({"zbv", "1f1b-v"} & set(names()))])
+def test_strategies(world: World, strategy: str) -> None:
+    made = evaluate(Pipeline(stages=RANKS, batches=8), strategy)
+    ran = demo.run(world, made)
+    assert ran.difference <= 1e-12
+    assert ran.gradients == 2 * made.pipeline.num_stages
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_solved(world: World, name: str) -> None:
+    pipeline, limit = SOLVED[name]
+    found = solve(pipeline, mem_limit=limit, time_limit=2, workers=1, fused=name == "fused")
+    assert found.schedule is not None
+    assert demo.run(world, found.schedule).difference <= 1e-12
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_valid_schedule(world: World, seed: int) -> None:
+    """Random orders, placements with all four devices, whole and split backwards mixed."""
+    random = Random(seed)
+    hosts = [*range(RANKS), *(random.randrange(RANKS) for _ in range(random.randrange(4)))]
+    random.shuffle(hosts)
+    pipeline = Pipeline(stages=len(hosts), batches=random.randint(1, 6), placement=hosts)
+    made = build(pipeline, random, "mixed")
+    ran = demo.run(world, made)
+    assert ran.difference <= 1e-12
+    kinds = {(record.kind, record.stage, record.microbatch) for record in ran.records}
+    assert kinds == {tuple(row.op) for row in made.rows()}
+
+
+class TestTraps:
+    """What PyTorch takes without a word and gets wrong: refused by us, and seen by the check."""
+
+    LATE = "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1F1,1I0,1W0,1I1,1W1\n2F0,2F1,2I0,2W0,2I1,2W1\n"
+    LAST = "3F1,3F0,3I0,3W0,3I1,3W1\n"
+    """The last stage runs microbatch 1 first: its losses are looked up by their place."""
+
+    def test_losses_out_of_order(self, world: World) -> None:
+        text = self.LATE.replace("F0,1F1", "F1,1F0").replace("F0,0F1", "F1,0F0")
+        text = text.replace("F0,2F1", "F1,2F0") + self.LAST
+        assert demo.run_text(world, text, range(RANKS), 2) > 1e-3
+        with pytest.raises(InputError, match="would give wrong gradients"):
+            torch_csv_reader.loads(text, "a.csv")
+
+    def test_our_export_renames(self, world: World) -> None:
+        """The same order as a schedule is written with other numbers, and runs right."""
+        text = (self.LATE + self.LAST).replace("3F1,3F0", "3F0,3F1")
+        order = torch_csv_reader.loads(text, "a.csv")
+        made = torch_csv_reader.schedule(order, {})
+        turned = replace(made, microbatch=1 - made.microbatch)
+        assert verify(turned) == []
+        assert torch_csv.dumps(turned) == text
+        assert demo.run(world, turned).difference <= 1e-12
+
+    def test_deferred_receives(self, world: World) -> None:
+        made = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
+        found = solve(Pipeline(stages=RANKS, batches=6, placement="v"), mem_limit="1f1b")
+        assert found.schedule is not None
+        text, hosts = torch_csv.dumps(found.schedule), found.schedule.pipeline.hosts[0]
+        with pytest.raises(InputError, match="defer_pp_recv: it gives wrong gradients"):
+            ppopt.torch.runtime([], made, print, defer_pp_recv=True)
+        assert demo.run_text(world, text, hosts, 6) <= 1e-12
+        assert demo.run_text(world, text, hosts, 6, defer_pp_recv=True) > 1e-3
+
+    def test_two_routes(self) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        mirrored = replace(made, pipeline=Pipeline(stages=2, batches=2, routes=2))
+        for refuses in (ppopt.torch.placement, torch_csv.dumps):
+            with pytest.raises(InputError, match="two routes put a stage on two"):
+                refuses(mirrored)
+
+    def test_stages_that_do_not_go_with_the_schedule(self, world: World) -> None:
+        told = world.run(refusals, [(evaluate(Pipeline(stages=RANKS, batches=2), "1f1b"),)] * RANKS)
+        for rank, messages in enumerate(told):
+            assert messages == [
+                "stages: none is given; build those of placement(schedule)[rank]",
+                "stages: str is no torch.distributed.pipelining.PipelineStage",
+                f"stages: rank {rank} builds {(rank + 1) % RANKS}, the schedule places {rank} "
+                "there; see ppopt.torch.placement",
+                "stages: they are of 8 stages, the schedule of 4",
+                "stages: the process group has 4 ranks, the schedule 2 devices; start one process "
+                "per device",
+                f"stage {rank}: input_args is missing; give PipelineStage tensors of one "
+                "microbatch's shape as input_args and output_args",
+                f"stage {rank}: {'out' if rank == 0 else 'in'}put_args need requires_grad=True, "
+                "or no gradient passes between the stages",
+            ] + [
+                "stage 0: a compiled module cannot split its backward; leave torch.compile out, or "
+                "solve with --fused"
+            ] * (rank == 0)
+
+
+def refusals(rank: int, schedule: Schedule) -> list[str]:
+    """On a rank: what the runtime says of stages that are wrong in one way each."""
+    import torch  # noqa: PLC0415  in the rank's process
+    from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415
+
+    from ppopt.torch.building import runtime  # noqa: PLC0415
+
+    small = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    split = evaluate(Pipeline(stages=RANKS, batches=2), "zb-h1")
+    plain, between = torch.zeros(2, 2), torch.zeros(2, 2, requires_grad=True)
+
+    def stage(index: int, of: int, tensor: Any, module: Any = None) -> Any:
+        device = torch.device("cpu")
+        module = torch.nn.Linear(2, 2) if module is None else module
+        return PipelineStage(module, index, of, device, input_args=tensor, output_args=tensor)
+
+    attempts: list[tuple[list[Any], Schedule]] = [
+        ([], schedule),
+        (["stage"], schedule),
+        ([stage((rank + 1) % RANKS, RANKS, between)], schedule),
+        ([stage(rank, 2 * RANKS, between)], schedule),
+        ([stage(rank, RANKS, between)], small),
+        ([stage(rank, RANKS, None)], schedule),
+        ([stage(rank, RANKS, plain)], schedule),
+    ]
+    if rank == 0:  # the first use of torch.compile imports for seconds
+        compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+        attempts.append(([stage(rank, RANKS, between, compiled)], split))
+    return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
+
+
+def _refusal(attempt: Any) -> str:
+    try:
+        attempt()
+    except InputError as error:
+        return str(error)
+    return "taken"
+
+
+class TestFilesOfPyTorch:
+    """PyTorch's own schedule classes, dumped by themselves, are read, verified and evaluated."""
+
+    CLASSES = (
+        ("ScheduleLoopedBFS", 2, "loop"),
+        ("ScheduleInterleaved1F1B", 2, "loop"),
+        ("ScheduleInterleavedZeroBubble", 2, "loop"),
+        ("ScheduleZBVZeroBubble", 2, "v"),
+        ("ScheduleDualPipeV", 2, "v"),
+    )
+
+    @pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
+    @pytest.mark.parametrize("case", CLASSES, ids=lambda case: case[0])
+    def test_dumped(self, world: World, case: tuple[str, int, str], form: str) -> None:
+        text = world.run(dump, [(*case, form)] * RANKS)[0]
+        order = torch_csv_reader.loads(text, "torch.csv")
+        made = torch_csv_reader.schedule(order, {"forward": 3, "backward": 6})
+        assert verify(made) == []
+        assert made.pipeline.num_stages == 2 * RANKS
+        assert made.pipeline.placement == ("v" if case[2] == "v" else "interleaved")
+        assert made.pipeline.batches == 8
+
+    def test_interleaved_is_ours(self, world: World) -> None:
+        """PyTorch's interleaved 1F1B is Megatron's, in groups of as many microbatches as ranks."""
+        text = world.run(dump, [("ScheduleInterleaved1F1B", 2, "loop", "compute_only")] * RANKS)[0]
+        order = torch_csv_reader.loads(text, "torch.csv")
+        ours = evaluate(Pipeline(stages=RANKS, batches=8), "interleaved")
+        assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
+
+    def test_its_1f1b_is_off_by_one(self, world: World) -> None:
+        """`Schedule1F1B.pipeline_order` lacks operations of the last rank (torch 2.13)."""
+        text = world.run(dump, [("Schedule1F1B", 1, "loop", "order")] * RANKS)[0]
+        with pytest.raises(InputError, match="each needs one F and either one B or one I and one"):
+            torch_csv_reader.loads(text, "torch.csv")
+
+
+def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
+    """On a rank: the order of one of PyTorch's schedule classes, as its text."""
+    import csv  # noqa: PLC0415
+    import io  # noqa: PLC0415
+    from tempfile import TemporaryDirectory  # noqa: PLC0415
+
+    import torch  # noqa: PLC0415  in the rank's process
+    from torch.distributed.pipelining import PipelineStage, schedules  # noqa: PLC0415
+
+    second = 2 * RANKS - 1 - rank if placement == "v" else rank + RANKS
+    stages = [
+        PipelineStage(torch.nn.Linear(2, 2), index, chunks * RANKS, torch.device("cpu"))
+        for index in (rank, second)[:chunks]
+    ]
+    made = getattr(schedules, name)(
+        stages[0] if form == "order" else stages, 8, loss_fn=torch.nn.functional.mse_loss
+    )
+    if form == "order":
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(row for _, row in sorted(made._get_pipeline_order().items()))
+        return text.getvalue()
+    with TemporaryDirectory() as folder:
+        made._dump_csv(f"{folder}/order.csv", form)
+        return Path(f"{folder}/order.csv").read_bytes().decode()
+
+
+class TestMeasure:
+    def test_the_probe_measures_everything(self, world: World) -> None:
+        """Sleeping stages: every time is found again, stage 0's as it really splits."""
+        from ppopt.profiles.estimate import profile  # noqa: PLC0415
+
+        hosts = [0, 1, 2, 3, 3]
+        made = probe(4, hosts)
+        timed = replace(
+            made.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
+            weight=[5, 6, 9, 9, 7], backward_input=None,
+        )  # fmt: skip
+        ran = demo.run(world, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.002)
+        found = profile(ran.records)
+        assert found.hosts == tuple(hosts)
+        wanted = ppopt.torch.as_run(timed).costs
+        costs = found.costs(2 * 10**6)
+        for field in ("forward", "backward", "weight", "backward_input"):
+            for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
+                assert slept - 0.1 <= measured <= slept + 3
+        assert found.link is None or 0 <= found.link < 50 * 10**6
+
+    def test_memory_is_counted(self, world: World) -> None:
+        """A stage saves its input (2 x 8 doubles) and its output for the backward, and holds 8 x 8
+        weights and 8 biases twice."""
+        held = world.run(profiled, [(probe(2, range(RANKS)),)] * RANKS)
+        for memories in held:
+            assert set(memories) == set(range(RANKS))
+            for activation, static in memories.values():
+                assert static == 2 * 8 * (8 * 8 + 8)
+                assert activation >= 2 * 2 * 8 * 8
+
+    def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
+        made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
+        ran = demo.run(world, made, steps=2, seconds_per_unit=0.01)
+        length = float(demo.predicted(made, links=False)) * 0.01
+        assert length <= min(ran.steps) < 3 * length
+
+
+def profiled(rank: int, schedule: Schedule) -> Any:
+    """On a rank: the memory that the profiler finds, of all ranks."""
+    profiler_times = demo._times(schedule, 0.0)
+    stages = demo._build(rank, schedule.pipeline.hosts[0], profiler_times)
+    made = ppopt.torch.runtime(stages, schedule, demo.loss)
+    with ppopt.torch.Profiler(stages) as profiler:
+        for _ in range(2):
+            demo._steps_of(made, stages, schedule.pipeline.batches)
+            profiler.next_step()
+    return dict(profiler.gather().held)
+
+
+def test_as_run() -> None:
+    """Stage 0's split: nothing in B, everything in W; costs stay those of the stages."""
+    pipeline = ppopt.torch.as_run(
+        Pipeline(stages=2, batches=2, placement="v", forward=2, backward=[6, 8], mem_limit="1f1b")
+    )
+    assert pipeline.placement == (0, 1, 1, 0)
+    assert pipeline.ticks.durations[OpKind.B] == (0, 4, 4, 3)
+    assert pipeline.ticks.durations[OpKind.W] == (6, 4, 4, 3)
+    assert pipeline.ticks.durations[OpKind.BW] == (6, 8, 8, 6)
+    assert pipeline.ticks.per_unit == 2
+    assert pipeline.limits == (2, 2)
+
+
+class TestWorld:
+    def test_a_failing_rank_is_named(self) -> None:
+        with World(1) as world, pytest.raises(RunError, match=r"rank 0: (?s:.*)ZeroDivisionError"):
+            world.run(divide, [(0,)])
+
+    def test_a_silent_rank_is_not_waited_for_for_ever(self) -> None:
+        with World(1) as world:
+            world.run(divide, [(1,)])
+            world.patience = 0.3
+            with pytest.raises(RunError, match=r"rank 0 has not answered in 0\.3 s"):
+                world.run(doze, [()])
+
+    def test_sizes(self) -> None:
+        with pytest.raises(InputError, match="run: 100 processes; from 1 to 64"):
+            World(100)
+
+
+def divide(_: int, by: int) -> float:
+    return 1 / by
+
+
+def doze(_: int) -> None:
+    import time  # noqa: PLC0415
+
+    time.sleep(60)
+
+
+def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) -> None:
+    """Predicted and measured share a page; the file comes back equal."""
+    from ppopt.formats import schedule_json  # noqa: PLC0415
+    from ppopt.profiles.measured import measured  # noqa: PLC0415
+
+    made = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
+    ran = demo.run(world, made, steps=3, seconds_per_unit=0.004)
+    found = measured(ran.records, made.pipeline, 4 * 10**6)
+    (tmp_path / "m.json").write_text(schedule_json.dumps(found))
+    assert read_schedule(tmp_path / "m.json")[0] == found
+    assert found.metrics.first[0] == 0
+    length = float(found.pipeline.ticks.time(found.metrics.makespan)) * 0.004
+    assert length == pytest.approx(sorted(ran.steps)[1], abs=1e-5), shown(ran.steps)

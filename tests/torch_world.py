@@ -1,0 +1,13 @@
+"""What the tests with PyTorch share. They do not skip: without PyTorch they fail, and say why."""
+
+from __future__ import annotations
+
+try:
+    import torch
+except ImportError as error:
+    raise RuntimeError(
+        "these tests run schedules in PyTorch, which is not installed: "
+        "pip install -e '.[test]', or pip install torch==2.13.0"
+    ) from error
+
+VERSION: str = torch.__version__
