@@ -27,6 +27,8 @@ class StageCosts(NamedTuple):
     activation: tuple[Fraction, ...]
     memory_b: tuple[Fraction, ...]
     static: tuple[Fraction, ...]
+    overlap: tuple[Fraction, ...]
+    """Time of an F and a BW of the stage run as one."""
 
 
 class Ticks(NamedTuple):
@@ -38,6 +40,8 @@ class Ticks(NamedTuple):
     """Ticks in one unit of memory."""
     durations: tuple[tuple[int, ...], ...]
     """Time of an operation: `durations[kind][stage]`."""
+    overlap: tuple[int, ...]
+    """Time of an F and a BW of a stage run as one (see `pair_time`)."""
     p2p: tuple[tuple[int, ...], ...]
     """Delay: `p2p[from device][to device]`, 0 on the diagonal."""
     activation: tuple[int, ...]
@@ -61,6 +65,23 @@ class Ticks(NamedTuple):
             case OpKind.BW:
                 return -self.activation[stage]
 
+    def saving(self, stage: int) -> int:
+        """Time that a stage's F and BW save when they run as one; negative where they lose."""
+        return (
+            self.durations[OpKind.F][stage] + self.durations[OpKind.BW][stage] - self.overlap[stage]
+        )
+
+    def pair_time(self, forward: int, kind: OpKind, backward: int) -> int:
+        """Time of an F of one stage and a B or BW (`kind`) of another run as one.
+
+        Both take what they take alone less what the stage that saves less can save, but no less
+        than the longer of them. A B saves what BW would: F with B, then W, takes as long as F with
+        BW.
+        """
+        one, other = self.durations[OpKind.F][forward], self.durations[kind][backward]
+        saved = min(self.saving(forward), self.saving(backward))
+        return max(one, other, one + other - saved)
+
     def time(self, ticks: int) -> Fraction:
         """Ticks to the user's unit of time."""
         return Fraction(ticks, self.per_unit)
@@ -83,19 +104,20 @@ def ticks_of(pipeline: Pipeline) -> Ticks:
     limits = pipeline.limits
     statics = [pipeline.static_of(device) for device in size]
     memory = (costs.activation, costs.memory_b, costs.static, limits or ())
-    per_unit = exact.common_denominator(chain(*times, *links))
+    per_unit = exact.common_denominator(chain(*times, costs.overlap, *links))
     memory_per_unit = exact.common_denominator(chain(*memory))
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
         durations=tuple(_scale(row, per_unit) for row in times),
+        overlap=_scale(costs.overlap, per_unit),
         p2p=_matrix([_scale(row, per_unit) for row in links], len(size)),
         activation=_scale(costs.activation, memory_per_unit),
         memory_b=_scale(costs.memory_b, memory_per_unit),
         static=_scale(statics, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    _check_range(ticks, pipeline.batches)
+    _check_range(ticks, pipeline.batches * pipeline.num_slices)
     return ticks
 
 
@@ -111,12 +133,13 @@ def _scale(values: tuple[Fraction, ...] | list[Fraction], per_unit: int) -> tupl
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
 
-def _check_range(ticks: Ticks, batches: int) -> None:
+def _check_range(ticks: Ticks, pieces: int) -> None:
     stages = len(ticks.activation)
-    longest = batches * (
-        sum(map(sum, ticks.durations)) + 2 * stages * max(map(max, ticks.p2p), default=0)
+    longest = pieces * (
+        sum(map(sum, (*ticks.durations, ticks.overlap)))
+        + 2 * stages * max(map(max, ticks.p2p), default=0)
     )
-    held = batches * sum(a + abs(b) for a, b in zip(ticks.activation, ticks.memory_b, strict=True))
+    held = pieces * sum(a + abs(b) for a, b in zip(ticks.activation, ticks.memory_b, strict=True))
     held += max(*ticks.static, *(ticks.limits or (0,)))
     for what, total in (("times", longest), ("memory", held)):
         if total >= MOST_TICKS:

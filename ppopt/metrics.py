@@ -35,7 +35,7 @@ class Metrics(NamedTuple):
     makespan: int
     device_span: int
     busy: tuple[int, ...]
-    """Time in operations."""
+    """Time in operations; an overlapped pair counts once."""
     first: tuple[int, ...]
     """Start of the first operation."""
     last: tuple[int, ...]
@@ -66,7 +66,7 @@ def metrics(schedule: Schedule) -> Metrics:
     first = _per_device(np.minimum, schedule.start, schedule)
     last = _per_device(np.maximum, schedule.end, schedule)
     busy = np.zeros(devices, dtype=np.int64)
-    np.add.at(busy, schedule.device, duration)
+    np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
     return Metrics(
         makespan=int(last.max()),
         device_span=int((last - first).max()),

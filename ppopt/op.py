@@ -24,19 +24,25 @@ class OpKind(IntEnum):
 
 NUM_KINDS = len(OpKind)
 _PATTERN = re.compile(
-    r"(?P<stage>0|[1-9]\d*)(?P<kind>BW|F|B|W)(?P<microbatch>0|[1-9]\d*)", re.ASCII
+    r"(?P<stage>0|[1-9]\d*)(?P<kind>BW|F|B|W)(?P<microbatch>0|[1-9]\d*)(s(?P<slice>[1-9]\d*))?",
+    re.ASCII,
 )
 
 
 class Op(NamedTuple):
-    """One operation: `str(op)` is `<stage><kind><microbatch>`, such as `0F3` or `12BW0`."""
+    """One operation: `str(op)` is `<stage><kind><microbatch>`, such as `0F3` or `12BW0`.
+
+    Slices of a microbatch beyond the first carry their number: `0F3s1`.
+    """
 
     kind: OpKind
     stage: int
     microbatch: int
+    slice: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind.name}{self.microbatch}"
+        part = f"s{self.slice}" if self.slice else ""
+        return f"{self.stage}{self.kind.name}{self.microbatch}{part}"
 
 
 def parse(text: str) -> Op:
@@ -44,4 +50,5 @@ def parse(text: str) -> Op:
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise InputError(f"not an operation: {text!r}; write <stage><kind><microbatch>, like 0F3")
-    return Op(OpKind[match["kind"]], int(match["stage"]), int(match["microbatch"]))
+    numbers = (int(match[name] or 0) for name in ("stage", "microbatch", "slice"))
+    return Op(OpKind[match["kind"]], *numbers)

@@ -12,7 +12,7 @@ from ppopt import exact, placement
 from ppopt.costs import StageCosts, Ticks, ticks_of
 from ppopt.errors import InputError
 from ppopt.op import NUM_KINDS, Op, OpKind
-from ppopt.times import derive
+from ppopt.times import check_overlap, derive
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -59,6 +59,11 @@ class Pipeline:
     """Memory that is always there (weights, optimizer state)."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
+    overlap: Any = None
+    """Time of an F and a BW run as one, at least the longer of them; None: F + BW, and no search
+    overlaps them (see `ppopt.costs.Ticks.pair_time`)."""
+    slices: int | None = None
+    """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1
     """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
     name: str = ""
@@ -71,10 +76,13 @@ class Pipeline:
         self._set_placement()
         if self.num_devices > MOST_DEVICES:
             raise InputError(f"stages: {self.num_devices} devices are above {MOST_DEVICES}")
-        if self.stages * self.num_chunks * self.batches > LARGEST_GRID:
+        if self.slices is not None:
+            self._set("slices", _whole(self.slices, "slices"))
+        pieces = self.batches * self.num_slices
+        if self.stages * self.num_chunks * pieces > LARGEST_GRID:
             raise InputError(
                 f"stages x microbatches is above {LARGEST_GRID}: "
-                f"{self.stages * self.num_chunks} x {self.batches}; use fewer batches"
+                f"{self.stages * self.num_chunks} x {pieces}; use fewer batches"
             )
         if not isinstance(self.name, str):
             raise InputError(f"name: {self.name!r} is not text")
@@ -127,6 +135,9 @@ class Pipeline:
         self._set("backward", backward.full)
         self._set("weight", backward.weight)
         self._set("backward_input", backward.partial)
+        if self.overlap is not None:
+            self._set("overlap", self._values("overlap"))
+            check_overlap(self.forward, self.backward, self.overlap)
 
     def _set_p2p(self) -> None:
         if not _is_list(self.p2p):
@@ -207,6 +218,11 @@ class Pipeline:
         return placement.DEFAULT_CHUNKS.get(self.placement, 1) if self.named_placement else 1
 
     @property
+    def num_slices(self) -> int:
+        """Parts of every microbatch along the sequence."""
+        return self.slices or 1
+
+    @property
     def named_placement(self) -> bool:
         """Whether the placement follows a named rule (a list is explicit)."""
         return self.placement is None or isinstance(self.placement, str)
@@ -250,30 +266,37 @@ class Pipeline:
         """Device that runs the operations of a stage for a microbatch."""
         return self.hosts[self.route(microbatch)][stage]
 
-    def code(self, kind: Any, stage: Any, microbatch: Any) -> Any:
+    def code(self, kind: Any, stage: Any, microbatch: Any, slice: Any = 0) -> Any:  # noqa: A002
         """Number of an operation, 0 .. num_codes - 1; works on integers and on arrays."""
-        return (kind * self.num_stages + stage) * self.batches + microbatch
+        place = (kind * self.num_stages + stage) * self.batches + microbatch
+        return place * self.num_slices + slice
 
     def op(self, code: int) -> Op:
         """Operation with this number: the inverse of `code`."""
-        rest, microbatch = divmod(int(code), self.batches)
+        rest, part = divmod(int(code), self.num_slices)
+        rest, microbatch = divmod(rest, self.batches)
         kind, stage = divmod(rest, self.num_stages)
-        return Op(OpKind(kind), stage, microbatch)
+        return Op(OpKind(kind), stage, microbatch, part)
 
     @property
     def num_codes(self) -> int:
-        """Numbers that `code` can give: kinds x stages x microbatches."""
-        return NUM_KINDS * self.num_stages * self.batches
+        """Numbers that `code` can give: kinds x stages x microbatches x slices."""
+        return NUM_KINDS * self.num_stages * self.batches * self.num_slices
 
     @cached_property
     def costs(self) -> StageCosts:
-        """Cost of every stage, in the user's units, chunks cut."""
+        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
         share = self.hosts[0] if self.named_placement else tuple(range(self.stages))
         cut = self.num_chunks
+        given = {field: getattr(self, field) for field in StageCosts._fields}
+        if self.overlap is None:
+            both = zip(self.forward, self.backward, strict=True)
+            given["overlap"] = [one + other for one, other in both]
+        parts = {field: cut * (1 if field == "static" else self.num_slices) for field in given}
         return StageCosts(
             **{
-                field: tuple(getattr(self, field)[entry] / cut for entry in share)
-                for field in StageCosts._fields
+                field: tuple(values[entry] / parts[field] for entry in share)
+                for field, values in given.items()
             }
         )
 
@@ -289,15 +312,15 @@ class Pipeline:
         return (self.mem_limit,) * self.num_devices
 
     def _peak_1f1b(self) -> Fraction:
-        """Largest device peak of 1F1B, whatever the placement.
+        """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
 
         Device d holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2).
         """
         costs = self.costs
         return max(
-            self.static_of(device)
+            sum((costs.static[stage] for stage in stages), Fraction(0))
             + min(self.batches, self.num_devices - device)
-            * sum((costs.activation[stage] for stage in stages), Fraction(0))
+            * sum((costs.activation[stage] * self.num_slices for stage in stages), Fraction(0))
             for device, stages in enumerate(self.hosted[0])
         )
 

@@ -39,6 +39,16 @@ def derive(
     return Backward(full, weight, partial or _minus(full, weight))
 
 
+def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
+    """Raise InputError where an F and a BW as one take less than the longer of them alone."""
+    for stage, (time, *parts) in enumerate(zip(overlap, forward, full, strict=True)):
+        if time < max(parts):
+            raise InputError(
+                f"overlap: stage {stage}: {exact.plain(time)} is below the longer of F and BW, "
+                f"{exact.plain(max(parts))}; give the time of both run as one"
+            )
+
+
 def _check_forward(forward: Times) -> None:
     for stage, time in enumerate(forward):
         if time <= 0:

@@ -15,7 +15,7 @@ from ppopt.metrics import Objective
 from ppopt.op import NUM_KINDS, Op
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Constraints, Orders
-from ppopt.schedule import Ints, Schedule, split_codes
+from ppopt.schedule import ALONE, Ints, Schedule, split_codes
 
 FREE = -1
 
@@ -26,7 +26,8 @@ class Network:
 
     A step waits for one step of another device, if any, and then runs its operations back to
     back. An operation that waits for several others begins with steps of no operation.
-    Operations go by their position in the concatenated orders, steps are numbered likewise.
+    Operations go by their position in the concatenated orders, where the two of an overlapped
+    pair share one; steps are numbered likewise.
 
     The idle time of a step is what its device has stood idle before its operations: their start
     less the work done before. It never falls along a device, and step s obeys
@@ -35,9 +36,11 @@ class Network:
 
     pipeline: Pipeline
     ops: Ints
-    """Number of the operation at each position."""
+    """Number of every operation, by position; of a pair, F comes first."""
+    place: Ints
+    """Position of every operation."""
     duration: Ints
-    """Ticks of the operation at each position."""
+    """Ticks of the operation, or of the pair, at each position."""
     work: Ints
     """Ticks of the device's operations up to each position, that one included."""
     bounds: Ints
@@ -73,8 +76,8 @@ class Network:
         return np.repeat(idle, np.diff(self.first)) + self.work
 
     def op(self, position: int) -> Op:
-        """Operation at a position."""
-        return self.pipeline.op(self.ops[position])
+        """Operation at a position, of a pair the F."""
+        return self.pipeline.op(self.ops[np.searchsorted(self.place, position)])
 
 
 def _numbered(bounds: Ints) -> Ints:
@@ -85,7 +88,8 @@ def _numbered(bounds: Ints) -> Ints:
 def durations(pipeline: Pipeline) -> Ints:
     """Time of every operation number, in ticks."""
     table = np.array(pipeline.ticks.durations, dtype=np.int64)
-    return np.repeat(table.reshape(NUM_KINDS * pipeline.num_stages), pipeline.batches)
+    pieces = pipeline.batches * pipeline.num_slices
+    return np.repeat(table.reshape(NUM_KINDS * pipeline.num_stages), pieces)
 
 
 def network(pipeline: Pipeline, orders: Orders) -> Network:
@@ -93,16 +97,28 @@ def network(pipeline: Pipeline, orders: Orders) -> Network:
     if len(orders) != pipeline.num_devices:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
     flow = precedence.data_flow(pipeline, precedence.split_of(pipeline, orders))
-    ops = np.concatenate(list(orders))
-    starts = np.cumsum([0, *map(len, orders)])
-    waits = _waits(pipeline, ops, starts, flow)
-    return _cut(pipeline, ops, starts, waits)
-
-
-def _waits(pipeline: Pipeline, ops: Ints, starts: Ints, flow: Constraints) -> Constraints:
-    """Keep the data flow that the orders do not imply, by position, sorted by `after`."""
+    pairs = precedence.pairs(pipeline, orders)
+    listed = np.concatenate(list(orders))
+    ops, place = precedence.codes(listed), np.cumsum(listed >= 0) - 1
+    second = np.flatnonzero(listed < 0)
+    ops[second - 1], ops[second] = pairs.T
+    duration = durations(pipeline)[ops[listed >= 0]]
+    duration[place[second]] = [pair_time(pipeline, *both) for both in pairs.tolist()]
+    ends = np.cumsum([0, *map(len, orders)])
+    starts = np.append(0, np.cumsum(listed >= 0))[ends]
     position = np.empty(pipeline.num_codes, dtype=np.int64)
-    position[ops] = np.arange(len(ops))
+    position[ops] = place
+    return _cut(pipeline, ops, place, duration, starts, _waits(position, starts, flow))
+
+
+def pair_time(pipeline: Pipeline, forward: int, backward: int) -> int:
+    """Time of two operation numbers run as one, in ticks."""
+    one, other = pipeline.op(forward), pipeline.op(backward)
+    return pipeline.ticks.pair_time(one.stage, other.kind, other.stage)
+
+
+def _waits(position: Ints, starts: Ints, flow: Constraints) -> Constraints:
+    """Keep the data flow that the orders do not imply, by position, sorted by `after`."""
     device = _numbered(starts)
     before, after = position[flow.before], position[flow.after]
     implied = (device[before] == device[after]) & (before < after) & (flow.lag == 0)
@@ -111,19 +127,20 @@ def _waits(pipeline: Pipeline, ops: Ints, starts: Ints, flow: Constraints) -> Co
     return Constraints(before[kept], after[kept], flow.lag[kept])
 
 
-def _cut(pipeline: Pipeline, ops: Ints, starts: Ints, waits: Constraints) -> Network:
+def _cut(
+    pipeline: Pipeline, ops: Ints, place: Ints, duration: Ints, starts: Ints, waits: Constraints
+) -> Network:
     """Begin a step at the front of every device and at every operation that waits."""
     heads = np.searchsorted(waits.after, starts[:-1])
-    first = np.append(np.insert(waits.after, heads, starts[:-1]), len(ops))
+    first = np.append(np.insert(waits.after, heads, starts[:-1]), len(duration))
     before = np.insert(waits.before, heads, FREE)
     bounds = np.append(heads + np.arange(len(heads)), len(before))
-    duration = durations(pipeline)[ops]
     total = np.append(0, np.cumsum(duration))
     work = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
     delay = work[waits.before] + waits.lag - work[waits.after] + duration[waits.after]
     needed = np.where(before == FREE, FREE, _numbered(first)[before])
     delay = np.insert(delay, heads, 0)
-    return Network(pipeline, ops, duration, work, bounds, first, before, needed, delay)
+    return Network(pipeline, ops, place, duration, work, bounds, first, before, needed, delay)
 
 
 def run(net: Network, release: Sequence[int] | None = None) -> Ints:
@@ -195,8 +212,17 @@ def schedule(
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
         end = run(net, _least_span_release(net, end))
-    columns = split_codes(pipeline, net.ops)
-    return Schedule(pipeline, *columns, net.device, end - net.duration, end, origin or {})
+    kind, stage, microbatch, part = split_codes(pipeline, net.ops)
+    device, begin, end = net.device[net.place], (end - net.duration)[net.place], end[net.place]
+    origin, pair = origin or {}, _pair_numbers(net)
+    return Schedule(pipeline, kind, stage, microbatch, device, begin, end, origin, part, pair)
+
+
+def _pair_numbers(net: Network) -> Ints:
+    """Number of every operation's pair, in the order of rows; ALONE where it is in none."""
+    paired = np.bincount(net.place, minlength=len(net.duration)) == 2
+    number = np.where(paired, np.cumsum(paired) - 1, ALONE)
+    return np.asarray(number[net.place])
 
 
 def _least_span_release(net: Network, end: Ints) -> list[int]:

@@ -19,8 +19,11 @@ from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 
 F, B, W, BW = OpKind
-TableRow = tuple[int, int, int, int, int, int]
-"""kind, stage, microbatch, device, start, end."""
+TableRow = tuple[int, int, int, int, int, int, int, int]
+"""kind, stage, microbatch, device, start, end, slice, pair."""
+ALONE = -1
+Place = tuple[int, int, int]
+"""stage, microbatch, slice."""
 BACKWARDS = ("split", "fused", "mixed")
 """Whether the backwards of a schedule are B and W, BW, or chosen one by one."""
 
@@ -29,7 +32,7 @@ BACKWARDS = ("split", "fused", "mixed")
 def pipelines(
     draw: st.DrawFn, *, min_devices: int = 1, min_batches: int = 1, max_devices: int = 4
 ) -> Pipeline:
-    """Draw a pipeline: every placement, one or two routes, unequal exact costs, no limit.
+    """Draw a pipeline: every placement, one or two routes, slices, unequal exact costs, no limit.
 
     `min_batches` is per route.
     """
@@ -38,6 +41,7 @@ def pipelines(
     return Pipeline(
         batches=routes * draw(st.integers(min_batches, 5 - routes)),
         routes=routes,
+        slices=draw(st.sampled_from([None, None, None, 1, 2, 3])),
         p2p=draw(_p2p(devices)),
         **draw(_placements(devices)),
     )
@@ -66,13 +70,15 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
     memory_b has any sign."""
     columns = [draw(_values(entries, choices)) for choices in _CHOICES]
     forward, weight, b, saved, activation, by_b, static = columns
+    full = [max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)]
+    more = draw(st.none() | _values(entries, [0, _HALF, 1, 2, 5]))
+    both = zip(forward, full, more or [], strict=False)
     return {
         "forward": forward,
         "weight": weight,
         "backward_input": b,
-        "backward": [
-            max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)
-        ],
+        "backward": full,
+        "overlap": more and [max(f, x) + min(f, x) * part for f, x, part in both],
         "activation": activation,
         "memory_b": [taken * part for taken, part in zip(activation, by_b, strict=True)],
         "static": static,
@@ -123,58 +129,91 @@ def schedules(
     return schedule if spare is None else limited(schedule, [p + spare for p in peaks(schedule)])
 
 
-def build(pipeline: Pipeline, random: Random, backward: str = "mixed") -> Schedule:
+def build(
+    pipeline: Pipeline, random: Random, backward: str = "mixed", *, paired: bool = True
+) -> Schedule:
     """Append ready operations in random order, or the one that can start first, with idle time."""
     split = {
-        (stage, microbatch): backward == "split" or (backward == "mixed" and random.random() < 0.5)
+        (stage, microbatch, part): backward == "split"
+        or (backward == "mixed" and random.random() < 0.5)
         for stage in range(pipeline.num_stages)
         for microbatch in range(pipeline.batches)
+        for part in range(pipeline.slices or 1)
     }
     waiting = [op for place in split for op in _operations(*place, split[place])]
     eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
+    pairs = random.choice((0, 0.5, 1)) if paired else 0
     rows: dict[Op, TableRow] = {}
     while waiting:
         ready = [op for op in waiting if all(p in rows for p in _predecessors(op, split))]
         random.shuffle(ready)
         if eager:
             ready.sort(key=lambda op: _earliest(pipeline, op, rows, split))
-        op = ready[0]
-        waiting.remove(op)
+        group = ready[:1]
+        if random.random() < pairs:
+            group += [op for op in ready[1:] if may_pair(pipeline, ready[0], op)][:1]
         pause = random.randrange(1, 6) if random.random() < idle else 0
-        start = _earliest(pipeline, op, rows, split) + pause
-        rows[op] = row(pipeline, op, start)
+        start = max(_earliest(pipeline, op, rows, split) for op in group) + pause
+        number = len(rows) if len(group) > 1 else ALONE
+        end = start + duration_of(pipeline, group)
+        for op in group:
+            waiting.remove(op)
+            device = pipeline.device(op.stage, op.microbatch)
+            rows[op] = (*op[:3], device, start, end, op.slice, number)
     return Schedule.from_rows(pipeline, rows.values())
 
 
-def row(pipeline: Pipeline, op: Op, start: int) -> TableRow:
-    """Give an operation its device and its duration."""
-    device = pipeline.device(op.stage, op.microbatch)
-    return (*op, device, start, start + pipeline.ticks.durations[op.kind][op.stage])
+def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
+    """Whether two operations may run as one."""
+    forward = (one.kind is F) + (other.kind is F)
+    devices = {pipeline.device(op.stage, op.microbatch) for op in (one, other)}
+    weights = W in (one.kind, other.kind)
+    return (
+        forward == 1
+        and not weights
+        and len(devices) == 1
+        and (one.microbatch != other.microbatch)
+    )
 
 
-def _operations(stage: int, microbatch: int, split: bool) -> list[Op]:
-    return [Op(kind, stage, microbatch) for kind in ((F, B, W) if split else (F, BW))]
+def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
+    """Time of one operation, or of a pair: what both take less the smaller saving of the two
+    stages, where F and BW of a stage save forward + backward - overlap; at least the longer."""
+    costs, per_unit = pipeline.costs, pipeline.ticks.per_unit
+    times = {F: costs.forward, B: costs.backward_input, W: costs.weight, BW: costs.backward}
+    alone = [times[op.kind][op.stage] for op in group]
+    if len(group) == 1:
+        return int(alone[0] * per_unit)
+    saved = [
+        costs.forward[op.stage] + costs.backward[op.stage] - costs.overlap[op.stage] for op in group
+    ]
+    return int(max(*alone, sum(alone) - min(saved)) * per_unit)
 
 
-def _predecessors(op: Op, split: dict[tuple[int, int], bool]) -> list[Op]:
-    """What must be done before an operation: the rules 1 to 3 of the semantics."""
-    kind, stage, microbatch = op
+def _operations(stage: int, microbatch: int, part: int, split: bool) -> list[Op]:
+    return [Op(kind, stage, microbatch, part) for kind in ((F, B, W) if split else (F, BW))]
+
+
+def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
+    """What must be done before an operation: the rules of the semantics."""
+    kind, stage, microbatch, part = op
     if kind is F:
-        return [Op(F, stage - 1, microbatch)] if stage else []
+        before = [Op(F, stage - 1, microbatch, part)] if stage else []
+        return before + ([Op(F, stage, microbatch, part - 1)] if part else [])
     if kind is W:
-        return [Op(B, stage, microbatch)]
-    before = [Op(F, stage, microbatch)]
-    if (stage + 1, microbatch) in split:
-        kind = B if split[stage + 1, microbatch] else BW
-        before.append(Op(kind, stage + 1, microbatch))
+        return [Op(B, stage, microbatch, part)]
+    before = [Op(F, stage, microbatch, part)]
+    for place in ((stage + 1, microbatch, part), (stage, microbatch, part + 1)):
+        if place in split:
+            before.append(Op(B if split[place] else BW, *place))
     return before
 
 
 def _earliest(
-    pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], split: dict[tuple[int, int], bool]
+    pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], split: dict[Place, bool]
 ) -> int:
     device = pipeline.device(op.stage, op.microbatch)
-    free = max((end for *_, host, _, end in rows.values() if host == device), default=0)
+    free = max((row[5] for row in rows.values() if row[3] == device), default=0)
     arrivals = [
         rows[before][5] + pipeline.ticks.p2p[rows[before][3]][device]
         for before in _predecessors(op, split)
@@ -184,8 +223,8 @@ def _earliest(
 
 def table(schedule: Schedule) -> list[TableRow]:
     """The rows of a schedule as plain integers, whatever they hold."""
-    columns = (column.tolist() for column in schedule.columns)
-    return [(k, s, m, d, start, end) for k, s, m, d, start, end in zip(*columns, strict=True)]
+    columns = [column.tolist() for column in (*schedule.columns, schedule.slice, schedule.pair)]
+    return list(zip(*columns, strict=True))
 
 
 def limited(schedule: Schedule, limits: Iterable[int] | None) -> Schedule:
@@ -201,7 +240,7 @@ def held(
     """Ticks of memory on a device at an instant, after its ends and, if `starts`, its starts."""
     ticks = pipeline.ticks
     total = ticks.static[device]
-    for kind, stage, _, host, start, end in rows:
+    for kind, stage, _, host, start, end, *_ in rows:
         taken, by_b = ticks.activation[stage], ticks.memory_b[stage]
         change = (taken, by_b, -taken - by_b, -taken)[kind]
         begun = start < time or (starts and start == time)
@@ -213,7 +252,7 @@ def held(
 def peaks(schedule: Schedule) -> list[int]:
     """Largest memory in ticks on every device, by looking at every instant of a change."""
     pipeline, rows = schedule.pipeline, table(schedule)
-    instants = {time for *_, start, end in rows for time in (start, end)}
+    instants = {time for row in rows for time in row[4:6]}
     return [
         max(held(pipeline, rows, device, time, starts=True) for time in {-1, *instants})
         for device in range(pipeline.num_devices)

@@ -40,6 +40,8 @@ SPELLINGS = {
     "memory_b": ("memory_b",),
     "static": ("static",),
     "mem_limit": ("mem_limit",),
+    "overlap": ("overlap_times", "overlap"),
+    "slices": ("slices", "num_slices"),
     "routes": ("routes",),
     "name": ("name",),
     "objective": ("objective",),

@@ -122,7 +122,7 @@ BAD_VALUES = [
     (("ops",), None, "ops: None is not a list"),
     (("ops", 3), "F", "ops[3]: 'F' is not [kind, stage, microbatch, device, start, end]"),
     (("ops", 3), ["F", 0, 0, 0, 0], "ops[3]: ['F', 0, 0, 0, 0] is not [kind, stage,"),
-    (("ops", 3), ["F", 0, 0, 0, 0, 1, {}], "no more fields are read yet"),
+    (("ops", 3), ["F", 0, 0, 0, 0, 1, {}], "or this with route, slice, pair behind it"),
     (("ops", 1, 0), "I", "ops[1]: kind 'I' is unknown; use F, B, W, BW"),
     (("ops", 1, 0), "f", "ops[1]: kind 'f' is unknown"),
     (("ops", 1, 0), 3, "ops[1]: kind 3 is unknown"),

@@ -81,7 +81,8 @@ def test_time_is_in_the_users_unit() -> None:
 @settings(max_examples=40, deadline=None)
 @given(schedules())
 def test_what_is_drawn_is_the_schedule(schedule: Schedule) -> None:
-    """A width that gives the shortest operation its name, a space and a column lost in rounding.
+    """A width that gives the shortest operation the name of a pair and a space, and one column
+    lost in rounding.
 
     An operation of no length has no room for a name at any width.
     """
@@ -90,7 +91,7 @@ def test_what_is_drawn_is_the_schedule(schedule: Schedule) -> None:
     if not shortest:
         assert text_gantt(schedule, 10**6) is None
         return
-    columns = 2 + max(len(str(row.op)) for row in rows)
+    columns = 2 + 2 * max(len(str(row.op)) for row in rows) + 1
     width = len("device 0 ") + ceil(columns * max(row.end for row in rows) / shortest)
     drawn = text_gantt(schedule, width)
     *lines, _ = str(drawn).splitlines()

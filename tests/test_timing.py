@@ -1,6 +1,7 @@
 """Timing of orders, and the same constraints handed to CP-SAT."""
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verifier import verify
-from tests.generate import build, schedules
+from tests.generate import build, duration_of, schedules
 
 
 def cp_sat_value(pipeline: Pipeline, orders: precedence.Orders, objective: Objective) -> int:
@@ -24,16 +25,27 @@ def cp_sat_value(pipeline: Pipeline, orders: precedence.Orders, objective: Objec
     cp = cp_model.CpModel()
     duration = timing.durations(pipeline)
     start = {
-        int(code): cp.new_int_var(0, 10**7, "") for code in np.concatenate(list(orders)).tolist()
+        int(code): cp.new_int_var(0, 10**7, "")
+        for code in precedence.codes(np.concatenate(list(orders))).tolist()
     }
     split = precedence.split_of(pipeline, orders)
-    for flow in (precedence.data_flow(pipeline, split), precedence.device_order(orders)):
-        for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
-            cp.add(start[after] >= start[before] + int(duration[before]) + lag)
+    for order in orders:
+        for before, after in pairwise(order.tolist()):
+            if after < 0:
+                cp.add(start[before] == start[~after])
+                both = [pipeline.op(before), pipeline.op(~after)]
+                duration[[before, ~after]] = duration_of(pipeline, both)
+    flow = precedence.data_flow(pipeline, split)
+    for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
+        cp.add(start[after] >= start[before] + int(duration[before]) + lag)
     value = cp.new_int_var(0, 10**7, "")
     for order in orders:
+        codes = precedence.codes(order)
+        for before, after in zip(codes, order[1:], strict=False):
+            if after >= 0:
+                cp.add(start[int(after)] >= start[int(before)] + int(duration[before]))
         first = start[int(order[0])] if objective is Objective.DEVICE_SPAN else 0
-        cp.add(value >= start[int(order[-1])] + int(duration[order[-1]]) - first)
+        cp.add(value >= start[int(codes[-1])] + int(duration[codes[-1]]) - first)
     cp.minimize(value)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -133,7 +145,7 @@ def test_shuffled_orders_run_or_name_a_cycle() -> None:
     deadlocks = 0
     for _ in range(300):
         pipe = Pipeline(stages=rng.choice([2, 3]), batches=3, chunks=rng.choice([1, 2]))
-        orders = [order.copy() for order in build(pipe, rng).orders]
+        orders = [order.copy() for order in build(pipe, rng, paired=False).orders]
         for _ in range(rng.randint(1, 6)):
             order = rng.choice(orders)
             here = rng.randrange(len(order) - 1)

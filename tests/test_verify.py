@@ -56,7 +56,7 @@ def test_zero_length_backward_and_p2p_by_hand() -> None:
 
 def test_device_span_starts_with_the_first_operation_of_the_device() -> None:
     schedule = one_f_one_b()
-    late = [(*row[:4], row[4] + 5, row[5] + 5) for row in table(schedule)]
+    late = [(*row[:4], row[4] + 5, row[5] + 5, *row[6:]) for row in table(schedule)]
     moved = Schedule.from_rows(schedule.pipeline, late)
     assert verify(moved) == []
     assert (figures(moved).makespan, figures(moved).device_span) == (14, 9)
@@ -181,6 +181,7 @@ def test_messages_of_two_devices_name_the_delay_and_the_right_device() -> None:
 # Exact at the boundary
 
 ORDER_RULES = {Rule.FORWARD, Rule.BACKWARD, Rule.WEIGHT}
+"""Those that schedules drawn by hand without slices meet; slices are among the drawn ones."""
 
 
 def tight_rows(schedule: Schedule) -> list[tuple[Rule, TableRow]]:
@@ -202,7 +203,7 @@ def test_one_tick_early_is_caught_and_on_time_passes(schedule: Schedule) -> None
     assert verify(schedule) == []
     for rule, row in tight_rows(schedule):
         rows = table(schedule)
-        rows[rows.index(row)] = (*row[:4], row[4] - 1, row[5] - 1)
+        rows[rows.index(row)] = (*row[:4], row[4] - 1, row[5] - 1, *row[6:])
         found = verify(Schedule.from_rows(schedule.pipeline, rows))
         assert (rule, op_of(row)) in {(v.rule, v.ops[0]) for v in found if v.ops}
 

@@ -15,7 +15,7 @@ from hypothesis import assume
 from ppopt.op import OpKind
 from ppopt.schedule import Schedule
 from ppopt.verifier import Rule, figures
-from tests.generate import BW, B, F, TableRow, W, limited, peaks, table
+from tests.generate import ALONE, BW, B, F, TableRow, W, limited, peaks, table
 
 
 class Broken(NamedTuple):
@@ -34,14 +34,16 @@ def unknown(random: Random, schedule: Schedule) -> Broken:
             (1, pipeline.num_stages),
             (2, pipeline.batches),
             (3, pipeline.num_devices),
+            (6, pipeline.slices or 1),
         )
     )
     number = random.choice((-1, size, -(2**63), 2**63 - 1))
     if field == 3:
+        assume(all(row[7] == ALONE for row in rows))
         return _with(
             schedule, [_change(row, device=number) if row[0] == F else row for row in rows]
         )
-    strange: Any = list(random.choice(rows))
+    strange: Any = [*random.choice(rows)[:7], ALONE]
     strange[field] = number
     return _with(schedule, [*rows, strange])
 
@@ -50,23 +52,25 @@ def duplicate(random: Random, schedule: Schedule) -> Broken:
     """Run an operation again, or a full backward besides B and W, after everything else."""
     rows = table(schedule)
     again = random.choice(rows)
-    if again[0] in (B, W) and random.random() < 0.5:
-        duration = schedule.pipeline.ticks.durations[BW][again[1]]
-        again = (BW, *again[1:4], 0, duration)
+    kind = BW if again[0] in (B, W) and random.random() < 0.5 else again[0]
+    duration = schedule.pipeline.ticks.durations[kind][again[1]]
+    again = (kind, *again[1:4], 0, duration, again[6], ALONE)
     return _with(schedule, [*rows, _at(again, _makespan(rows))])
 
 
 def missing(random: Random, schedule: Schedule) -> Broken:
     """Leave an operation out."""
     rows = table(schedule)
-    rows.remove(random.choice(rows))
+    rows.remove(random.choice([row for row in rows if row[7] == ALONE] or rows))
     return _with(limited(schedule, None), rows)
 
 
 def wrong_device(random: Random, schedule: Schedule) -> Broken:
     """Run a first forward on another device, at the front."""
     devices = schedule.pipeline.num_devices
-    row = random.choice([row for row in table(schedule) if row[0] == F and row[1] == 0])
+    rows = [row for row in _alone(schedule) if row[:2] == (F, 0) and row[6] == 0]
+    assume(rows)
+    row = random.choice(rows)
     other = (row[3] + random.randrange(1, devices)) % devices
     return _front(schedule, [(row, _change(row, device=other))])
 
@@ -75,7 +79,10 @@ def duration(random: Random, schedule: Schedule) -> Broken:
     """End an operation too early."""
     rows = table(schedule)
     row = random.choice([row for row in rows if row[4] < row[5]])
-    rows[rows.index(row)] = (*row[:5], random.randrange(row[4], row[5]))
+    end = random.randrange(row[4], row[5])
+    for place, other in enumerate(rows):
+        if other == row or (other[7] == row[7] != ALONE):
+            rows[place] = (*other[:5], end, *other[6:])
     return _with(schedule, rows)
 
 
@@ -88,12 +95,30 @@ def start(random: Random, schedule: Schedule) -> Broken:
 
 def forward_order(random: Random, schedule: Schedule) -> Broken:
     """Run the forward of a later stage at the front."""
-    return _any_to_front(random, schedule, lambda row: row[0] == F and row[1] > 0)
+    return _any_to_front(random, schedule, lambda row: row[0] == F and row[1] > 0 and not row[6])
 
 
 def backward_order(random: Random, schedule: Schedule) -> Broken:
     """Run a backward at the front, before its own forward."""
-    return _any_to_front(random, schedule, lambda row: row[0] in (B, BW))
+    last = (schedule.pipeline.slices or 1) - 1
+    return _any_to_front(random, schedule, lambda row: row[0] in (B, BW) and row[6] == last)
+
+
+def pair(random: Random, schedule: Schedule) -> Broken:
+    """Give two operations one number that do not run as one, or an operation alone a number."""
+    rows = [row for row in table(schedule) if row[7] == ALONE]
+    assume(rows)
+    chosen = random.sample(rows, random.randint(1, min(3, len(rows))))
+    kinds = {row[0] for row in chosen}
+    assume(not (len(chosen) == 2 and F in kinds and kinds & {B, BW}))
+    number = len(schedule)
+    numbered = [(*row[:7], number) if row in chosen else row for row in table(schedule)]
+    return _with(schedule, numbered)
+
+
+def slice_order(random: Random, schedule: Schedule) -> Broken:
+    """Run the forward of a later slice at stage 0 at the front."""
+    return _any_to_front(random, schedule, lambda row: row[:2] == (F, 0) and row[6] > 0)
 
 
 def weight_order(random: Random, schedule: Schedule) -> Broken:
@@ -103,9 +128,12 @@ def weight_order(random: Random, schedule: Schedule) -> Broken:
 
 def overlap(random: Random, schedule: Schedule) -> Broken:
     """Run two first forwards of one device at the front, at the same time or one tick apart."""
-    rows = [row for row in table(schedule) if row[:2] == (F, 0)]
+    rows = [row for row in _alone(schedule) if row[:2] == (F, 0) and row[6] == 0]
+    assume(rows)
     one = random.choice(rows)
-    other = random.choice([row for row in rows if row[3] == one[3] and row != one])
+    others = [row for row in rows if row[3] == one[3] and row != one]
+    assume(others)
+    other = random.choice(others)
     late = random.randrange(one[5] - one[4])
     return _front(schedule, [(one, one), (other, _at(other, late))], late)
 
@@ -147,11 +175,13 @@ MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
     Rule.DUPLICATE: duplicate,
     Rule.MISSING: missing,
     Rule.DEVICE: wrong_device,
+    Rule.PAIR: pair,
     Rule.DURATION: duration,
     Rule.START: start,
     Rule.FORWARD: forward_order,
     Rule.BACKWARD: backward_order,
     Rule.WEIGHT: weight_order,
+    Rule.SLICE: slice_order,
     Rule.OVERLAP: overlap,
     Rule.MEMORY: memory,
     Rule.CLAIM: claim,
@@ -167,7 +197,12 @@ def _change(row: TableRow, *, device: int) -> TableRow:
 
 
 def _at(row: TableRow, time: int) -> TableRow:
-    return (*row[:4], time, time + row[5] - row[4])
+    return (*row[:4], time, time + row[5] - row[4], *row[6:])
+
+
+def _alone(schedule: Schedule) -> list[TableRow]:
+    """Rows in no pair: these can be moved by themselves."""
+    return [row for row in table(schedule) if row[7] == ALONE]
 
 
 def _makespan(rows: Iterable[TableRow]) -> int:
@@ -175,7 +210,9 @@ def _makespan(rows: Iterable[TableRow]) -> int:
 
 
 def _any_to_front(random: Random, schedule: Schedule, suits: Callable[[TableRow], bool]) -> Broken:
-    row = random.choice([row for row in table(schedule) if suits(row)])
+    rows = [row for row in _alone(schedule) if suits(row)]
+    assume(rows)
+    row = random.choice(rows)
     return _front(schedule, [(row, row)])
 
 

@@ -102,6 +102,18 @@ def shared(
             metavar="[LIST]",
         ),
     ] = None,
+    overlap_times: Annotated[
+        str | None,
+        _option(
+            "--overlap-times",
+            help="F and BW run as one, by strategies that pair them and by searches (F + BW).",
+            metavar="LIST",
+        ),
+    ] = None,
+    slices: Annotated[
+        str | None,
+        _option("--slices", help="Parts of a microbatch along the sequence.", metavar="Q"),
+    ] = None,
     group_size: Annotated[
         str | None,
         _option("--group-size", help="Microbatches per group (interleaved).", metavar="N"),
@@ -152,6 +164,8 @@ def shared(
         "memory_b": _list(memory_b),
         "static": _list(static),
         "mem_limit": _list(mem_limit),
+        "overlap_times": _list(overlap_times),
+        "slices": _whole("slices", slices),
         "group_size": _whole("group_size", group_size),
         "waves": _whole("waves", waves),
         "objective": objective,

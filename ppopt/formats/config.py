@@ -128,6 +128,8 @@ SETTINGS: dict[str, _Setting] = {
     "memory_b": _Setting(_numbers),
     "static": _Setting(_numbers),
     "mem_limit": _Setting(_limit),
+    "overlap": _Setting(_numbers, ("overlap_times",)),
+    "slices": _Setting(_whole, ("num_slices",)),
     "routes": _Setting(_whole),
     "name": _Setting(_line),
     "objective": _Setting(_objective),

@@ -1,8 +1,11 @@
 """The pipeline in a native schedule file: every cost in ticks, so that readers need no fractions.
 
-All lists have one entry per stage, chunks cut, except `mem_limit` (one per device) and a
+All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit` (one per device) and a
 `p2p_time` that is a matrix [from device][to device]. `placement` is the device of every stage on
-route 0. The optional keys restore the pipeline as its user gave it, equal in every field:
+route 0. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of every
+microbatch along the sequence; both are left out where they were not given.
+
+The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
 `number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: no
 operation feels it.
@@ -41,7 +44,11 @@ _REQUIRED = (
     "p2p_time",
     "mem_limit",
 )
-_OPTIONAL = ("name", "placement_name", "chunks", "mem_limit_given", "rounded")
+_OVERLAP = "overlap_times"
+_OPTIONAL = (
+    *("name", "placement_name", "chunks", "mem_limit_given", "rounded"),
+    *(_OVERLAP, "slices"),
+)
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 
@@ -70,6 +77,8 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
+        **({} if pipeline.overlap is None else {_OVERLAP: list(ticks.overlap)}),
+        **({} if pipeline.slices is None else {"slices": pipeline.slices}),
     }
 
 
@@ -104,9 +113,12 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     for key in ("stages", "batches", "devices"):
         within(key, whole, file[key], 1, LARGEST_GRID)
     within("routes", whole, file["routes"], 1, 2)
+    slices = file.get("slices")
+    if slices is not None:
+        within("slices", whole, slices, 1, LARGEST_GRID)
     costs = {
         key: _fractions(file, key, memory_per_unit if key in _MEMORY else per_unit)
-        for key in _COSTS
+        for key in _costs(file)
     }
     limits = _limits(file, memory_per_unit)
     pipeline = Pipeline(
@@ -115,11 +127,17 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
         p2p=within("p2p_time", _read_p2p, file["p2p_time"], file["devices"], per_unit),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
+        slices=slices,
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline
+
+
+def _costs(file: dict[str, Any]) -> dict[str, str]:
+    """Keys of the costs in the file, with their fields of the pipeline."""
+    return _COSTS | ({} if file.get(_OVERLAP) is None else {_OVERLAP: "overlap"})
 
 
 def _fractions(file: dict[str, Any], key: str, per_unit: int) -> tuple[Fraction, ...]:
@@ -138,12 +156,17 @@ def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
 def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> dict[str, Any]:
     """Restore stages, placement, chunks and costs as the user gave them."""
     stages = file["stages"]
+    fields, parts = _costs(file), file.get("slices") or 1
+    whole_costs = {
+        key: costs[key] if key == "static" else tuple(value * parts for value in costs[key])
+        for key in fields
+    }
     hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
     name, chunks = file.get("placement_name"), file.get("chunks")
     if name is None:
         if chunks is not None:
             raise InputError("chunks: does not go with a placement list; set it to null")
-        costs_given = {field: costs[key] for key, field in _COSTS.items()}
+        costs_given = {field: whole_costs[key] for key, field in fields.items()}
         return {"stages": stages, "placement": hosts, **costs_given}
     if not isinstance(name, str) or name not in (_DEFAULT, *placement.NAMED):
         known = ", ".join((*placement.NAMED, _DEFAULT))
@@ -154,8 +177,8 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
         within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
-        field: tuple(costs[key][first[device]] * cut for device in range(len(first)))
-        for key, field in _COSTS.items()
+        field: tuple(whole_costs[key][first[device]] * cut for device in range(len(first)))
+        for key, field in fields.items()
     }
     named = None if name == _DEFAULT else name
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
@@ -183,7 +206,7 @@ def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
 
 
 def _rounded(value: object) -> tuple[str, ...]:
-    known = (*_COSTS.values(), "p2p", "mem_limit")
+    known = (*_COSTS.values(), "overlap", "p2p", "mem_limit")
     if not isinstance(value, list) or any(field not in known for field in value):
         raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
     return tuple(value)
@@ -200,7 +223,7 @@ def _check_same(
         raise InputError("placement: is not that of placement_name and chunks; set these to null")
     if pipeline.num_devices != file["devices"]:
         raise InputError(f"devices: is {file['devices']}, but placement has {pipeline.num_devices}")
-    for key, field in _COSTS.items():
+    for key, field in _costs(file).items():
         if getattr(pipeline.costs, field) != costs[key]:
             raise InputError(
                 f"{key}: differs between the chunks of a device; "

@@ -13,7 +13,9 @@
     ]
     }
 
-Operations stand sorted by device, then start. `claims` are makespan, device_span, busy and
+Operations stand sorted by device, then start. Where there are two routes, slices or overlapped
+pairs, every operation has three more fields: route, slice, and the number of its pair, which its
+partner bears too (null: it runs alone). `claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
 
@@ -50,7 +52,7 @@ from ppopt.formats.fields import (
 from ppopt.metrics import Objective
 from ppopt.op import NUM_KINDS, OpKind
 from ppopt.pipeline import MOST_DEVICES, Pipeline
-from ppopt.schedule import Schedule
+from ppopt.schedule import ALONE, Schedule
 
 SCHEMA = 1
 LARGEST_FILE = 2**28
@@ -59,7 +61,7 @@ LARGEST_INT = 2**62
 """Numbers in `ops` and `claims` lie within this, either sign: sums of two fit int64."""
 
 _UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
-_FIELDS = ("stage", "microbatch", "device", "start", "end")
+_FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair")
 _CODES = {kind.name: int(kind) for kind in OpKind}
 _TOTALS = ("makespan", "device_span")
 _LISTS = ("busy", "peak_memory")
@@ -80,8 +82,22 @@ def to_object(schedule: Schedule) -> dict[str, Any]:
         "pipeline": pipeline_json.to_object(schedule.pipeline),
         "origin": dict(schedule.origin),
         "claims": claims(schedule),
-        "ops": [[row.kind.name, *row[1:]] for row in schedule.rows()],
+        "ops": _ops(schedule),
     }
+
+
+def _ops(schedule: Schedule) -> list[list[Any]]:
+    pipeline = schedule.pipeline
+    paired = bool((schedule.pair != ALONE).any())
+    if pipeline.routes == 1 and pipeline.num_slices == 1 and not paired:
+        return [[row.kind.name, *row[1:6]] for row in schedule.rows()]
+    return [
+        [
+            *(row.kind.name, *row[1:6]),
+            *(pipeline.route(row.microbatch), row.slice, None if row.pair == ALONE else row.pair),
+        ]
+        for row in schedule.rows()
+    ]
 
 
 def dumps(schedule: Schedule) -> str:
@@ -150,7 +166,7 @@ def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
     pipeline = within("pipeline", pipeline_json.from_object, file["pipeline"], unit, memory_unit)
     origin = within("origin", _origin, file.get("origin", {}))
     coarser = unit // pipeline.ticks.per_unit
-    rows = _rows(file["ops"], coarser)
+    rows = _rows(file["ops"], pipeline, coarser)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     stated = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
     return Schedule.from_rows(pipeline, rows, origin), stated
@@ -221,32 +237,47 @@ _ORIGIN: dict[str, Callable[[object], object]] = {
 """What `origin` holds where it holds it; null and further keys are let through."""
 
 
-def _rows(ops: object, coarser: int) -> list[list[int]]:
+def _rows(ops: object, pipeline: Pipeline, coarser: int) -> list[list[int]]:
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
     rows = []
     try:
         for entry in ops:
-            rows.append(_row(entry, coarser))
+            rows.append(_row(entry, pipeline, coarser))
     except InputError as error:
         raise InputError(f"ops[{len(rows)}]: {error}") from None
     return rows
 
 
-def _row(entry: object, coarser: int) -> list[int]:
-    if not isinstance(entry, list) or len(entry) != 1 + len(_FIELDS):
+def _row(entry: object, pipeline: Pipeline, coarser: int) -> list[int]:
+    if not isinstance(entry, list) or len(entry) not in (6, 9):
         raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS)}]; no more fields are read yet"
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
+            f"{', '.join(_FIELDS[5:])} behind it"
         )
     kind, *numbers = entry
+    if len(numbers) == 8 and numbers[7] is None:
+        numbers[7] = ALONE
     if not isinstance(kind, str) or kind not in _CODES:
         raise InputError(f"kind {shown(kind)} is unknown; use {', '.join(_CODES)}")
-    for field, number in zip(_FIELDS, numbers, strict=True):
+    for field, number in zip(_FIELDS, numbers, strict=False):
         if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
             raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
     if coarser != 1:
-        numbers[3:] = [within(_FIELDS[i], _coarse, numbers[i], coarser) for i in (3, 4)]
-    return [_CODES[kind], *numbers]
+        numbers[3:5] = [within(_FIELDS[i], _coarse, numbers[i], coarser) for i in (3, 4)]
+    six, more = numbers[:5], numbers[5:]
+    if more:
+        _check_route(pipeline, six[1], more[0])
+    return [_CODES[kind], *six, *(more[1:] or (0, ALONE))]
+
+
+def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
+    """Check the route of a microbatch that exists: it follows from its number."""
+    if 0 <= microbatch < pipeline.batches and route != pipeline.route(microbatch):
+        raise InputError(
+            f"route: {route} is not {pipeline.route(microbatch)}, that of microbatch {microbatch}; "
+            "the first half of the batches takes route 0"
+        )
 
 
 def _coarse(ticks: int, coarser: int) -> int:

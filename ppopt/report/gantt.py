@@ -13,7 +13,7 @@ from ppopt.metrics import memory_changes
 from ppopt.op import OpKind
 from ppopt.report import colours
 from ppopt.report.words import KIND_WORDS
-from ppopt.schedule import Ints, Schedule
+from ppopt.schedule import ALONE, Ints, Schedule
 
 Numbers = npt.NDArray[Any]
 
@@ -130,8 +130,17 @@ def operation_traces(schedule: Schedule) -> list[go.Bar]:
         chosen = np.flatnonzero((schedule.kind == kind) & (part == index))
         if len(chosen):
             look = _look(kind, index, names, numbered)
-            traces.append(_bars(schedule.device[chosen], figures[chosen], look))
+            bars = _bars(schedule.device[chosen], figures[chosen], look)
+            _halve(bars, kind, schedule.pair[chosen] != ALONE)
+            traces.append(bars)
     return traces
+
+
+def _halve(bars: go.Bar, kind: OpKind, paired: npt.NDArray[np.bool_]) -> None:
+    """Draw F in the upper half of its row and a backward in the lower, where both run as one."""
+    if paired.any():
+        bars.width = np.where(paired, BAR / 2, BAR)
+        bars.offset = np.where(paired & (kind != OpKind.F), 0, -BAR / 2)
 
 
 def _figures(schedule: Schedule) -> Numbers:
@@ -154,14 +163,22 @@ def _figures(schedule: Schedule) -> Numbers:
 
 
 def _memory(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Memory of the device while every operation runs and after it: they run one by one."""
+    """Memory of the device while every operation runs and after it: they run one by one.
+
+    The two of a pair run as one.
+    """
     pipeline = schedule.pipeline
     change = memory_changes(pipeline)[schedule.kind, schedule.stage]
+    second = np.flatnonzero(schedule.seconds)
+    given_back = np.minimum(change, 0)
+    given_back[second] += given_back[second - 1]
+    given_back[second - 1] = given_back[second]
     firsts = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
     total = np.append(0, np.cumsum(change))
     base = np.array(pipeline.ticks.static) - total[firsts]
     after = base[schedule.device] + total[1:]
-    return after - np.minimum(change, 0), after
+    after[second - 1] = after[second]
+    return after - given_back, after
 
 
 def _look(kind: OpKind, index: int, names: list[str], numbered: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ppopt.report import colours
 from ppopt.report.gantt import MOST_LABELS, parts
 from ppopt.report.summary import summary
 from ppopt.report.words import KIND_WORDS, number, percent, spread, title
-from ppopt.schedule import Row, Schedule
+from ppopt.schedule import ALONE, Row, Schedule
 
 WIDTH = 880
 """Pixels; the picture shrinks where there is less room."""
@@ -58,6 +58,15 @@ class _Frame(NamedTuple):
 
     def y(self, device: int) -> float:
         return TOP + self.row * (device + (1 - _BAR) / 2)
+
+    def top(self, row: Row) -> float:
+        """Upper edge of an operation: of a pair run as one, F has the upper half of the bar."""
+        lower = row.pair != ALONE and row.kind is not OpKind.F
+        return self.y(row.device) + (self.bar / 2 if lower else 0)
+
+    def height(self, row: Row) -> float:
+        """Height of an operation."""
+        return self.bar if row.pair == ALONE else self.bar / 2
 
     @property
     def bar(self) -> float:
@@ -162,7 +171,7 @@ def _layers(schedule: Schedule) -> list[_Layer]:
 def _operations(schedule: Schedule, layer: _Layer, frame: _Frame) -> Iterator[str]:
     if len(schedule) > MOST_LABELS:
         outlines = "".join(
-            _box(frame.x(row.start), frame.y(row.device), frame.x(row.end), frame.bar)
+            _box(frame.x(row.start), frame.top(row), frame.x(row.end), frame.height(row))
             for row in layer.rows
         )
         yield f'<path fill="{layer.colour}" d="{outlines}"/>'
@@ -170,8 +179,9 @@ def _operations(schedule: Schedule, layer: _Layer, frame: _Frame) -> Iterator[st
     yield f'<g fill="{layer.colour}" stroke="{colours.INK}" stroke-width="0.5">'
     for row in layer.rows:
         yield (
-            f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.y(row.device))}" '
-            f'width="{_px(frame.x(row.end) - frame.x(row.start))}" height="{_px(frame.bar)}">'
+            f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.top(row))}" '
+            f'width="{_px(frame.x(row.end) - frame.x(row.start))}" '
+            f'height="{_px(frame.height(row))}">'
             f"<title>{_words(schedule, row)}</title></rect>"
         )
     yield "</g>"
@@ -182,14 +192,16 @@ def _operations(schedule: Schedule, layer: _Layer, frame: _Frame) -> Iterator[st
     for row in layer.rows:
         if _fits(row, frame):
             x = (frame.x(row.start) + frame.x(row.end)) / 2
-            y = frame.y(row.device) + frame.bar / 2 + 0.36 * frame.font
+            y = frame.top(row) + frame.height(row) / 2 + 0.36 * frame.font
             yield f'<text x="{_px(x)}" y="{_px(y)}">{row.microbatch}</text>'
     yield "</g>"
 
 
 def _words(schedule: Schedule, row: Row) -> str:
     start, end = (number(schedule.pipeline.ticks.time(tick)) for tick in (row.start, row.end))
-    return f"{row.kind.name}, stage {row.stage}, microbatch {row.microbatch}: {start} to {end}"
+    part = f", slice {row.slice}" if schedule.pipeline.num_slices > 1 else ""
+    place = f"stage {row.stage}, microbatch {row.microbatch}{part}"
+    return f"{row.kind.name}, {place}: {start} to {end}"
 
 
 def _fits(row: Row, frame: _Frame) -> bool:

@@ -26,7 +26,7 @@ def text_gantt(schedule: Schedule, width: int) -> str | None:
     """Draw one line per device, time to scale in at most `width` columns, dots where idle.
 
     An operation is its kind and microbatch, `F0--`; where a device hosts several stages it is
-    written in full, `0F0--` (see `ppopt.op`). None where that is not legible: an operation would
+    written in full, `0F0--` (see `ppopt.op`); a pair run as one is `F1+BW0`. None where that is not legible: an operation would
     be narrower than its name.
     """
     drawn = coloured_gantt(schedule, width)
@@ -67,11 +67,16 @@ def _pieces(schedule: Schedule, edges: Ints) -> list[list[_Piece]] | None:
     """Coloured text of every device's line; None where a name does not fit."""
     lines: list[list[_Piece]] = [[] for _ in range(schedule.pipeline.num_devices)]
     last = int(edges.max())
-    placed = zip(schedule.rows(), edges.tolist(), strict=True)
-    for device, here in groupby(placed, key=lambda item: item[0].device):
+    rows = list(schedule.rows())
+    names = [_name(schedule, row) for row in rows]
+    for second in np.flatnonzero(schedule.seconds).tolist():
+        names[second - 1] += f"+{names[second]}"
+    drawn = zip(rows, names, edges.tolist(), schedule.seconds.tolist(), strict=True)
+    shown = (item[:3] for item in drawn if not item[3])
+    for device, here in groupby(shown, key=lambda item: item[0].device):
         at = 0
-        for row, (start, end) in here:
-            cell = _cell(_name(schedule, row), end - start)
+        for row, name, (start, end) in here:
+            cell = _cell(name, end - start)
             if cell is None or start < at:
                 return None
             lines[device] += [_idle(start - at), _Piece(cell, STYLES[row.kind])]
@@ -86,7 +91,7 @@ def _idle(width: int) -> _Piece:
 
 def _name(schedule: Schedule, row: Row) -> str:
     hosted = sum(len(stages[row.device]) for stages in schedule.pipeline.hosted)
-    return f"{row.kind.name}{row.microbatch}" if hosted == 1 else str(row.op)
+    return str(row.op).removeprefix(str(row.stage)) if hosted == 1 else str(row.op)
 
 
 def _cell(name: str, width: int) -> str | None:

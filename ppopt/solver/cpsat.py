@@ -118,7 +118,7 @@ def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     codes = np.array(list(model.start), dtype=np.int64)
     start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
-    kind, stage, microbatch = split_codes(pipeline, codes)
+    kind, stage, microbatch, _ = split_codes(pipeline, codes)
     device = precedence.devices(pipeline)[stage, microbatch]
     end = start + model.duration[codes]
     return Schedule.from_columns(pipeline, kind, stage, microbatch, device, start, end)

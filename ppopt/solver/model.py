@@ -133,7 +133,7 @@ def _add_devices(model: Model) -> None:
     pipeline, cp = model.pipeline, model.cp
     intervals: dict[int, list[cp_model.IntervalVar]] = {device: [] for device in model.devices}
     for code, start in model.start.items():
-        _, stage, microbatch = pipeline.op(code)
+        _, stage, microbatch, _ = pipeline.op(code)
         interval = cp.new_fixed_size_interval_var(start, int(model.duration[code]), "")
         intervals[pipeline.device(stage, microbatch)].append(interval)
     for group in intervals.values():

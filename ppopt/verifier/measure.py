@@ -30,7 +30,7 @@ class Figures:
     device_span: int
     """Longest time any one device takes from its first operation to its last."""
     busy: tuple[int, ...]
-    """Time in operations."""
+    """Time in operations; a pair that runs as one counts once."""
     peak_memory: tuple[int, ...]
     """Largest memory held at any instant, static memory included."""
 
@@ -54,7 +54,8 @@ def of_rows(sane: Rows) -> Figures:
     first = first_of_device(sane)
     present = sane.device[first]
     busy = np.zeros(devices, dtype=object)
-    busy[present] = np.add.reduceat(sum_safe(sane.end - sane.start), first)
+    taken = np.where(sane.counted, sane.end - sane.start, 0)
+    busy[present] = np.add.reduceat(sum_safe(taken), first)
     last = np.maximum.reduceat(sane.end, first)
     trace = memory_trace(sane)
     peaks[present] = np.maximum(peaks[present], np.maximum.reduceat(trace.level, first))

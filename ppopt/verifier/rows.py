@@ -13,7 +13,7 @@ from ppopt import exact
 from ppopt.errors import InputError
 from ppopt.op import NUM_KINDS, Op, OpKind
 from ppopt.pipeline import Pipeline
-from ppopt.schedule import Schedule
+from ppopt.schedule import ALONE, Schedule
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -23,7 +23,7 @@ LATEST = 2**53
 ABSENT = -1
 """Row number of an operation that the schedule does not have."""
 _NEVER = 2**62
-_FIELDS = ("kind", "stage", "microbatch", "device", "start", "end")
+_FIELDS = ("kind", "stage", "microbatch", "device", "start", "end", "slice", "pair")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,8 @@ class Rows:
     device: Ints
     start: Ints
     end: Ints
+    slice: Ints
+    pair: Ints
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -49,16 +51,17 @@ class Rows:
 
     def op(self, row: int) -> Op:
         """Name the operation of a row that exists in the pipeline."""
-        kind, stage, microbatch = self.kind[row], self.stage[row], self.microbatch[row]
-        return Op(OpKind(int(kind)), int(stage), int(microbatch))
+        fields = (self.stage[row], self.microbatch[row], self.slice[row])
+        return Op(OpKind(int(self.kind[row])), *map(int, fields))
 
     @cached_property
     def named(self) -> Bools:
-        """Whether kind, stage and microbatch exist, per row."""
+        """Whether kind, stage, microbatch and slice exist, per row."""
         return (
             _within(self.kind, 0, NUM_KINDS - 1)
             & _within(self.stage, 0, self.pipeline.num_stages - 1)
             & _within(self.microbatch, 0, self.pipeline.batches - 1)
+            & _within(self.slice, 0, self.pipeline.num_slices - 1)
         )
 
     @cached_property
@@ -90,17 +93,51 @@ class Rows:
     def code(self) -> Ints:
         """Number of each row's operation (Pipeline.code); for named rows only."""
         kind: Any = self.kind
-        return np.asarray(self.pipeline.code(kind, self.stage, self.microbatch))
+        return np.asarray(self.pipeline.code(kind, self.stage, self.microbatch, self.slice))
 
     @cached_property
     def index(self) -> Ints:
-        """Row of each operation, shape [kind, stage, microbatch], for named rows only.
+        """Row of each operation, shape [kind, stage, microbatch, slice], for named rows only.
 
         ABSENT where there is none; the first row where there are several.
         """
         index = np.full(self.pipeline.num_codes, ABSENT, dtype=np.int64)
         index[self.code[::-1]] = np.arange(len(self) - 1, -1, -1)
-        return index.reshape(NUM_KINDS, self.pipeline.num_stages, self.pipeline.batches)
+        pipeline = self.pipeline
+        shape = (NUM_KINDS, pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+        return index.reshape(shape)
+
+    @cached_property
+    def partner(self) -> Ints:
+        """Row that shares this row's pair number, for named rows only.
+
+        ABSENT where none does, where several do, and where the two are not an F and a B or BW of
+        different microbatches.
+        """
+        found = np.full(len(self), ABSENT, dtype=np.int64)
+        rows = np.flatnonzero(self.pair != ALONE)
+        rows = rows[np.lexsort((self.kind[rows], self.pair[rows]))]
+        _, first, count = np.unique(self.pair[rows], return_index=True, return_counts=True)
+        one, other = (rows[first[count == 2] + place] for place in (0, 1))
+        whole = (self.kind[other] == OpKind.B) | (self.kind[other] == OpKind.BW)
+        apart = self.microbatch[one] != self.microbatch[other]
+        right = (self.kind[one] == OpKind.F) & whole & apart
+        found[one[right]], found[other[right]] = other[right], one[right]
+        return found
+
+    @cached_property
+    def joined(self) -> Bools:
+        """Whether a row runs as one with its partner: on one device, from one start to one end."""
+        other = self.partner
+        same: Bools = np.asarray(other != ABSENT)
+        for column in (self.device, self.start, self.end):
+            same &= column == column[other]
+        return same
+
+    @cached_property
+    def counted(self) -> Bools:
+        """Whether a row takes time of its device that no other row of its pair stands for."""
+        return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
     def clock(self, ticks: int | np.int64) -> str:
         """Write a time in the user's unit."""
@@ -114,7 +151,7 @@ class Rows:
 def read(schedule: Schedule) -> Rows:
     """Read a schedule's columns, in whatever order they come.
 
-    Raises InputError where they are not six columns of whole numbers of one length.
+    Raises InputError where they are not columns of whole numbers of one length.
     """
     rows = Rows(schedule.pipeline, *(_column(schedule, field) for field in _FIELDS))
     lengths = {len(getattr(rows, field)) for field in _FIELDS}
@@ -122,8 +159,8 @@ def read(schedule: Schedule) -> Rows:
         raise InputError("schedule: columns differ in length; give one entry per operation")
     if _sorted(rows):
         return rows
-    keys = (rows.microbatch, rows.stage, rows.kind, rows.end, rows.start, rows.device)
-    return rows.take(np.lexsort(keys))
+    named = (rows.slice, rows.microbatch, rows.stage, rows.kind)
+    return rows.take(np.lexsort((*named, rows.end, rows.start, rows.device)))
 
 
 def _column(schedule: Schedule, field: str) -> Ints:
@@ -166,7 +203,7 @@ class Places:
         here, following = hosts[:, :-1], hosts[:, 1:]
         self.host: Ints = np.repeat(hosts.T, per_route, axis=1)
         """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
-        self.forward: Ints = np.repeat(p2p[here, following].T, per_route, axis=1)
-        """Ticks from stage s to s + 1, shape [stages - 1, microbatch]."""
-        self.backward: Ints = np.repeat(p2p[following, here].T, per_route, axis=1)
-        """Ticks from stage s + 1 to s, shape [stages - 1, microbatch]."""
+        self.forward: Ints = np.repeat(p2p[here, following].T, per_route, axis=1)[..., None]
+        """Ticks from stage s to s + 1, shape [stages - 1, microbatch, 1]."""
+        self.backward: Ints = np.repeat(p2p[following, here].T, per_route, axis=1)[..., None]
+        """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ppopt.op import Op, OpKind
+from ppopt.schedule import ALONE
 from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
 from ppopt.verifier.violation import Rule, Violation
 
@@ -20,6 +21,7 @@ def of_operations(rows: Rows) -> Iterator[Violation]:
     yield from _duplicates(named)
     yield from _incomplete(named, places)
     yield from _misplaced(named, places)
+    yield from _pairs(named)
     yield from _durations(named)
     yield from _out_of_time(named)
     yield from _order(named, places)
@@ -51,6 +53,7 @@ def _strange(rows: Rows, row: int) -> str:
         "kind": len(OpKind),
         "stage": pipeline.num_stages,
         "microbatch": pipeline.batches,
+        "slice": pipeline.num_slices,
         "device": pipeline.num_devices,
     }
     given = {field: int(getattr(rows, field)[row]) for field in sizes}
@@ -92,8 +95,8 @@ def _incomplete(named: Rows, places: Places) -> Iterator[Violation]:
         (w & ~b & ~full, (OpKind.B,), "{0} is missing: W has run, and is half of the backward"),
     )
     for mask, kinds, text in gaps:
-        for stage, microbatch in np.argwhere(mask).tolist():
-            ops = tuple(Op(kind, stage, microbatch) for kind in kinds)
+        for stage, microbatch, part in np.argwhere(mask).tolist():
+            ops = tuple(Op(kind, stage, microbatch, part) for kind in kinds)
             device = int(places.host[stage, microbatch])
             message = f"{text.format(*ops)} (device {device})"
             yield Violation(Rule.MISSING, ops, device, None, message)
@@ -106,9 +109,46 @@ def _misplaced(named: Rows, places: Places) -> Iterator[Violation]:
         yield _at(named, Rule.DEVICE, row, message)
 
 
+def _pairs(named: Rows) -> Iterator[Violation]:
+    """Every row with a pair number that does not run as one with a right partner."""
+    faulty = _where((named.pair != ALONE) & ~named.joined)
+    sharing: dict[int, list[int]] = {}
+    for row in faulty:
+        sharing.setdefault(int(named.pair[row]), []).append(row)
+    for row in faulty:
+        others = [other for other in sharing[int(named.pair[row])][:4] if other != row]
+        shown = ", ".join(f"{named.op(other)} {_span(named, other)}" for other in others[:3])
+        message = (
+            f"{named.op(row)} {_span(named, row)} is to run as one with {shown or 'no other'}; "
+            "a pair is one F and one B or BW of different microbatches, on one device, with one "
+            "start and one end"
+        )
+        yield _at(named, Rule.PAIR, row, message, *map(named.op, others[:3]))
+
+
+def _span(rows: Rows, row: int) -> str:
+    times = f"{rows.clock(rows.start[row])}..{rows.clock(rows.end[row])}"
+    return f"at {times} on device {rows.device[row]}"
+
+
+def _expected(named: Rows) -> Ints:
+    """Time of every row, in ticks: that of its kind and stage, or that of its pair."""
+    ticks = named.pipeline.ticks
+    table = np.array(ticks.durations, dtype=np.int64)
+    expected = np.array(table[named.kind, named.stage])
+    paired = np.flatnonzero(named.partner != ABSENT)
+    other = named.partner[paired]
+    forward = np.where(named.kind[paired] == OpKind.F, paired, other)
+    backward = np.where(forward == paired, other, paired)
+    alone = table[OpKind.F] + table[OpKind.BW] - np.array(ticks.overlap, dtype=np.int64)
+    saved = np.minimum(alone[named.stage[forward]], alone[named.stage[backward]])
+    one, two = expected[forward], expected[backward]
+    expected[paired] = np.maximum(np.maximum(one, two), one + two - saved)
+    return expected
+
+
 def _durations(named: Rows) -> Iterator[Violation]:
-    table = np.array(named.pipeline.ticks.durations, dtype=np.int64)
-    expected = table[named.kind, named.stage]
+    expected = _expected(named)
     # int64 wraps: the difference alone could be right by accident where the end precedes the start
     right = (named.end - named.start == expected) & (named.end >= named.start)
     for row in _where(~right):
@@ -136,6 +176,9 @@ def _order(named: Rows, places: Places) -> Iterator[Violation]:
         yield from _after(named, Rule.BACKWARD, either[:-1], backward[1:], places.backward)
         yield from _after(named, Rule.BACKWARD, either, forward, 0)
     yield from _after(named, Rule.WEIGHT, w, b, 0)
+    yield from _after(named, Rule.SLICE, forward[..., 1:], forward[..., :-1], 0)
+    for either in (b, full):
+        yield from _after(named, Rule.SLICE, either[..., :-1], backward[..., 1:], 0)
 
 
 def _after(
@@ -161,7 +204,11 @@ def _after(
 
 
 def _overlaps(sane: Rows) -> Iterator[Violation]:
-    """Every operation that starts while another one runs, with the longest-running of those."""
+    """Every operation that starts while another one runs, with the longest-running of those.
+
+    A pair that runs as one stands there once, by its first row.
+    """
+    sane = sane.take(sane.counted)
     same_device = sane.device[1:] == sane.device[:-1]
     if not (same_device & (sane.start[1:] < sane.end[:-1])).any():
         return
