@@ -77,14 +77,20 @@ class Arrivals(NamedTuple):
 def arrivals(schedule: Schedule) -> Arrivals:
     """Evaluate the data flow of a complete schedule at its own times."""
     pipeline = schedule.pipeline
-    split = np.zeros((pipeline.num_stages, pipeline.batches), dtype=bool)
+    split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
+    places = (schedule.stage, schedule.microbatch, schedule.slice)
     partial = schedule.kind == OpKind.B
-    split[schedule.stage[partial], schedule.microbatch[partial]] = True
-    codes = pipeline.code(schedule.kind, schedule.stage, schedule.microbatch)
+    split[tuple(column[partial] for column in places)] = True
+    codes = pipeline.code(schedule.kind, *places)
     row = np.empty(pipeline.num_codes, dtype=np.int64)
     row[codes] = np.arange(len(schedule))
     flow = precedence.data_flow(pipeline, split)
     before, after = row[flow.before], row[flow.after]
+    # a pair waits for what either of its operations waits for
+    second = np.flatnonzero(schedule.seconds)
+    stands_for = np.arange(len(schedule))
+    stands_for[second] = second - 1
+    after = stands_for[after]
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
     needed = np.full(len(schedule), FREE)
     arrival = schedule.end[before] + flow.lag
@@ -92,6 +98,8 @@ def arrivals(schedule: Schedule) -> Arrivals:
     np.maximum.at(ready, after, arrival)
     last = arrival == ready[after]
     needed[after[last]] = before[last]
+    for column in (sent, ready, needed):
+        column[second] = column[second - 1]
     return Arrivals(sent, ready, needed)
 
 
@@ -170,6 +178,9 @@ def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Int
     change = memory_changes(schedule.pipeline)[schedule.kind[here], schedule.stage[here]]
     room = limits[device] - static[device] - np.append(0, np.cumsum(change))[before]
     taken = np.maximum(change, 0)
+    second = np.flatnonzero(schedule.seconds[here])
+    taken[second] += taken[second - 1]
+    taken[second - 1] = taken[second]
     for amount in np.unique(taken).tolist():
         first, place = _least_from(np.where(taken == amount, ready, _NEVER))
         fits = (room >= amount) | (amount == 0)

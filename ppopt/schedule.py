@@ -105,8 +105,8 @@ class Schedule:
         place = np.lexsort(keys)
         kind, stage, microbatch = kind[place], stage[place], microbatch[place]
         device, start, end = device[place], start[place], end[place]
-        named = {"slice": part[place], "pair": _renumbered(pair[place])}
-        return cls(pipeline, kind, stage, microbatch, device, start, end, dict(origin or {}), **named)
+        part, pair, made = part[place], _renumbered(pair[place]), dict(origin or {})
+        return cls(pipeline, kind, stage, microbatch, device, start, end, made, part, pair)
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -115,16 +115,22 @@ def _p2p(draw: st.DrawFn, devices: int) -> Any:
     return [[0 if i == j else draw(times) for j in size] for i in size]
 
 
+SAYABLE = pipelines().filter(lambda pipeline: pipeline.routes == 1 and pipeline.num_slices == 1)
+"""Pipelines that formats without routes and slices can tell."""
+
+
 @st.composite
 def schedules(
     draw: st.DrawFn,
     problems: st.SearchStrategy[Pipeline] | None = None,
     backwards: Sequence[str] = BACKWARDS,
+    *,
+    paired: bool = True,
 ) -> Schedule:
     """Draw a valid schedule; its pipeline has no memory limit, or one that the schedule keeps."""
     pipeline = draw(pipelines() if problems is None else problems)
     seed = draw(st.integers(0, 2**32 - 1))
-    schedule = build(pipeline, Random(seed), draw(st.sampled_from(backwards)))
+    schedule = build(pipeline, Random(seed), draw(st.sampled_from(backwards)), paired=paired)
     spare = draw(st.sampled_from([None, 0, 1]))
     return schedule if spare is None else limited(schedule, [p + spare for p in peaks(schedule)])
 
@@ -169,10 +175,7 @@ def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
     devices = {pipeline.device(op.stage, op.microbatch) for op in (one, other)}
     weights = W in (one.kind, other.kind)
     return (
-        forward == 1
-        and not weights
-        and len(devices) == 1
-        and (one.microbatch != other.microbatch)
+        forward == 1 and not weights and len(devices) == 1 and (one.microbatch != other.microbatch)
     )
 
 

@@ -21,7 +21,7 @@ ANY_FORMAT = {
     "list for an int": (("chunks", [2]), "chunks: [2] is not a whole number"),
     "huge int": (("stages", 10**30), "stages: the number is out of range"),
     "huge time": (("forward", 10**13), "forward: the number is too large"),
-    "overlap": (("overlap", {"0": 1}), "overlap: {'0': 1} is not a number"),
+    "overlap": (("overlap", True), "overlap: True is not a number"),
     "slices": (("slices", 1.5), "slices: 1.5 is not a whole number"),
     "routes": (("routes", "two"), "routes: 'two' is not a whole number"),
     "bool for a number": (("p2p", False), "p2p: False is not a number"),

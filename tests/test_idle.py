@@ -136,31 +136,43 @@ def cause_at(
     if tick >= ready:
         return Cause.ORDER, later[0]
     waiting = [row for row in later if arrival(schedule, rows, row)[1] <= tick]
-    if waiting and not any(fits(schedule, done, row) for row in waiting):
+    if waiting and not any(fits(schedule, rows, done, row) for row in waiting):
         return Cause.MEMORY, later[0]
     return Cause.INPUT if tick < sent else Cause.LINK, later[0]
 
 
 def arrival(schedule: Schedule, rows: list[TableRow], row: TableRow) -> tuple[int, int]:
     """When the last operation that this one waits for ends, and when all have arrived."""
-    kind, stage, microbatch, device, *_ = row
-    of_same = {(k, s): (host, end) for k, s, m, host, _, end in rows if m == microbatch}
-    before = {
-        F: [(F, stage - 1)],
-        W: [(B, stage)],
-    }.get(OpKind(kind), [(F, stage), (B, stage + 1), (BW, stage + 1)])
-    found = [of_same[one] for one in before if one in of_same]
-    p2p = schedule.pipeline.ticks.p2p
+    found = [cause for one in together(rows, row) for cause in causes(rows, one)]
+    p2p, device = schedule.pipeline.ticks.p2p, row[3]
     sent = max((end for _, end in found), default=0)
     return sent, max((end + p2p[host][device] for host, end in found), default=0)
 
 
-def fits(schedule: Schedule, done: list[TableRow], row: TableRow) -> bool:
+def together(rows: list[TableRow], row: TableRow) -> list[TableRow]:
+    """An operation, or both of its pair."""
+    return [row] if row[7] < 0 else [other for other in rows if other[7] == row[7]]
+
+
+def causes(rows: list[TableRow], row: TableRow) -> list[tuple[int, int]]:
+    """Device and end of what an operation waits for."""
+    kind, stage, microbatch, _, _, _, part, _ = row
+    of_same = {(r[0], r[1], r[6]): (r[3], r[5]) for r in rows if r[2] == microbatch}
+    either = [(k, s, q) for s, q in ((stage + 1, part), (stage, part + 1)) for k in (B, BW)]
+    before = {
+        F: [(F, stage - 1, part), (F, stage, part - 1)],
+        W: [(B, stage, part)],
+    }.get(OpKind(kind), [(F, stage, part), *either])
+    return [of_same[one] for one in before if one in of_same]
+
+
+def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: TableRow) -> bool:
     ticks = schedule.pipeline.ticks
     if ticks.limits is None:
         return True
     held = sum(ticks.memory_change(OpKind(kind), stage) for kind, stage, *_ in done)
-    taken = max(0, ticks.memory_change(OpKind(row[0]), row[1]))
+    changes = [ticks.memory_change(OpKind(r[0]), r[1]) for r in together(rows, row)]
+    taken = sum(max(0, change) for change in changes)
     return not taken or ticks.static[row[3]] + held + taken <= ticks.limits[row[3]]
 
 
@@ -199,9 +211,9 @@ def test_the_subject_is_what_the_cause_names(schedule: Schedule) -> None:
             assert rows[subject][3] == device
             assert arrival(schedule, rows, rows[subject])[1] <= start
             done = [row for row in rows if row[3] == device and row[5] <= start]
-            assert not fits(schedule, done, rows[subject])
+            assert not fits(schedule, rows, done, rows[subject])
         elif subject != FREE:
-            *_, host, _, end = rows[subject]
+            host, end = rows[subject][3], rows[subject][5]
             lag = schedule.pipeline.ticks.p2p[host][device]
             assert end + lag == arrival(schedule, rows, rows[following])[1]
             assert (end > start) == (cause == Cause.INPUT) or cause == Cause.WARM_UP

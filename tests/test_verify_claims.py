@@ -71,7 +71,9 @@ def test_claims_are_compared_one_by_one_and_all_reported() -> None:
 
 def test_explain_draws_the_grid_with_an_arrow_at_the_fault() -> None:
     rows = table(one_f_one_b())
-    schedule = Schedule.from_rows(one_f_one_b().pipeline, [rows[0], (*rows[1][:5], 4, *rows[1][6:]), *rows[2:]])
+    schedule = Schedule.from_rows(
+        one_f_one_b().pipeline, [rows[0], (*rows[1][:5], 4, *rows[1][6:]), *rows[2:]]
+    )
     assert explain(schedule, verify(schedule)).splitlines() == [
         "        device 0  device 1",
         "step 0       0F0       1F0",

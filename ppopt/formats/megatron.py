@@ -28,6 +28,8 @@ def dumps(schedule: Schedule) -> str:
     ranks = pipeline.num_devices
     if pipeline.hosts != (tuple(stage % ranks for stage in range(pipeline.num_stages)),):
         raise InputError("megatron: the placement is neither linear nor interleaved; write .json")
+    if pipeline.num_slices > 1:
+        raise InputError("megatron: its lists know no slices of microbatches; write .json instead")
     found = verify(schedule, enforce_limit=False)
     if found:
         raise InputError(f"megatron: not a schedule of its pipeline: {found[0]}; mend it first")

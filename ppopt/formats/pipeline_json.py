@@ -1,9 +1,10 @@
 """The pipeline in a native schedule file: every cost in ticks, so that readers need no fractions.
 
-All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit` (one per device) and a
-`p2p_time` that is a matrix [from device][to device]. `placement` is the device of every stage on
-route 0. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of every
-microbatch along the sequence; both are left out where they were not given.
+All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
+(one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
+device of every stage on route 0. `overlap_times` is the time of an F and a BW run as one, and
+`slices` the parts of every microbatch along the sequence; both are left out where they were not
+given.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,

@@ -21,11 +21,14 @@ def dumps(schedule: Schedule) -> str:
 
     Microbatches are numbered by the forward order of the last stage: PyTorch looks losses up by
     their place in it, and any other order gives wrong gradients without a word. Raises InputError
-    where two routes put a stage on two devices, which the format cannot say, and where the
-    operations are no schedule of their pipeline; the memory limit does not matter.
+    where two routes put a stage on two devices or microbatches are cut into slices, which the
+    format cannot say, and where the operations are no schedule of their pipeline; the memory limit
+    does not matter.
     """
     if schedule.pipeline.routes == 2:
         raise InputError("torch csv: two routes put a stage on two devices; write .json instead")
+    if schedule.pipeline.num_slices > 1:
+        raise InputError("torch csv: it knows no slices of microbatches; write .json instead")
     found = verify(schedule, enforce_limit=False)
     if found:
         raise InputError(f"torch csv: not a schedule of its pipeline: {found[0]}; mend it first")

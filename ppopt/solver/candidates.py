@@ -9,7 +9,7 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.precedence import Orders, codes
 from ppopt.solver import construct
 from ppopt.strategies import Options, Strategy, registry
 
@@ -34,12 +34,14 @@ def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
 
 def split(pipeline: Pipeline, orders: Orders) -> Orders:
     """The same orders with every BW replaced by B and, at once, W."""
-    size = pipeline.num_stages * pipeline.batches
+    size = pipeline.num_codes // len(OpKind)
     parts = []
     for order in orders:
-        full = order >= OpKind.BW * size
-        pair = np.stack([order, order], axis=1)
+        alone = codes(order)
+        full = alone >= OpKind.BW * size
+        pair = np.stack([alone, alone], axis=1)
         pair[full] += np.array([OpKind.B - OpKind.BW, OpKind.W - OpKind.BW]) * size
+        pair[order < 0, 0] = ~pair[order < 0, 0]
         keep = np.stack([np.ones_like(full), full], axis=1)
         parts.append(pair[keep])
     return parts

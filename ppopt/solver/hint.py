@@ -12,12 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from ppopt import timing
 from ppopt.errors import InputError
 from ppopt.metrics import fits_limits
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.precedence import Orders, codes
 from ppopt.schedule import Schedule
 from ppopt.solver.bounds import Bound
 from ppopt.solver.candidates import split
@@ -112,7 +114,7 @@ def _offer(search: Search, hint: Hint) -> None:
     if fits_limits(made):
         search.take(made)
         search.offer(made.orders)
-    else:
+    elif pipeline.num_slices == 1:
         search.offer(follow(made, pipeline))
 
 
@@ -124,6 +126,7 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
         ("stages", theirs.num_stages, pipeline.num_stages),
         ("microbatches", theirs.batches, pipeline.batches),
         ("routes", theirs.routes, pipeline.routes),
+        ("slices", theirs.num_slices, pipeline.num_slices),
     )
     for what, found, wanted in sizes:
         if found != wanted:
@@ -147,7 +150,8 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     here, there = problem.pipeline.ticks, schedule.pipeline.ticks
     notes = []
     given = replace(schedule, pipeline=problem.pipeline)
-    if (here.per_unit, here.durations, here.p2p) != (there.per_unit, there.durations, there.p2p):
+    times = [(ticks.per_unit, ticks.durations, ticks.overlap, ticks.p2p) for ticks in (here, there)]
+    if times[0] != times[1]:
         given = timing.schedule(problem.pipeline, schedule.orders, problem.objective)
         notes.append(RETIMED)
     mine, theirs = problem.pipeline.costs, schedule.pipeline.costs
@@ -161,10 +165,10 @@ def joined(pipeline: Pipeline, orders: Orders) -> Orders:
 
     No new circle of waits arises: what had to come before B still does, and less after it.
     """
-    size = pipeline.num_stages * pipeline.batches
+    size = pipeline.num_codes // len(OpKind)
     parts = []
     for order in orders:
-        kind = order // size
-        whole = order + (kind == OpKind.B) * (OpKind.BW - OpKind.B) * size
-        parts.append(whole[kind != OpKind.W])
+        kind = codes(order) // size
+        whole = codes(order) + (kind == OpKind.B) * (OpKind.BW - OpKind.B) * size
+        parts.append(np.where(order < 0, ~whole, whole)[kind != OpKind.W])
     return parts
