@@ -6,6 +6,7 @@ import multiprocessing
 import resource
 import sys
 import time
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from ppopt.pipeline import Pipeline
 
 PATIENCE = 30.0
 """Seconds beyond twice the limit after which a process is ended; its record says `killed`."""
+FAILED = "failed"
 
 
 class Attempt(NamedTuple):
@@ -68,7 +70,7 @@ class Attempt(NamedTuple):
 
 
 def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True) -> Attempt:
-    """Run a side on an instance, in a fresh process."""
+    """Run a side on an instance, in a fresh process; raises RuntimeError where the side does."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_work, args=(side, instance, limits, there), daemon=True)
@@ -84,6 +86,8 @@ def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True
         process.kill()
         figures = _nothing(time.monotonic() - began)
     process.join()
+    if FAILED in figures:
+        raise RuntimeError(f"{side} on {instance.name}: {figures[FAILED]}")
     return _record(side, instance, limits, figures, trace=trace)
 
 
@@ -118,13 +122,20 @@ def _busiest(pipeline: Pipeline) -> int:
 
 
 def _work(side: str, instance: Instance, limits: Limits, answer: Connection) -> None:
+    try:
+        answer.send(_run(side, instance, limits))
+    except Exception:
+        answer.send({FAILED: traceback.format_exc()})
+
+
+def _run(side: str, instance: Instance, limits: Limits) -> dict[str, Any]:
     solver = sides.load(side)
     cpu = time.process_time()
     outcome = solver(instance.pipeline, instance.objective, limits)
     cpu = time.process_time() - cpu
     if outcome.schedule is not None:
         checked(outcome.schedule)
-    answer.send(_figures(outcome, cpu))
+    return _figures(outcome, cpu)
 
 
 def _figures(outcome: Outcome, cpu: float) -> dict[str, Any]:

@@ -151,3 +151,10 @@ def test_parts_of_ours_alone_stay_on_their_side_of_the_optimum(part: str, closed
     found = sides.load(part)(pipeline, Objective.MAKESPAN, Limits(0.5, 1, 0))
     assert found.value is not None and found.bound <= optimum <= found.value
     assert not closed or found.bound == found.value
+
+
+def test_an_attempt_whose_side_fails_is_no_result() -> None:
+    """PyJobShop cannot state device span: nobody may take the failure for a gap."""
+    instance = next(suite.ladder())._replace(objective=Objective.DEVICE_SPAN)
+    with pytest.raises(RuntimeError, match="no objective for device span"):
+        attempt.attempt("pyjobshop", instance, Limits(5.0, 1, 0))

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
-from ppopt.precedence import data_flow, devices
-from ppopt.schedule import Schedule, split_codes
+from ppopt.precedence import data_flow
+from ppopt.schedule import Schedule
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
@@ -115,7 +113,9 @@ class Jobs:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Jobs:
         """List the operations of a pipeline with one route."""
-        assert pipeline.routes == 1, "the baselines know one route"
+        assert pipeline.routes == pipeline.num_slices == 1, (
+            "the baselines know one route, no slices"
+        )
         stages, batches = range(pipeline.num_stages), range(pipeline.batches)
         rows = [[pipeline.code(kind, s, j) for j in batches] for kind in KINDS for s in stages]
         times = [pipeline.ticks.durations[kind][s] for kind in KINDS for s in stages]
@@ -179,13 +179,12 @@ class Jobs:
 
     def schedule(self, start: Mapping[int, int]) -> Schedule:
         """The schedule with these starts, verified; raises VerificationError."""
-        codes = np.array(list(start), dtype=np.int64)
-        begin = np.array(list(start.values()), dtype=np.int64)
-        kind, stage, microbatch = split_codes(self.pipeline, codes)
-        where = devices(self.pipeline)[stage, microbatch]
-        end = begin + np.array([self.duration[code] for code in start], dtype=np.int64)
-        columns = (kind, stage, microbatch, where, begin, end)
-        return checked(Schedule.from_columns(self.pipeline, *columns))
+        rows = []
+        for code, begin in start.items():
+            kind, stage, microbatch, *_ = op = self.pipeline.op(code)
+            device = self.pipeline.device(op.stage, op.microbatch)
+            rows.append((kind, stage, microbatch, device, begin, begin + self.duration[code]))
+        return checked(Schedule.from_rows(self.pipeline, rows))
 
 
 @dataclass
