@@ -33,6 +33,9 @@ def evaluate(
         "objective": objective.value,
         "status": "feasible",
     }
+    given = {name: value for name, value in options._asdict().items() if value is not None}
+    if given:
+        origin["options"] = given
     made = timing.schedule(placed, orders, objective, origin)
     return checked(made, enforce_limit=False)
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from ppopt.cli import (
     app,
+    checking,  # noqa: F401
     commands,  # noqa: F401  registers the commands
     exchange,  # noqa: F401
     running,  # noqa: F401

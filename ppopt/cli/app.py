@@ -20,6 +20,7 @@ EXIT_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_UNKNOWN = 4
 EXIT_VIOLATIONS = 5
+EXIT_CHANGED = 6
 
 # The base of every usage error; typer itself exports only its leaves.
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
@@ -151,7 +152,8 @@ def with_options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `ppopt`."""
-    from ppopt.cli import commands, exchange, running  # noqa: F401, PLC0415  they register theirs
+    # Each registers its commands.
+    from ppopt.cli import checking, commands, exchange, running  # noqa: F401, PLC0415
 
     app(arguments, prog_name="ppopt")
     raise AssertionError("the application exits by itself")
