@@ -38,14 +38,14 @@ def head(claim: Claim, device: int) -> int:
 def _least_way(claim: Claim, device: int, kind: OpKind) -> int:
     pipeline = claim.pipeline
     return min(
-        _way(pipeline, hosts, hosts.index(device), kind)
+        way(pipeline, hosts, hosts.index(device), kind)
         for hosts in pipeline.hosts
         if device in hosts
     )
 
 
-def _way(pipeline: Pipeline, hosts: tuple[int, ...], stage: int, kind: OpKind) -> int:
-    """Time through the stages below one, and over the links between, down (F) or up (BW)."""
+def way(pipeline: Pipeline, hosts: tuple[int, ...], stage: int, kind: OpKind) -> int:
+    """Time through the stages below one, and over the links between, down (F) or up (B, BW)."""
     ticks, total = pipeline.ticks, 0
     for low in range(stage):
         here, there = hosts[low], hosts[low + 1]

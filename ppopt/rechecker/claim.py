@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,12 +33,10 @@ class Claim(NamedTuple):
         """Kinds of operation of every stage and microbatch, in the order in which they run."""
         return (OpKind.F, OpKind.BW) if self.fused else (OpKind.F, OpKind.B, OpKind.W)
 
-    def operations(self) -> Iterator[Op]:
-        """Every operation of a schedule."""
-        for kind in self.kinds:
-            for stage in range(self.pipeline.num_stages):
-                for microbatch in range(self.pipeline.batches):
-                    yield Op(kind, stage, microbatch)
+    @property
+    def size(self) -> int:
+        """Number of operations of a schedule."""
+        return len(self.kinds) * self.pipeline.num_stages * self.pipeline.batches
 
     def routes(self) -> list[range]:
         """Microbatches of every route."""

@@ -37,7 +37,7 @@ class Model(NamedTuple):
 def build(rules: Rules, latest: int, devices: frozenset[int]) -> Model:
     """Model of the schedules below the bound and done by `latest`, with all rules of `devices`."""
     claim, cp = rules.claim, cp_model.CpModel()
-    start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in claim.operations()}
+    start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in rules.operations}
     model = Model(claim, cp, start, latest)
     for before, after, lag in rules.apart:
         cp.add(start[after] >= start[before] + claim.time(before) + lag)
@@ -60,13 +60,19 @@ def _add_bound(model: Model, rules: Rules, most: int) -> None:
 
 
 def _add_device(model: Model, device: int) -> None:
-    """One operation at a time, and never more memory than the limit."""
+    """One operation at a time, and never more memory than the limit.
+
+    With one stage whose B changes nothing, memory is held by numbers of microbatches alone, and
+    the rules have counted them.
+    """
     claim, ticks = model.claim, model.claim.pipeline.ticks
     mine = [op for op in model.start if claim.device(op) == device]
     model.cp.add_no_overlap(
         model.cp.new_fixed_size_interval_var(model.start[op], claim.time(op), "") for op in mine
     )
-    if ticks.limits is None:
+    stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
+    counted = claim.fused or not any(ticks.memory_b[stage] for stage, _ in stages)
+    if ticks.limits is None or (len(stages) == 1 and counted):
         return
     held = [
         part for op in mine if op.kind is OpKind.F for part in _held(model, op.stage, op.microbatch)

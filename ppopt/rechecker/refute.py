@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from ppopt.op import Op
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.model import Model, build
-from ppopt.rechecker.rules import Rules
+from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
 """Largest share of the time that is left for a look with the rules of few devices."""
@@ -38,27 +38,31 @@ def refute(
     The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
     other devices brings these in, the worst as many again as there were; one that breaks none is a
     schedule below the bound. No answer within a share of the time brings all devices in. `report`
-    is told how many devices are in.
+    is told how many devices are in. Of a pipeline too large to be stated whole, only the devices
+    that the certificate names are looked at.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
-    rules, latest = Rules(claim), _latest(claim)
-    while True:
+    rules, latest = Rules(claim, frozenset(devices)), _latest(claim)
+    while len(rules.operations) <= MOST_OPERATIONS:
         report(len(devices))
         model = build(rules, latest, frozenset(devices))
-        share = 1.0 if len(devices) == len(every) else SHARE
+        share = SHARE if rules.all and len(devices) < len(every) else 1.0
         status, times = _solve(model, share * (until - monotonic()), workers, seed)
-        if status == cp_model.UNKNOWN and len(devices) < len(every) and until > monotonic():
+        if status == cp_model.INFEASIBLE:
+            return Found(tuple(sorted(devices)), refuted=True, times=None)
+        if not rules.all or (len(devices) == len(every) and times is None) or until <= monotonic():
+            break
+        if times is None:
             devices.update(every)
             continue
-        if times is None:
-            return Found(tuple(sorted(devices)), status == cp_model.INFEASIBLE, None)
         breaches = {device: _breaches(model, times, device) for device in every}
         worst = sorted((d for d in every if breaches[d]), key=lambda d: (-breaches[d], d))
         if not worst:
             return Found(tuple(sorted(devices)), refuted=False, times=times)
         devices.update(worst[: len(devices)])
+    return Found(tuple(sorted(devices)), refuted=False, times=None)
 
 
 def _latest(claim: Claim) -> int:
@@ -70,9 +74,9 @@ def _latest(claim: Claim) -> int:
     """
     if claim.bound is not None:
         return (claim.bound - 1) * (2 if claim.span else 1)
-    ticks = claim.pipeline.ticks
-    links = 2 * claim.pipeline.num_stages * claim.pipeline.batches * max(map(max, ticks.p2p))
-    return links + sum(claim.time(op) for op in claim.operations())
+    ticks, batches = claim.pipeline.ticks, claim.pipeline.batches
+    links = 2 * claim.pipeline.num_stages * max(map(max, ticks.p2p))
+    return batches * (links + sum(map(sum, ticks.durations)))
 
 
 def _solve(

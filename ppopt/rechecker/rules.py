@@ -5,46 +5,57 @@ microbatches (see `ppopt.rechecker.model`), and memory, by counting. An operatio
 any chain of these, for X, and for which Y waits, runs between X and Y. If all are of one device,
 they run one after the other: from the end of X to the start of Y there is time for all of them.
 Where a device's own rules are left out, this stands for them.
+
+Of a pipeline too large for that, the operations of a few devices are stated alone: the way between
+their stages takes the time of all stages passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from itertools import pairwise
 
-from ppopt.op import Op, OpKind
+from ppopt.op import Op
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.lane import Lane
 
 MOST_OPERATIONS = 30_000
-"""Most operations for which chains are followed: the sets take the square of it in bits."""
-Apart = tuple[Op, Op, int]
-"""(before, after, lag): `after` starts `lag` or more after the end of `before`."""
+"""Most operations that are all stated; sets of them take the square of it in bits."""
 
 
 class Rules:
     """What is known of every schedule without choosing an order on any device."""
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, devices: frozenset[int]) -> None:
+        """State the rules of all operations, or where these are too many, of those of `devices`."""
         self.claim = claim
-        self.apart: list[Apart] = [*_flow(claim), *_in_order(claim), *_room(claim)]
+        every = frozenset(range(claim.pipeline.num_devices))
+        self.all = claim.size <= MOST_OPERATIONS
+        """Whether all operations are stated."""
+        lanes = [Lane(claim, route, every if self.all else devices) for route in claim.routes()]
+        self.operations = [op for lane in lanes for op in lane.operations()]
+        """The operations stated."""
+        self.apart = [apart for lane in lanes for apart in lane.apart()]
         """The three rules, and the work between pairs of operations."""
         self._behind: dict[Op, int] = {}
         self._ahead: dict[Op, int] = {}
-        if sum(1 for _ in claim.operations()) <= MOST_OPERATIONS:
-            self._follow_chains()
+        if self.all:
+            self._follow_chains(lanes)
+        elif not claim.span:
+            for lane in lanes:
+                self._behind |= lane.heads()
+                self._ahead |= lane.tails()
 
     def behind(self, op: Op) -> int:
-        """Time that its device has needed when it starts, from 0 or (span) its first operation."""
+        """Time that has passed when it starts, from 0 or (span) its device's first operation."""
         return self._behind.get(op, 0)
 
     def ahead(self, op: Op) -> int:
-        """Work that its device has left when it ends."""
+        """Time that is left when it ends, at least."""
         return self._ahead.get(op, 0)
 
-    def _follow_chains(self) -> None:
-        before: dict[Op, list[Op]] = {op: [] for op in self.claim.operations()}
+    def _follow_chains(self, lanes: list[Lane]) -> None:
+        before: dict[Op, list[Op]] = {op: [] for op in self.operations}
         after: dict[Op, list[Op]] = {op: [] for op in before}
         for first, then, _ in self.apart:
             before[then].append(first)
@@ -57,10 +68,9 @@ class Rules:
             mine = work[self.claim.device(op)]
             self._behind[op] = mine.head + mine.of(earlier[op])
             self._ahead[op] = mine.of(later[op])
-        for first, then in _pairs(self.claim):
-            self.apart.append(
-                (first, then, work[self.claim.device(first)].of(later[first] & earlier[then]))
-            )
+        for first, then in (pair for lane in lanes for pair in lane.pairs()):
+            between = work[self.claim.device(first)].of(later[first] & earlier[then])
+            self.apart.append((first, then, between))
 
 
 def _reached(order: list[Op], direct: dict[Op, list[Op]], bit: dict[Op, int]) -> dict[Op, int]:
@@ -88,63 +98,3 @@ class _Work:
     def of(self, some: int) -> int:
         """Time of those operations in the set that are the device's."""
         return sum(time * (some & members).bit_count() for time, members in self._members.items())
-
-
-def _pairs(claim: Claim) -> Iterator[tuple[Op, Op]]:
-    """Pairs between which there may be more work than the rules themselves show.
-
-    F(j) and the backward of j + n at one stage, n = 1, 2, 4, ... and the last of the route.
-    """
-    forward, backward = claim.kinds[:2]
-    for route in claim.routes():
-        steps = {min(1 << power, len(route) - 1) for power in range(len(route).bit_length())}
-        for stage in range(claim.pipeline.num_stages):
-            for step in sorted(steps - {0}):
-                for first, then in zip(route, route[step:], strict=False):
-                    yield Op(forward, stage, first), Op(backward, stage, then)
-
-
-def _flow(claim: Claim) -> Iterator[Apart]:
-    """Activations go down, gradients go up; within a stage the kinds follow each other."""
-    p2p, stages = claim.pipeline.ticks.p2p, range(claim.pipeline.num_stages)
-    forward, backward = claim.kinds[:2]
-    for microbatch in range(claim.pipeline.batches):
-        for stage in stages:
-            for first, then in pairwise(claim.kinds):
-                yield Op(first, stage, microbatch), Op(then, stage, microbatch), 0
-        for low, high in pairwise(stages):
-            here, there = (claim.pipeline.device(stage, microbatch) for stage in (low, high))
-            yield Op(forward, low, microbatch), Op(forward, high, microbatch), p2p[here][there]
-            yield Op(backward, high, microbatch), Op(backward, low, microbatch), p2p[there][here]
-
-
-def _in_order(claim: Claim) -> Iterator[Apart]:
-    """The k-th operation of its kind, stage and route is that of the k-th microbatch."""
-    for route in claim.routes():
-        for stage in range(claim.pipeline.num_stages):
-            for kind in claim.kinds:
-                for microbatch, following in pairwise(route):
-                    yield Op(kind, stage, microbatch), Op(kind, stage, following), 0
-
-
-def _room(claim: Claim) -> Iterator[Apart]:
-    """As many microbatches of one stage as memory has room for; one must end to start another.
-
-    From the start of F to the end of B (BW) a microbatch holds its activation, to the end of W
-    what B leaves of it. In order, with `many` of them held and F(j) starting, one of 0 .. j-1 is
-    over, and then j - many is.
-    """
-    ticks = claim.pipeline.ticks
-    if ticks.limits is None:
-        return
-    for route in claim.routes():
-        for stage in range(claim.pipeline.num_stages):
-            device = claim.pipeline.device(stage, route[0])
-            room = ticks.limits[device] - ticks.static[device]
-            held = ticks.activation[stage]
-            for kind in claim.kinds[1:]:
-                if kind is OpKind.W:
-                    held += min(0, ticks.memory_b[stage])
-                if held and 0 < (many := room // held) < len(route):
-                    for over, microbatch in zip(route, route[many:], strict=False):
-                        yield Op(kind, stage, over), Op(OpKind.F, stage, microbatch), 0

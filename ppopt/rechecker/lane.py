@@ -1,0 +1,133 @@
+"""One route of a pipeline: the rules between its operations that choose no order on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ppopt.op import Op, OpKind
+from ppopt.rechecker.arithmetic import way
+from ppopt.rechecker.claim import Claim
+
+Apart = tuple[Op, Op, int]
+"""(before, after, lag): `after` starts `lag` or more after the end of `before`."""
+
+
+class Lane:
+    """The operations of one route on some devices."""
+
+    def __init__(self, claim: Claim, route: range, devices: frozenset[int]) -> None:
+        self._claim = claim
+        self._route = route
+        """Its microbatches."""
+        self._hosts = claim.pipeline.hosts[claim.pipeline.route(route[0])]
+        self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
+
+    def operations(self) -> Iterator[Op]:
+        """The operations stated."""
+        for kind in self._claim.kinds:
+            for stage in self._stages:
+                for microbatch in self._route:
+                    yield Op(kind, stage, microbatch)
+
+    def apart(self) -> Iterator[Apart]:
+        """Who waits for whom: the data flow, the order of microbatches, and memory by counting."""
+        yield from self._flow()
+        yield from self._in_order()
+        yield from self._room()
+
+    def _flow(self) -> Iterator[Apart]:
+        """Activations go down, gradients go up; within a stage the kinds follow each other."""
+        forward, backward = self._claim.kinds[:2]
+        for microbatch in self._route:
+            for stage in self._stages:
+                for first, then in pairwise(self._claim.kinds):
+                    yield Op(first, stage, microbatch), Op(then, stage, microbatch), 0
+        for low, high in pairwise(self._stages):
+            down, up = self._between(forward, low, high), self._between(backward, low, high)
+            for microbatch in self._route:
+                yield Op(forward, low, microbatch), Op(forward, high, microbatch), down
+                yield Op(backward, high, microbatch), Op(backward, low, microbatch), up
+        if self._stages:
+            stage = self._stages[-1]
+            for microbatch in self._route:
+                turn = Op(forward, stage, microbatch), Op(backward, stage, microbatch)
+                yield *turn, self._below(stage)
+
+    def _between(self, kind: OpKind, low: int, high: int) -> int:
+        """Time from one stage to another: the stages between, and the links."""
+        pipeline = self._claim.pipeline
+        here, there = (way(pipeline, self._hosts, stage, kind) for stage in (low, high))
+        return there - here - pipeline.ticks.durations[kind][low]
+
+    def _below(self, stage: int) -> int:
+        """Time from a stage down to the last and back."""
+        last = len(self._hosts) - 1
+        if stage == last:
+            return 0
+        durations = self._claim.pipeline.ticks.durations
+        return sum(
+            self._between(kind, stage, last) + durations[kind][last]
+            for kind in self._claim.kinds[:2]
+        )
+
+    def _in_order(self) -> Iterator[Apart]:
+        """The k-th operation of its kind, stage and route is that of the k-th microbatch."""
+        for stage in self._stages:
+            for kind in self._claim.kinds:
+                for microbatch, following in pairwise(self._route):
+                    yield Op(kind, stage, microbatch), Op(kind, stage, following), 0
+
+    def _room(self) -> Iterator[Apart]:
+        """As many microbatches of a stage as memory has room for; one must end to start another.
+
+        From the start of F to the end of B (BW) a microbatch holds its activation, to the end of
+        W what B leaves of it. In order, with `many` of them held and F(j) starting, one of 0 .. j-1
+        is over, and then j - many is.
+        """
+        ticks, route = self._claim.pipeline.ticks, self._route
+        if ticks.limits is None:
+            return
+        for stage in self._stages:
+            room = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
+            held = ticks.activation[stage]
+            for kind in self._claim.kinds[1:]:
+                if kind is OpKind.W:
+                    held += min(0, ticks.memory_b[stage])
+                if held and 0 < (many := room // held) < len(route):
+                    for over, microbatch in zip(route, route[many:], strict=False):
+                        yield Op(kind, stage, over), Op(OpKind.F, stage, microbatch), 0
+
+    def pairs(self) -> Iterator[tuple[Op, Op]]:
+        """Pairs between which there may be more work than the rules themselves show.
+
+        F(j) and the backward of j + n at one stage, n = 1, 2, 4, ... and the last of the route.
+        """
+        forward, backward = self._claim.kinds[:2]
+        last = len(self._route) - 1
+        steps = {min(1 << power, last) for power in range(last.bit_length() + 1)}
+        for stage in self._stages:
+            for step in sorted(steps - {0}):
+                for first, then in zip(self._route, self._route[step:], strict=False):
+                    yield Op(forward, stage, first), Op(backward, stage, then)
+
+    def heads(self) -> dict[Op, int]:
+        """Time before the first stage stated can start."""
+        if not self._stages:
+            return {}
+        stage = self._stages[0]
+        before = way(self._claim.pipeline, self._hosts, stage, OpKind.F)
+        return {Op(OpKind.F, stage, microbatch): before for microbatch in self._route}
+
+    def tails(self) -> dict[Op, int]:
+        """Time left after the backward of the first stage stated: the way up, and a W on it."""
+        if not self._stages or not self._stages[0]:
+            return {}
+        backward, stage = self._claim.kinds[1], self._stages[0]
+        weights = self._claim.pipeline.ticks.durations[OpKind.W]
+        ways = [way(self._claim.pipeline, self._hosts, s, backward) for s in range(stage + 1)]
+        left = max(
+            ways[stage] - ways[low] + (0 if self._claim.fused else weights[low])
+            for low in range(stage)
+        )
+        return {Op(backward, stage, microbatch): left for microbatch in self._route}
