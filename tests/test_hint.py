@@ -253,6 +253,17 @@ class TestCommand:
         assert own["mem_limit"] is None
         assert shown("solve --mem-limit --hint", tmp_path / "a.json")["mem_limit"] == [2, 2]
 
+    def test_an_order_of_pytorch(self, tmp_path: Path) -> None:
+        """Its pipeline is that of the order, timed by the flags: 1F1B takes 2 x 33 here."""
+        done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.csv")
+        times = "--forward-times 2 --mem-limit 4"
+        for flags in (times, f"--stages 4 --batches 8 {times}"):
+            found = shown(f"solve {flags} --hint", tmp_path / "a.csv")
+            assert (found["hint"]["value"], found["value"]) == (66, 54)
+        ran = run("solve --stages 4 --batches 6 --hint", tmp_path / "a.csv")
+        assert (ran.code, ran.out) == (2, "")
+        assert "8 microbatches" in ran.err
+
     @pytest.mark.parametrize(
         ("line", "words"),
         [

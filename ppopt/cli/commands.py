@@ -22,6 +22,7 @@ from ppopt.cli.app import (
 from ppopt.cli.settings import Settings, shared
 
 if TYPE_CHECKING:
+    from ppopt.pipeline import Pipeline
     from ppopt.rechecker import Recheck
     from ppopt.schedule import Schedule
     from ppopt.solver.result import Status
@@ -37,18 +38,16 @@ def solve(
         typer.Option(
             "--hint",
             metavar="FILE",
-            help="A schedule of your own to better (.json); without flags, of its own pipeline.",
+            help="Your own schedule to better: .json, or PyTorch's .csv; needs no further flags.",
         ),
     ] = None,
 ) -> int:
     """Find the best schedule, with a bound and a proof."""
     from ppopt.cli import output, progress
-    from ppopt.formats.schedule_json import read_schedule
     from ppopt.report.objects import of_result
     from ppopt.solver.solve import solve as search
 
-    start = None if hint is None else read_schedule(hint)[0]
-    pipeline = settings.pipeline(None if start is None else start.pipeline)
+    start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     with progress.shown(quiet=settings.quiet) as line:
         result = search(pipeline, **_search_options(settings), hint=start, progress=line.update)
     output.result(settings, of_result(result), result.schedule)
@@ -215,6 +214,21 @@ def models() -> int:
     for name in model_names():
         print(summary(name))
     return 0
+
+
+def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
+    """Read a hint, and say what pipeline is to be searched: the file's own but for the flags."""
+    from ppopt.formats import torch_csv_reader
+    from ppopt.formats.schedule_json import read_schedule
+    from ppopt.metrics import Objective
+
+    if file.suffix.lower() == ".csv":
+        objective = Objective(settings.get("objective", "makespan"))
+        order = torch_csv_reader.read_order(file)
+        made = torch_csv_reader.schedule(order, settings.values, objective)
+        return made, made.pipeline
+    schedule, _ = read_schedule(file)
+    return schedule, settings.pipeline(schedule.pipeline)
 
 
 def _exit_code(status: Status) -> int:
