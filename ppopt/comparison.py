@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 
 from ppopt.errors import InputError
 from ppopt.evaluation import evaluate
@@ -17,6 +18,8 @@ from ppopt.solver.result import Result, Status
 from ppopt.solver.solve import TIME_LIMIT, solve
 from ppopt.strategies import Options, registry
 
+FEW = 16
+"""Microbatches by which the time of a strategy is judged."""
 Hosts = tuple[tuple[int, ...], ...]
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
@@ -98,10 +101,20 @@ def compare(
 
 
 def evaluate_all(
-    pipeline: Pipeline, objective: Objective, options: Options, *, fused: bool
+    pipeline: Pipeline,
+    objective: Objective,
+    options: Options,
+    *,
+    fused: bool,
+    seconds: float = inf,
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
-    """Evaluate every strategy in its own chunks and placement; those left out, with the reason."""
+    """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
+
+    Left out are also those that would take longer than what is left of `seconds`, as judged by
+    few microbatches.
+    """
     made, skipped = [], []
+    deadline = time.monotonic() + seconds
     for name, strategy in registry().items():
         if fused and not strategy.fused:
             skipped.append((name, "it splits the backward, which --fused rules out"))
@@ -109,11 +122,27 @@ def evaluate_all(
         own = Options(**{field: getattr(options, field) for field in strategy.takes})
         began = time.monotonic()
         try:
-            schedule = evaluate(strategy.unplaced(pipeline), name, objective, own)
+            unplaced = strategy.unplaced(pipeline)
+            needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
+            if needed > deadline - time.monotonic():
+                words = f"it would take {needed:.0f} seconds or so; raise the time limit"
+                skipped.append((name, words))
+                continue
+            schedule = evaluate(unplaced, name, objective, own)
             made.append((schedule, time.monotonic() - began))
         except InputError as error:
             skipped.append((name, str(error)))
     return made, tuple(skipped)
+
+
+def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> float:
+    """Seconds that a strategy takes, which grow with the number of microbatches."""
+    few = FEW * pipeline.routes
+    if pipeline.batches <= few:
+        return 0.0
+    began = time.monotonic()
+    evaluate(replace(pipeline, batches=few), name, objective, options)
+    return (time.monotonic() - began) * pipeline.batches / few
 
 
 def _rows(made: list[Made], objective: Objective, optima: dict[Hosts, Result]) -> tuple[Row, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,12 +21,16 @@ def candidates(pipeline: Pipeline, *, fused: bool) -> Iterator[Orders | None]:
     yield construct.one_at_a_time(pipeline, fused=fused)
     for strategy in registry().values():
         if pipeline.routes == 1 and (strategy.fused or not fused):
-            orders = _hand_made(strategy, pipeline)
+            orders = _hand_made(strategy, replace(pipeline, mem_limit=None))
             yield orders if fused or orders is None else split(pipeline, orders)
 
 
+@lru_cache(maxsize=32)
 def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
-    """Orders of a strategy on exactly this pipeline, None where it does not apply."""
+    """Orders of a strategy on exactly this pipeline, None where it does not apply.
+
+    Kept, since searches of one pipeline within several limits ask for the same orders.
+    """
     try:
         placed = strategy.apply(pipeline, Options())
         return strategy.build(placed, Options()) if placed.hosts == pipeline.hosts else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -20,7 +20,8 @@ from ppopt.metrics import fits_limits
 from ppopt.schedule import Schedule
 from ppopt.solver import bounds
 from ppopt.solver.bounds import Bound
-from ppopt.solver.candidates import candidates
+from ppopt.solver.candidates import split
+from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.hint import Start
 from ppopt.solver.incumbent import Problem, Progress
 from ppopt.solver.result import Provenance, Result, Status
@@ -57,22 +58,25 @@ class Explorer:
         """Seconds left."""
         return 0.0 if self.interrupted else self.deadline - time.monotonic()
 
-    def run(self) -> None:
-        """Explore until all is known, time is up, or Ctrl-C."""
+    def run(self, hands: Iterable[Schedule]) -> None:
+        """Explore from hand strategies until all is known, time is up, or Ctrl-C."""
         try:
-            self._seed()
+            self._seed(hands)
             self._search(len(self.curve.limits) - 1)
-            while self.left > self._least and (segment := self._next()) is not None:
+            while self.left > LEAST and (segment := self._next()) is not None:
                 self._search(self._place(segment))
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _seed(self) -> None:
+    def _seed(self, hands: Iterable[Schedule]) -> None:
         """Begin with the schedules that need no search."""
-        problem = self.problem
-        for orders in candidates(problem.pipeline, fused=problem.fused):
-            if orders is not None and self.left > 0:
-                self._take(timing.schedule(problem.pipeline, orders, problem.objective))
+        pipeline, fused = self.problem.pipeline, self.problem.fused
+        starts = [one_at_a_time(pipeline, fused=fused)]
+        for hand in hands:
+            if hand.pipeline.hosts == pipeline.hosts:
+                starts.append(hand.orders if fused else split(pipeline, hand.orders))
+        for orders in starts:
+            self._take(timing.schedule(pipeline, orders, self.problem.objective))
 
     def _take(self, made: Schedule) -> None:
         if fits_limits(made):

@@ -25,6 +25,9 @@ from ppopt.tradeoff import limits
 from ppopt.tradeoff.curve import Curve, Found
 from ppopt.tradeoff.explore import Explorer
 
+HANDS = 0.25
+"""Largest share of the time for hand strategies."""
+
 
 class Point(NamedTuple):
     """A limit at which the best schedule changes."""
@@ -119,14 +122,16 @@ def frontier(
     began = time.monotonic()
     provenance = provenance_of(time_limit, workers, seed)
     problem = problem_of(pipeline, Objective(objective), fused=fused)
-    made, skipped = evaluate_all(pipeline, problem.objective, options or Options(), fused=fused)
+    made, skipped = evaluate_all(
+        pipeline, problem.objective, options or Options(), fused=fused, seconds=HANDS * time_limit
+    )
     impossible = bounds.infeasibility(pipeline, fused=fused)
     curve = Curve([] if impossible else limits.candidates(pipeline, fused=fused))
     explorer = Explorer(
         problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
     )
     if not impossible:
-        explorer.run()
+        explorer.run(schedule for schedule, _ in made)
     points = tuple(_point(explorer, found) for found in curve.found)
     return Frontier(
         pipeline=pipeline,
