@@ -9,9 +9,8 @@
                                      what a microbatch holds from F to W (and F to B, or B to W)
     minimize z, z >= end[last W] (- start[first F] for device span)
 
-`cumulative` rather than a reservoir, and first in, first out rather than any order: both make
-CP-SAT faster on this problem. No hint, no bound but its own; all parameters but time, workers and
-seed at their defaults.
+Memory is a `cumulative` because a reservoir is slower on most pipelines (see the README). No hint,
+no bound but its own; all parameters but time, workers and seed at their defaults.
 """
 
 from __future__ import annotations
