@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ppopt.op import Op, OpKind
     from ppopt.pipeline import Pipeline
     from ppopt.rechecker import Recheck, Verdict, recheck
+    from ppopt.robustness import Jitter, jitter
     from ppopt.schedule import Schedule
     from ppopt.solver.result import Result, Status
     from ppopt.solver.solve import solve
@@ -38,6 +39,7 @@ _HOMES = {
     "metrics": ("Metrics", "Objective"),
     "op": ("Op", "OpKind"),
     "pipeline": ("Pipeline",),
+    "robustness": ("Jitter", "jitter"),
     "schedule": ("Schedule",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
     "solver.result": ("Result", "Status"),
@@ -53,6 +55,7 @@ __all__ = [
     "DeadlockError",
     "Frontier",
     "InputError",
+    "Jitter",
     "Metrics",
     "Objective",
     "Op",
@@ -73,6 +76,7 @@ __all__ = [
     "evaluate",
     "explain",
     "frontier",
+    "jitter",
     "read_schedule",
     "recheck",
     "solve",

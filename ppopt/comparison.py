@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
 
+from ppopt import robustness
 from ppopt.errors import InputError
 from ppopt.evaluation import evaluate
-from ppopt.metrics import Metrics, Objective, fits_limits
+from ppopt.metrics import Metrics, Objective, communication, fits_limits
 from ppopt.pipeline import Pipeline
+from ppopt.robustness import Jitter
 from ppopt.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.solver.result import Result, Status
@@ -42,6 +45,10 @@ class Row:
     """Against the best schedule found of the same placement; None where there is none."""
     optimum_proved: bool
     """Whether that best schedule is proved optimal."""
+    communication: int
+    """Activations and gradients sent between devices; see `ppopt.metrics.communication`."""
+    jitter: Jitter | None
+    """The order under random times, where that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,29 @@ class Comparison:
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
 
+    @property
+    def steadiest(self) -> Row | None:
+        """The row within the limit that degrades least under random times."""
+        return min(self._jittered, key=lambda row: _of(row).degradation, default=None)
+
+    @property
+    def fragile(self) -> tuple[Row, Row] | None:
+        """The best row on paper and the best on average, where random times tell them apart.
+
+        Apart: their means differ by more than twice the standard error of the difference.
+        """
+        if not self._jittered:
+            return None
+        best = min(self._jittered, key=_time)
+        rival = min(self._jittered, key=lambda row: _of(row).mean)
+        apart = _of(best).mean - _of(rival).mean
+        error = math.hypot(_of(best).standard_error, _of(rival).standard_error)
+        return (best, rival) if apart > 2 * error else None
+
+    @property
+    def _jittered(self) -> list[Row]:
+        return [row for row in self.rows if row.jitter is not None and row.fits_limit]
+
 
 def compare(
     pipeline: Pipeline,
@@ -64,15 +94,19 @@ def compare(
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
+    jitter: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Comparison:
     """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
 
     The optimum follows the pipeline's own placement and limit; every other placement that a
     strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together;
-    Ctrl-C ends them all.
+    Ctrl-C ends them all. With `jitter` every order also runs under random times of that relative
+    standard deviation (`ppopt.robustness`).
     """
     objective = Objective(objective)
+    if jitter is not None:
+        robustness.check(jitter)
     deadline = time.monotonic() + time_limit
     made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused)
     optima: dict[Hosts, Result] = {}
@@ -97,6 +131,11 @@ def compare(
     if optimum.schedule is not None:
         made = [(optimum.schedule, optimum.solve_seconds), *made]
     rows = _rows(made, objective, optima)
+    if jitter is not None:
+        rows = tuple(
+            replace(row, jitter=robustness.jitter(row.schedule, jitter, objective, seed=seed))
+            for row in rows
+        )
     return Comparison(rows, optimum, skipped)
 
 
@@ -160,7 +199,23 @@ def _row(made: Made, objective: Objective, optimum: Result | None) -> Row:
     reference = None if optimum is None else optimum.value
     ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
     proved = optimum is not None and optimum.status is Status.OPTIMAL
-    return Row(schedule, seconds, figures, value, fits_limits(schedule), None, ratio, proved)
+    return Row(
+        schedule=schedule,
+        seconds=seconds,
+        figures=figures,
+        value=value,
+        fits_limit=fits_limits(schedule),
+        ratio_to_best=None,
+        ratio_to_optimum=ratio,
+        optimum_proved=proved,
+        communication=communication(schedule.pipeline),
+        jitter=None,
+    )
+
+
+def _of(row: Row) -> Jitter:
+    assert row.jitter is not None
+    return row.jitter
 
 
 def _time(row: Row) -> Fraction:

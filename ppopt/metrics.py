@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -90,6 +91,16 @@ def fits_limits(schedule: Schedule) -> bool:
     return limits is None or all(
         peak <= limit for peak, limit in zip(schedule.metrics.peak_memory, limits, strict=True)
     )
+
+
+def communication(pipeline: Pipeline) -> int:
+    """Activations and gradients that devices send each other in an iteration.
+
+    One of each per microbatch and boundary between stages on different devices; the unit is the
+    tensor of one microbatch at such a boundary.
+    """
+    crossings = sum(here != there for hosts in pipeline.hosts for here, there in pairwise(hosts))
+    return 2 * crossings * pipeline.batches // pipeline.routes
 
 
 class MemoryProfile(NamedTuple):

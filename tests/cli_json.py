@@ -39,6 +39,7 @@ RATED = {
     "ratio_to_best": NUMBER,
     "ratio_to_optimum": NUMBER,
     "optimum_proved": FLAG,
+    "communication": INT,
 }
 VERIFIED = {
     key: COMMON[key]

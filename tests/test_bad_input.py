@@ -144,6 +144,9 @@ LINES = {
     "strategy and fused": (f"eval zb-1p --fused {SIZE} {WRITING}", "zb-1p"),
     "strategy and group size": (f"eval 1f1b --group-size 2 {SIZE} {WRITING}", "group_size"),
     "group size: zero": (f"eval interleaved --group-size 0 {SIZE} {WRITING}", "group_size: 0"),
+    "jitter: zero": (f"eval 1f1b --jitter 0 {SIZE} {WRITING}", "jitter: 0 is not above 0"),
+    "jitter: huge": (f"compare --jitter 11 {SIZE}", "jitter: 11 is not above 0 and at most 10"),
+    "jitter: text": (f"eval 1f1b --jitter much {SIZE} {WRITING}", "jitter: 'much' is not a number"),
     "group size: deadlock": (
         f"eval interleaved --stages 4 --batches 8 --group-size 2 {WRITING}",
         "group",

@@ -87,13 +87,17 @@ class TestCompare:
     LINE = "compare --stages 2 --batches 4"
 
     def test_rows(self) -> None:
-        """By hand: 1F1B and GPipe 3 (m + p - 1) = 15, the optimum 3 m + p - 1 = 13."""
+        """By hand: 1F1B and GPipe 3 (m + p - 1) = 15, the optimum 3 m + p - 1 = 13.
+
+        In a V device 1 waits for half a forward: 12.5, which ZB-V needs.
+        """
         found = shown(f"{self.LINE} --mem-limit")
         rows = {row["strategy"]: row for row in found["rows"]}
         assert (found["status"], found["value"]) == ("optimal", 13)
         assert rows["optimal"]["value"] == 13
         assert rows["1f1b"]["value"] == rows["gpipe"]["value"] == 15
-        assert rows["1f1b"]["ratio_to_best"] == 15 / 13
+        assert rows["zbv"]["value"] == 12.5
+        assert rows["1f1b"]["ratio_to_best"] == 15 / 12.5
         assert rows["1f1b"]["ratio_to_optimum"] == 15 / 13
         assert rows["gpipe"]["fits_limit"] is False
         assert rows["gpipe"]["peak_memory"] == [4, 4]
@@ -118,8 +122,8 @@ class TestCompare:
         line = "--stages 2 --batches 4 --forward-times 3,4 --p2p-time 1 --mem-limit 3"
         rows = shown(f"compare {line}")["rows"]
         optimum = {
-            name: shown(f"solve {line} --placement {name}")["value"]
-            for name in ("linear", "interleaved")
+            (name, chunks): shown(f"solve {line} --placement {name} --chunks {chunks}")["value"]
+            for name, chunks in (("linear", 1), ("interleaved", 2), ("v", 2), ("v", 4))
         }
         best = min(row["value"] for row in rows if row["fits_limit"])
         for row in rows:
@@ -127,15 +131,41 @@ class TestCompare:
             assert row["fits_limit"] == (max(row["peak_memory"]) <= 3)
             assert row["ratio_to_best"] == pytest.approx(row["value"] / best)
             assert row["ratio_to_optimum"] == pytest.approx(
-                row["value"] / optimum[row["placement"]]
+                row["value"] / optimum[row["placement"], row["chunks"]]
             )
         assert all(low["value"] <= high["value"] for low, high in pairwise(rows))
+
+    def test_idle_time_and_communication(self) -> None:
+        """Causes add up to the idle time; a tensor per boundary, direction and microbatch."""
+        rows = {row["strategy"]: row for row in shown(f"{self.LINE} --mem-limit")["rows"]}
+        for row in rows.values():
+            idle = sum(map(sum, row["idle"].values()))
+            assert idle == pytest.approx(row["bubble_rate"] * 2 * row["makespan"])
+        assert rows["1f1b"]["communication"] == rows["optimal"]["communication"] == 2 * 4
+        assert rows["interleaved"]["communication"] == 3 * 2 * 4
+        assert rows["zbv"]["communication"] == 2 * 2 * 4
+
+    def test_jitter(self) -> None:
+        found = shown(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3")
+        for row in found["rows"]:
+            spread = row["jitter"]
+            assert (spread["deviation"], spread["samples"], spread["seed"]) == (0.2, 1000, 3)
+            assert row["value"] < spread["mean"] < spread["p95"]
+            assert spread["degradation"] == pytest.approx(
+                spread["mean"] / row["value"] - 1, abs=1e-6
+            )
+        fitting = [row for row in found["rows"] if row["fits_limit"]]
+        least = min(fitting, key=lambda row: row["jitter"]["degradation"])
+        assert found["steadiest"] == least["strategy"]
+        text = done(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3").out
+        assert f"degrades least: {least['strategy']}, by " in text
 
     def test_skipped(self) -> None:
         found = shown("compare --batches 2 --placement 0,1,1,0")
         skipped = {entry["strategy"]: entry["reason"] for entry in found["skipped"]}
-        assert [row["strategy"] for row in found["rows"]] == ["optimal"]
-        assert found["rows"][0]["placement"] == "explicit"
+        made = {row["strategy"] for row in found["rows"]}
+        assert made == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
+        assert {row["placement"] for row in found["rows"]} == {"explicit"}
         assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
         assert "skipped 1f1b: " in done("compare --batches 2 --placement 0,1,1,0").out
 

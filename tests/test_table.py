@@ -8,7 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ppopt.report.table import compare_table, result_table
+from ppopt.report.table import (
+    compare_table,
+    jitter_table,
+    peaks_table,
+    result_table,
+    why_table,
+)
+from ppopt.report.words import robustness_words
 
 SOLVED: dict[str, Any] = {
     "status": "optimal",
@@ -135,3 +142,61 @@ def test_the_longest_names_fit_80_columns() -> None:
 def test_markup_in_names_is_shown_as_it_is() -> None:
     (line,) = printed(result_table({"strategy": "[bold red]x[/]"}))
     assert line == "strategy  [bold red]x[/]"
+
+
+IDLE = {label: [0] * 4 for label in ("warm-up", "input", "link", "memory", "order", "cool-down")}
+
+
+def test_why_devices_idle() -> None:
+    """Shares of 4 x 33 of device time: 13.2 is 10 %."""
+    idle = IDLE | {"warm-up": [0, 3.3, 3.3, 6.6], "link": [0.132, 0, 0, 0]}
+    row = ROW | {"idle": idle, "communication": 48}
+    assert printed(why_table([row])) == [
+        "% idle in warm-up input link memory order cool-down sent",
+        "────────────────────────────────────────────────────────",
+        "1f1b         10.0        0.1                          48",
+    ]
+
+
+def test_peaks_of_strategies() -> None:
+    rows = [ROW, ROW | {"strategy": "zbv", "peak_memory": [4, 4, 4, 4]}]
+    assert [line.split(maxsplit=1) for line in printed(peaks_table(rows))[2:]] == [
+        ["1f1b", "4 3 2 1"],
+        ["zbv", "4 each"],
+    ]
+
+
+SPREAD = {
+    "deviation": 0.1,
+    "samples": 1000,
+    "seed": 0,
+    "mean": 34.65,
+    "p95": 36,
+    "degradation": 0.05,
+}
+
+
+def test_random_times() -> None:
+    assert printed(jitter_table([ROW | {"value": 33, "jitter": SPREAD}])) == [
+        "jitter as planned  mean 95 % below degrades",
+        "───────────────────────────────────────────",
+        "1f1b           33 34.65         36      5 %",
+    ]
+    shown = printed(result_table(ROW | {"jitter": SPREAD}))
+    assert "under jitter  mean 34.65 (5 % more), 95 % below 36; 1000 samples of 10 %" in shown
+
+
+def test_a_fragile_optimum_is_named() -> None:
+    rows = [
+        ROW | {"strategy": "optimal", "status": "optimal", "jitter": SPREAD | {"mean": 35.5}},
+        ROW | {"strategy": "zb-h2", "jitter": SPREAD},
+    ]
+    found = {"rows": rows, "steadiest": "zb-h2", "fragile": None}
+    least = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
+    assert robustness_words(found) == [least]
+    fragile = {"best": "optimal", "rival": "zb-h2"}
+    assert robustness_words(found | {"fragile": fragile}) == [
+        least,
+        "fragile: optimal is best on paper, but takes 35.5 on average, and zb-h2 34.65",
+    ]
+    assert robustness_words({"rows": rows}) == []

@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from ppopt.strategies import Options
 
 
+JitterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--jitter",
+        metavar="SHARE",
+        help="Run the order under random times, of this relative standard deviation (0.1).",
+    ),
+]
+
+
 @command
 @with_options(shared)
 def solve(
@@ -59,6 +69,7 @@ def solve(
 def eval_(
     settings: Settings,
     strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="See `ppopt strategies`.")],
+    jitter: JitterOption = None,
 ) -> int:
     """Evaluate one hand strategy."""
     from ppopt.cli import output
@@ -66,20 +77,28 @@ def eval_(
     from ppopt.evaluation import evaluate
     from ppopt.metrics import Objective
     from ppopt.report.objects import of_evaluation
+    from ppopt.robustness import jitter as run_under
     from ppopt.strategies import resolve
 
     if settings.get("fused") and not resolve(strategy).fused:
         raise InputError(f"fused: strategy {strategy} splits the backward; leave --fused out")
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
+    deviation = _deviation(jitter)
     schedule = evaluate(settings.pipeline(), strategy, objective, _strategy_options(settings))
-    output.result(settings, of_evaluation(schedule, monotonic() - began), schedule)
+    seconds = monotonic() - began
+    spread = (
+        None
+        if deviation is None
+        else run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
+    )
+    output.result(settings, of_evaluation(schedule, seconds, spread), schedule)
     return 0
 
 
 @command
 @with_options(shared)
-def compare(settings: Settings) -> int:
+def compare(settings: Settings, jitter: JitterOption = None) -> int:
     """Compare every hand strategy that applies with the optimum."""
     from ppopt.cli import output, progress
     from ppopt.comparison import compare as compare_all
@@ -87,10 +106,14 @@ def compare(settings: Settings) -> int:
 
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
-    options = _strategy_options(settings)
+    options, deviation = _strategy_options(settings), _deviation(jitter)
     with progress.shown(quiet=settings.quiet) as line:
         comparison = compare_all(
-            pipeline, options=options, **_search_options(settings), progress=line.update
+            pipeline,
+            options=options,
+            jitter=deviation,
+            **_search_options(settings),
+            progress=line.update,
         )
     output.comparison(settings, of_comparison(comparison), comparison)
     return _exit_code(comparison.optimum.status)
@@ -242,6 +265,12 @@ def _search_options(settings: Settings) -> dict[str, Any]:
         name: settings.get(name) for name in ("objective", "fused", "time_limit", "workers", "seed")
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _deviation(jitter: str | None) -> float | None:
+    from ppopt import exact
+
+    return None if jitter is None else float(exact.read(jitter, "jitter").value)
 
 
 def _strategy_options(settings: Settings) -> Options:

@@ -18,7 +18,7 @@ from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
-from ppopt.report.words import what_if
+from ppopt.report.words import robustness_words, what_if
 from ppopt.verifier import Violation, explain
 
 if TYPE_CHECKING:
@@ -56,7 +56,16 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
         return
     if settings.quiet:
         return
-    _print(table.compare_table(shown["rows"]))
+    rows = shown["rows"]
+    _print(table.compare_table(rows))
+    for further in (table.why_table, table.peaks_table):
+        print()
+        _print(further(rows))
+    if "steadiest" in shown:
+        print()
+        _print(table.jitter_table(rows))
+    for sentence in robustness_words(shown):
+        print(sentence)
     if compared.optimum.schedule is None:
         print(f"optimal: {compared.optimum.status}: {compared.optimum.proof}")
     for name, reason in compared.skipped:

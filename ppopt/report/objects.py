@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppopt.comparison import Comparison, Row
@@ -10,6 +11,7 @@ from ppopt.exact import plain
 from ppopt.formats import schedule_json
 from ppopt.idle import by_cause
 from ppopt.report.summary import summary
+from ppopt.robustness import Jitter
 from ppopt.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.solve import versions
@@ -47,10 +49,13 @@ def of_result(result: Result) -> dict[str, Any]:
     }
 
 
-def of_evaluation(schedule: Schedule, seconds: float) -> dict[str, Any]:
+def of_evaluation(
+    schedule: Schedule, seconds: float, jitter: Jitter | None = None
+) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
-    An evaluation draws nothing and runs on one thread: seed 0, workers 1.
+    An evaluation draws nothing and runs on one thread: seed 0, workers 1. `jitter` is there where
+    random times were asked for.
     """
     found = summary(schedule)
     return {
@@ -64,12 +69,26 @@ def of_evaluation(schedule: Schedule, seconds: float) -> dict[str, Any]:
         "workers": 1,
         "versions": versions(),
         "solve_seconds": round(seconds, 3),
+        **_jitter(jitter),
         **_native(schedule),
     }
 
 
+def _jitter(jitter: Jitter | None) -> dict[str, Any]:
+    """The objective under random times, under one key; nothing where none were asked for."""
+    if jitter is None:
+        return {}
+    figures = ("mean", "p95", "degradation")
+    given = {"deviation": jitter.deviation, "samples": len(jitter.values), "seed": jitter.seed}
+    return {"jitter": given | {name: round(getattr(jitter, name), 6) for name in figures}}
+
+
 def of_comparison(comparison: Comparison) -> dict[str, Any]:
-    """Object of `ppopt compare`."""
+    """Object of `ppopt compare`.
+
+    With random times, `steadiest` names the strategy that degrades least, and `fragile` the best
+    strategy on paper and the one that is better on average, or is null.
+    """
     optimum = comparison.optimum
     kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
     return {
@@ -77,19 +96,38 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
         **{key: of_result(optimum)[key] for key in kept},
         "rows": [_row(row, optimum) for row in comparison.rows],
         "skipped": [{"strategy": name, "reason": reason} for name, reason in comparison.skipped],
+        **_robustness(comparison),
     }
+
+
+def _robustness(comparison: Comparison) -> dict[str, Any]:
+    steadiest, fragile = comparison.steadiest, comparison.fragile
+    if steadiest is None:
+        return {}
+    name = partial(_strategy, optimum=comparison.optimum)
+    apart = (
+        None if fragile is None else dict(zip(("best", "rival"), map(name, fragile), strict=True))
+    )
+    return {"steadiest": name(steadiest), "fragile": apart}
+
+
+def _strategy(row: Row, optimum: Result) -> str:
+    made_by = row.schedule.origin["strategy"]
+    return "optimal" if row.schedule is optimum.schedule else str(made_by)
 
 
 def _row(row: Row, optimum: Result) -> dict[str, Any]:
     if row.schedule is optimum.schedule:
-        shown = {"strategy": "optimal", **of_result(optimum), **_placed(row.schedule)}
+        shown = of_result(optimum) | _placed(row.schedule) | _jitter(row.jitter)
     else:
-        shown = of_evaluation(row.schedule, row.seconds)
+        shown = of_evaluation(row.schedule, row.seconds, row.jitter)
     return shown | {
+        "strategy": _strategy(row, optimum),
         "fits_limit": row.fits_limit,
         "ratio_to_best": None if row.ratio_to_best is None else plain(row.ratio_to_best),
         "ratio_to_optimum": None if row.ratio_to_optimum is None else plain(row.ratio_to_optimum),
         "optimum_proved": row.optimum_proved,
+        "communication": row.communication,
     }
 
 

@@ -9,13 +9,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ppopt.idle import Cause
 from ppopt.report.words import (
     AT_MOST,
     NONE,
     hint_words,
+    jitter_words,
     number,
     per_device,
     percent,
+    spread,
     status_words,
     title,
 )
@@ -39,6 +42,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "bubble rate": _percent(figures, "bubble_rate", f" of the {objective}"),
         "bubble overhead": _percent(figures, "bubble_overhead", " of busy time"),
         "peak memory": _memory(figures),
+        "under jitter": Text(jitter_words(figures)),
         "your schedule": Text(hint_words(figures)),
         "proof": Text(str(figures.get("proof") or "")),
         "time taken": _number(figures, "solve_seconds", " s"),
@@ -94,6 +98,51 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(name, justify="left" if index < 2 else "right", overflow="fold")
     for row in rows:
         table.add_row(*_cells(row), style=_row_style(row))
+    return table
+
+
+def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Idle time of strategies by cause, in percent of all devices' time until the makespan.
+
+    `rows` as for `compare_table`; `sent` counts activations and gradients between devices.
+    """
+    table = _plain_table("% idle in", *_CAUSES, "sent")
+    for row in rows:
+        total = row["makespan"] * len(row["peak_memory"])
+        shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
+        cells = (_name(row), *(f"{share:.1f}" if share else "" for share in shares))
+        table.add_row(*map(Text, (*cells, str(row["communication"]))), style=_row_style(row))
+    return table
+
+
+_CAUSES = tuple(cause.label for cause in Cause)
+
+
+def peaks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Peak memory of every device, a strategy each; `rows` as for `compare_table`."""
+    table = _plain_table("peak memory", "per device")
+    for row in rows:
+        peaks = spread([round(peak, 3) for peak in row["peak_memory"]])
+        table.add_row(Text(_name(row)), Text(peaks), style=_row_style(row))
+    return table
+
+
+def jitter_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The objective of strategies under random times; `rows` as for `compare_table`."""
+    table = _plain_table("jitter", "as planned", "mean", "95 % below", "degrades")
+    for row in rows:
+        found = row["jitter"]
+        figures = (_short(row["value"]), _short(found["mean"]), _short(found["p95"]))
+        cells = (_name(row), *figures, percent(found["degradation"]))
+        table.add_row(*map(Text, cells), style=_row_style(row))
+    return table
+
+
+def _plain_table(*names: str) -> Table:
+    """A table whose first column is on the left, the others on the right."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    for index, name in enumerate(names):
+        table.add_column(name, justify="right" if index else "left", overflow="fold")
     return table
 
 

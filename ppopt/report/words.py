@@ -103,6 +103,44 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
     return "no schedule is better" if figures["status"] == "optimal" else "nothing better was found"
 
 
+def jitter_words(figures: Mapping[str, Any]) -> str:
+    """Say what random times do to an order; empty where none were asked for.
+
+    `figures` has the keys of `ppopt eval --json`.
+    """
+    found = figures.get("jitter")
+    if not isinstance(found, Mapping):
+        return ""
+    return (
+        f"mean {number(round(found['mean'], 3))} ({percent(found['degradation'])} more), "
+        f"95 % below {number(round(found['p95'], 3))}; {found['samples']} samples of "
+        f"{percent(found['deviation'])} deviation, seed {found['seed']}"
+    )
+
+
+def robustness_words(found: Mapping[str, Any]) -> list[str]:
+    """Say which strategy degrades least and whether the best is fragile, a sentence each.
+
+    `found` has the keys of `ppopt compare --json`; empty without random times.
+    """
+    if "steadiest" not in found:
+        return []
+    rows = {row["strategy"]: row for row in found["rows"]}
+    spread_of = rows[found["steadiest"]]["jitter"]
+    lines = [
+        f"degrades least: {found['steadiest']}, by {percent(spread_of['degradation'])} on average "
+        f"({spread_of['samples']} samples, seed {spread_of['seed']})"
+    ]
+    if found["fragile"] is not None:
+        best, rival = (rows[found["fragile"][part]] for part in ("best", "rival"))
+        lines.append(
+            f"fragile: {title(best)} is best on paper, but takes "
+            f"{number(round(best['jitter']['mean'], 3))} on average, and {title(rival)} "
+            f"{number(round(rival['jitter']['mean'], 3))}"
+        )
+    return lines
+
+
 def what_if(found: Mapping[str, Any]) -> list[str]:
     """Say how little memory works and how much is worth having, a sentence each.
 
