@@ -148,7 +148,7 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     rows = []
     for op, start in times.items():
         end = start + pipeline.ticks.durations[op.kind][op.stage]
-        rows.append((*op, pipeline.device(op.stage, op.microbatch), start, end))
+        rows.append((*op[:3], pipeline.device(op.stage, op.microbatch), start, end))
     origin = {"objective": "device-span" if stated.span else "makespan"}
     made = Schedule.from_rows(pipeline, rows, origin)
     broken = verify(made)
