@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import pictures, report, store, targets
+from benchmarks import pictures, prove, race, report, store, suite, targets
 from benchmarks.attempt import Attempt
+from benchmarks.baselines.problem import Limits
+from benchmarks.suite import Instance
+from ppopt import evaluate
 
 
 def made(**given: Any) -> Attempt:
@@ -125,3 +128,55 @@ def test_pictures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     for name in ("one", "two"):
         pictures.proved([made(), made(side="z3", seconds=9.0)], tmp_path / f"{name}.svg")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Attempts as they are asked for; none is run, and z3 proves nothing from m = 6 on."""
+    calls: list[tuple[str, str]] = []
+
+    def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True) -> Attempt:
+        calls.append((side, instance.name))
+        lost = side == "z3" and instance.pipeline.batches >= 6
+        status = "feasible" if lost else "optimal"
+        return made(side=side, instance=instance.name, status=status)
+
+    monkeypatch.setattr(race, "attempt", attempt)
+    monkeypatch.setattr(prove, "attempt", attempt)
+    return calls
+
+
+def test_sides_take_turns_and_what_is_done_is_not_run_again(
+    tmp_path: Path, asked: list[tuple[str, str]]
+) -> None:
+    record = store.Record(tmp_path / "record.jsonl", ())
+    record.add(made(side="z3", instance="ladder p=2 m=4 K=2"))
+    instances = list(suite.ladder())[:3]
+    sides = ("ppopt", "z3", "milp")
+    list(race.run(instances, sides, Limits(60.0, 2, 0), record, None))
+    turns = [side for side, _ in asked]
+    assert turns == ["ppopt", "milp", "z3", "milp", "ppopt", "milp", "ppopt", "z3"]
+
+
+def test_on_the_ladder_a_side_that_fails_stays_out(
+    tmp_path: Path, asked: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / "record.jsonl"
+    record, limits = store.Record(path, ()), Limits(60.0, 2, 0)
+    for one in race.run(list(suite.ladder())[:4], ("ppopt", "z3"), limits, record, set()):
+        record.add(one)
+    assert [name.split()[1] for side, name in asked if side == "z3"] == ["p=2", "p=3"]
+    assert sum(side == "ppopt" for side, _ in asked) == 4
+    text = "\n".join(report.ladder(path))
+    assert "| z3 | ladder p=2 m=4 K=2 | 1152 | 0.50 |" in text
+    assert "| ppopt | ladder p=5 m=10 K=5 |" in text
+
+
+def test_proofs_stand_beside_the_best_by_hand(asked: list[tuple[str, str]]) -> None:
+    instance = next(suite.ladder())
+    (one,) = prove.run(iter([instance]), Limits(60.0, 2, 0))
+    assert asked == [("ppopt", instance.name)]
+    by_hand = evaluate(instance.pipeline, one.hand)
+    assert by_hand.metrics.makespan == one.hand_value
+    assert max(by_hand.metrics.peak_memory) <= 2
+    assert prove.line(one).startswith(f"{instance.name}: optimal 40 bound 40 gap 0.00% in 0.50 s")
