@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt import exact, timing
+from ppopt import exact, precedence, timing
 from ppopt.errors import InputError
 from ppopt.evaluation import evaluate
 from ppopt.formats.fields import shown, unknown_key, whole, within
@@ -81,7 +81,7 @@ def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
 def first_difference(before: Schedule, after: Schedule) -> Difference | None:
     """Find the first place where two schedules run something else, or at another time."""
     for device, (old, new) in enumerate(zip(before.orders, after.orders, strict=True)):
-        shared = min(len(old), len(new))
+        shared = min(len(old), len(new))  # an overlapped pair differs from its parts in turn
         unequal = np.flatnonzero(old[:shared] != new[:shared])
         if len(unequal) or len(old) != len(new):
             place = int(unequal[0]) if len(unequal) else shared
@@ -95,7 +95,7 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
     row = int(unequal[0])
     times = [_interval(schedule, row) for schedule in (before, after)]
     codes = np.concatenate(before.orders)
-    return Difference("times", f"{before.pipeline.op(codes[row])} {times[0]}", times[1])
+    return Difference("times", f"{_op(before, codes, row)} {times[0]}", times[1])
 
 
 def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:
@@ -165,7 +165,10 @@ def _figures(schedule: Schedule) -> dict[str, str]:
 
 
 def _op(schedule: Schedule, codes: Any, place: int) -> str:
-    return str(schedule.pipeline.op(codes[place])) if place < len(codes) else "nothing"
+    if place >= len(codes):
+        return "nothing"
+    alone = str(schedule.pipeline.op(precedence.codes(codes)[place]))
+    return alone if codes[place] >= 0 else f"{alone} overlapped"
 
 
 def _interval(schedule: Schedule, row: int) -> str:

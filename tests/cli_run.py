@@ -17,6 +17,7 @@ from ppopt.cli import (
     checking,  # noqa: F401
     commands,  # noqa: F401  registers the commands
     exchange,  # noqa: F401
+    profiling,  # noqa: F401
     running,  # noqa: F401
 )
 

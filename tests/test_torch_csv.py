@@ -31,11 +31,12 @@ F0 1-2, B0 2-3, F1 3-4, B1 4-5 and, its W one behind, W0 and W1 5-7 (2401.10241,
 
 
 def read(text: str) -> list[list[Op]]:
-    """Operations of every rank, in our kinds; cells of any other form are refused."""
+    """Operations of every rank, in our kinds, a pair's in turn; other forms are refused."""
     assert text.endswith("\n")
     ranks = []
     for line in text.removesuffix("\n").split("\n"):
-        matches = [CELL.fullmatch(cell) for cell in line.split(",")]
+        parts = re.sub(r"\((\w+);(\w+)\)OVERLAP_F_B", r"\1,\2", line)
+        matches = [CELL.fullmatch(cell) for cell in parts.split(",")]
         ranks.append([Op(KINDS[m[2]], int(m[1]), int(m[3])) for m in matches if m is not None])
         assert len(ranks[-1]) == len(matches)
     return ranks

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ppopt import Pipeline, evaluate, verify
+from ppopt import Pipeline, evaluate, precedence, verify
 from ppopt.errors import DeadlockError, InputError
 from ppopt.formats import torch_csv
 from ppopt.formats.torch_csv_reader import Order, loads, read_order, schedule
@@ -75,9 +75,16 @@ class TestRead:
         )
         assert read(text) == read(FULL)
 
-    def test_an_overlap_is_its_two_parts(self) -> None:
-        text = FULL.replace("1B0,1F1", "1B0,(1F1;1B1)OVERLAP_F_B").replace("B,1B1", "B")
-        assert read(text) == read(FULL)
+    def test_an_overlap_is_a_pair(self) -> None:
+        """On rank 1 of 1F1B, B of microbatch 0 beside F of 1: 3 long at unit costs, from 2 to 5."""
+        text = FULL.replace("1B0,1F1", "( 1F1; 1B0 )OVERLAP_F_B")
+        order = read(text)
+        assert order.seconds == {parse("1BW0")}
+        made = schedule(order, {})
+        assert verify(made) == []
+        pair = [(str(row.op), row.start, row.end) for row in made.rows() if row.pair >= 0]
+        assert pair == [("1F1", 2, 5), ("1BW0", 2, 5)]
+        assert torch_csv.dumps(made) == text.replace(" ", "")
 
     def test_the_older_dialect(self) -> None:
         """A B that a W follows, and no I, is today's I; a B alone stays a full backward."""
@@ -118,6 +125,7 @@ BAD = {
     "no forward": (FULL.replace("0F1,", ""), "stage 0 runs B for microbatch 1"),
     "I without W": (SPLIT.replace(",0W0", ""), "stage 0 runs F I for microbatch 0"),
     "I and B": (FULL.replace("0B0", "0I0,0B0"), "stage 0 runs F I B for microbatch 0"),
+    "overlap of one microbatch": ("0F0,(0F1;0B1)OVERLAP_F_B,0B0\n", "cannot run as one; pair an F"),
     "all three": (FULL.replace("0B0", "0I0,0W0,0B0"), "stage 0 runs F I W B for microbatch 0"),
     "counts differ": (FULL + "2F0,2B0\n", "stage 2 runs nothing for microbatch 1"),
     "microbatches from 1": (FULL.translate({48: "1", 49: "2"}), "stage 0 is missing"),
@@ -222,7 +230,7 @@ def test_round_trip(made: Schedule) -> None:
     order = read(text)
     assert order.placement == made.pipeline.hosts[0]
     numbers = torch_csv.microbatch_numbers(made)
-    for row, codes in zip(order.rows, made.orders, strict=True):
+    for row, codes in zip(order.rows, map(precedence.codes, made.orders), strict=True):
         own = [made.pipeline.op(code) for code in codes]
         assert row == tuple(op._replace(microbatch=numbers[op.microbatch]) for op in own)
     assert torch_csv.dumps(schedule(order, {})) == text

@@ -153,7 +153,7 @@ def with_options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `ppopt`."""
     # Each registers its commands.
-    from ppopt.cli import checking, commands, exchange, running  # noqa: F401, PLC0415
+    from ppopt.cli import checking, commands, exchange, profiling, running  # noqa: F401, PLC0415
 
     app(arguments, prog_name="ppopt")
     raise AssertionError("the application exits by itself")

@@ -30,6 +30,10 @@ def dumps(schedule: Schedule) -> str:
         raise InputError("megatron: the placement is neither linear nor interleaved; write .json")
     if pipeline.num_slices > 1:
         raise InputError("megatron: its lists know no slices of microbatches; write .json instead")
+    if schedule.seconds.any():
+        raise InputError(
+            "megatron: its lists know no overlapped pairs; write .csv or .json instead"
+        )
     found = verify(schedule, enforce_limit=False)
     if found:
         raise InputError(f"megatron: not a schedule of its pipeline: {found[0]}; mend it first")

@@ -2,7 +2,9 @@
 
 `_PipelineScheduleRuntime._load_csv` of torch.distributed.pipelining (PyTorch 2.13) reads it: one
 row per rank (device), one cell per operation, `<stage><letter><microbatch>`. There is no header,
-no time and no empty cell. Its letters are not ours: its `I` is our B, its `B` our BW.
+no time and no empty cell. Its letters are not ours: its `I` is our B, its `B` our BW. An
+overlapped pair is one cell, `(0F7;7B3)OVERLAP_F_B`: PyTorch runs its parts one after the other
+and sends the results of both at its end, unless the user registers a function that overlaps them.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ def dumps(schedule: Schedule) -> str:
         raise InputError(f"torch csv: not a schedule of its pipeline: {found[0]}; mend it first")
     numbers = microbatch_numbers(schedule)
     ranks: list[list[str]] = [[] for _ in range(schedule.pipeline.num_devices)]
-    for row in schedule.rows():
+    for row, second in zip(schedule.rows(), schedule.seconds.tolist(), strict=True):
         cell = f"{row.stage}{LETTERS[row.kind]}{numbers[row.microbatch]}"
+        if second:
+            both = sorted((ranks[row.device].pop(), cell), key=lambda part: "F" not in part)
+            cell = f"({both[0]};{both[1]})OVERLAP_F_B"
         ranks[row.device].append(cell)
     return "".join(",".join(cells) + "\n" for cells in ranks)
 

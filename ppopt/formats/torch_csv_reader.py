@@ -1,10 +1,10 @@
 """Read an order of PyTorch's pipeline runtime, more strictly than PyTorch itself.
 
 The form is that of `ppopt.formats.torch_csv`. Read as well are: empty cells, CRLF and blanks
-around cells; `(0F7;7B3)OVERLAP_F_B`, which PyTorch's default runtime runs as its two parts in
-turn; and, left out, the communication that `_dump_csv` writes by default (SEND_F, RECV_F, SEND_B,
-RECV_B, UNSHARD, RESHARD, REDUCE_GRAD). The older dialect, in which B before a W meant today's I,
-is recognised by a W that has no I.
+around cells; and, left out, the communication that `_dump_csv` writes by default (SEND_F, RECV_F,
+SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD). The older dialect, in which B before a W meant
+today's I, is recognised by a W that has no I. An overlapped pair takes as long as both its parts
+unless the pipeline says otherwise.
 
 PyTorch 2.13 takes without a word, and this reader refuses: cells with something after them
 (`0F0xyz`), operations given twice, microbatches numbered from 1, and forwards of the last stage
@@ -55,10 +55,18 @@ class Order:
     """Device of every stage."""
     batches: int
     """Microbatches."""
+    seconds: frozenset[Op] = frozenset()
+    """Backwards that run as one with the forward before them."""
 
     def codes(self, pipeline: Pipeline) -> Orders:
-        """Write the order as numbers of a pipeline's operations (`Pipeline.code`)."""
-        return [np.array([pipeline.code(*op) for op in row], dtype=np.int64) for row in self.rows]
+        """Write the order as numbers of a pipeline's operations (`precedence.Orders`)."""
+        return [
+            np.array(
+                [~pipeline.code(*op) if op in self.seconds else pipeline.code(*op) for op in row],
+                dtype=np.int64,
+            )
+            for row in self.rows
+        ]
 
 
 def read_order(path: Path) -> Order:
@@ -91,26 +99,25 @@ def schedule(
 
 def _order(content: str) -> Order:
     lines = content.removesuffix("\n").split("\n")
-    rows = [within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)]
-    rows = _newer(rows)
+    cells = _newer([within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)])
+    rows = [[op for cell in row for op in cell] for row in cells]
     batches = _check_numbers(rows)
     _check_complete(rows)
     hosts = _placement(rows)
     _check_losses(rows[hosts[-1]], len(hosts) - 1)
-    return Order(tuple(map(tuple, rows)), hosts, batches)
+    seconds = frozenset(op for row in cells for cell in row for op in cell[1:])
+    return Order(tuple(map(tuple, rows)), hosts, batches, seconds)
 
 
-def _row(line: str) -> list[Op]:
+def _row(line: str) -> list[tuple[Op, ...]]:
     if not line.strip():
         raise InputError("the line is blank; give every rank its operations, and no blank lines")
-    ops = [
-        op
-        for index, cell in enumerate(line.split(","))
-        for op in within(f"cell {index}", _cell, cell.strip())
+    cells = [
+        within(f"cell {index}", _cell, cell.strip()) for index, cell in enumerate(line.split(","))
     ]
-    if not ops:
+    if not any(cells):
         raise InputError("runs nothing; every rank needs a stage")
-    return ops
+    return cells
 
 
 def _cell(text: str) -> tuple[Op, ...]:
@@ -134,17 +141,15 @@ def _op(text: str) -> Op:
     return Op(_KINDS[match[2]], int(match[1]), int(match[3]))
 
 
-def _newer(rows: list[list[Op]]) -> list[list[Op]]:
+def _newer(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
     """Translate the older dialect: a B whose stage and microbatch has a W and no I is an I."""
-    seen = {op for row in rows for op in row}
-    old = {
-        Op(OpKind.BW, op.stage, op.microbatch)
+    seen = {op for row in rows for cell in row for op in cell}
+    newer = {
+        op._replace(kind=OpKind.BW): op._replace(kind=OpKind.B)
         for op in seen
         if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
     }
-    if not old:
-        return rows
-    return [[op._replace(kind=OpKind.B) if op in old else op for op in row] for row in rows]
+    return [[tuple(newer.get(op, op) for op in cell) for cell in row] for row in rows]
 
 
 def _check_numbers(rows: list[list[Op]]) -> int:

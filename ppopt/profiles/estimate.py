@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -57,6 +58,13 @@ class Profile:
     steps: int
     held: Mapping[int, Held] = field(default_factory=dict)
     """By stage, where it was measured."""
+
+    def to_file(self, path: str | Path, description: str, source: str) -> None:
+        """Write the pipeline file that `ppopt solve --config` takes (see `pipeline_file`)."""
+        from ppopt.files import write  # noqa: PLC0415  loads on use
+        from ppopt.profiles.pipeline_file import dumps  # noqa: PLC0415
+
+        write(Path(path), dumps(self, description=description, source=source))
 
     @property
     def outliers(self) -> tuple[Record, ...]:
@@ -161,7 +169,7 @@ def link(records: Sequence[Record], hosts: Sequence[int]) -> int | None:
     before = _ends_before(records)
     gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
     for record in records:
-        for source in _sources(record.op, len(hosts)):
+        for source in sources(record.op, len(hosts)):
             made = ends.get((record.step, source))
             here, there = record.device, hosts[source.stage]
             if made is not None and here != there and before[record.step, record.op] <= made:
@@ -184,8 +192,8 @@ def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:
     return found
 
 
-def _sources(op: Op, stages: int) -> list[Op]:
-    """Operations of neighbour stages that make an operation's input."""
+def sources(op: Op, stages: int) -> list[Op]:
+    """Operations of neighbour stages that may make an operation's input."""
     if op.kind is OpKind.F:
         return [Op(OpKind.F, op.stage - 1, op.microbatch)] if op.stage else []
     if op.kind is OpKind.W or op.stage + 1 == stages:

@@ -59,9 +59,23 @@ def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
     begin = min(record.start for record in records)
     per_unit = pipeline.ticks.per_unit
     rows = [
-        (*record.op, record.device, *(round((time - begin) * per_unit / unit) for time in times))
+        (*record[:4], *(round((time - begin) * per_unit / unit) for time in times))
         for record in records
         for times in [(record.start, record.end)]
     ]
     origin = {"strategy": MEASURED, "objective": "makespan", "status": "feasible"}
     return Schedule.from_rows(pipeline, rows, origin)
+
+
+def records_of(schedule: Schedule) -> list[Record]:
+    """The operations of a measured schedule; a unit of its time counts as a millisecond.
+
+    Raises InputError where it is no measured one.
+    """
+    if schedule.origin.get("strategy") != MEASURED:
+        raise InputError("the file holds no measured step; `ppopt run -o x.json` writes one")
+    per_unit = schedule.pipeline.ticks.per_unit
+    return [
+        Record(*row[:4], *(round(time * 10**6 / per_unit) for time in row[4:6]))
+        for row in schedule.rows()
+    ]

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from ppopt.op import OpKind
 from ppopt.profiles.estimate import Profile
+from ppopt.profiles.megatron_timers import Stages
 
 MILLISECOND = 10**6
 MEBIBYTE = 2**20
@@ -30,10 +31,7 @@ def dumps(profile: Profile, *, description: str, source: str, day: date | None =
     devices = max(profile.hosts) + 1
     linear = profile.hosts == tuple(range(devices))
     lines = [
-        f"description: {json.dumps(description)}",
-        f"source: {json.dumps(source)}",
-        f"date: {(day or date.today()).isoformat()}",
-        "time_unit: ms",
+        *_head(description, source, day),
         *(["memory_unit: MiB"] if profile.held else []),
         "",
         f"stages: {len(profile.hosts)}",
@@ -81,3 +79,33 @@ def _listed(values: Iterable[Fraction]) -> str:
 def _number(value: Fraction) -> str:
     """Write at most six decimals, without trailing zeros."""
     return f"{float(value):.6f}".rstrip("0").rstrip(".")
+
+
+def of_timers(stages: Stages, batches: int, *, description: str, day: date | None = None) -> str:
+    """Write the times of Megatron's timers: one per device, the whole backward alone."""
+    told = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
+    if stages.outliers:
+        told.append(f"{stages.outliers} values lay 20 % or more above their median.")
+    return "\n".join(
+        [
+            *_head(description, "Megatron-LM timers", day),
+            "",
+            f"stages: {len(stages.forward)}",
+            f"batches: {batches}",
+            "",
+            *(f"# {note}" for note in told),
+            f"forward_times: {_listed(stages.forward)}",
+            f"backward_times: {_listed(stages.backward)}",
+            "# p2p_time is unmeasured: the timers of transfers hold the waiting too.",
+            "",
+        ]
+    )
+
+
+def _head(description: str, source: str, day: date | None) -> list[str]:
+    return [
+        f"description: {json.dumps(description)}",
+        f"source: {json.dumps(source)}",
+        f"date: {(day or date.today()).isoformat()}",
+        "time_unit: ms",
+    ]

@@ -82,14 +82,15 @@ def as_run(pipeline: Pipeline) -> Pipeline:
 
     PyTorch's `backward_one_chunk(full_backward=False)` does nothing on the first stage, whose
     inputs need no gradient, and `backward_weight_one_chunk` runs the whole backward there
-    (torch 2.13, stage.py): B takes no time, and W takes that of BW. Placement and costs are
-    given per stage.
+    (torch 2.13, stage.py): B takes no time, and W takes that of BW. An overlapped pair takes as
+    long as its parts. Placement and costs are given per stage.
     """
     if pipeline.routes == 2:
         raise InputError("torch: two routes put a stage on two ranks; PyTorch's runtime cannot")
     costs: dict[str, Any] = {
         field: list(getattr(pipeline.costs, field)) for field in StageCosts._fields
     }
+    costs["overlap"] = None
     costs["backward_input"][0] *= 0
     costs["weight"][0] = costs["backward"][0]
     return replace(

@@ -1,0 +1,119 @@
+"""The command that turns measurements into pipelines."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ppopt.cli.app import command
+
+if TYPE_CHECKING:
+    from ppopt.profiles.records import Record
+
+
+class Source(StrEnum):
+    """What was measured, and by whom."""
+
+    TORCH_PROFILER = "torch-profiler"
+    MEGATRON_TIMERS = "megatron-timers"
+    MEASURED = "measured"
+
+
+@command
+def profile(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Measurements; traces: one per rank.")
+    ],
+    source: Annotated[Source, typer.Option("--from", help="What they are.", show_default=False)],
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="Pipeline file (.yaml), or of traces a measured step (.json).",
+        ),
+    ],
+    description: Annotated[
+        str, typer.Option("--description", metavar="TEXT", help="What was measured.")
+    ] = "measured pipeline",
+    stages: Annotated[
+        int | None, typer.Option("--stages", metavar="P", min=1, help="Of timers: devices.")
+    ] = None,
+    batches: Annotated[
+        int | None, typer.Option("--batches", metavar="M", min=1, help="Of timers: microbatches.")
+    ] = None,
+) -> int:
+    """Turn measured times into a pipeline file for --config."""
+    from ppopt.cli.files import check_place
+    from ppopt.errors import InputError
+    from ppopt.files import write
+
+    target = Path(output)
+    suffix = target.suffix.lower()
+    if suffix not in (".yaml", ".yml", ".json"):
+        raise InputError(f"output: {output}: end it in .yaml (pipeline) or .json (measured step)")
+    check_place(target)
+    timers = source is Source.MEGATRON_TIMERS
+    if timers != (stages is not None) or timers != (batches is not None):
+        raise InputError(
+            "stages, batches: Megatron's timers need both"
+            if timers
+            else f"stages, batches: {source} tells them itself; leave them out"
+        )
+    if stages is not None and batches is not None:
+        text = _of_timers(files, stages, batches, description, suffix)
+    else:
+        text = _of_records(_records(files, source), source, description, suffix)
+    write(target, text)
+    return 0
+
+
+def _records(files: Sequence[Path], source: Source) -> list[Record]:
+    from ppopt.cli.files import valid_schedule
+    from ppopt.formats.documents import label
+    from ppopt.formats.fields import within
+    from ppopt.profiles.measured import records_of
+    from ppopt.profiles.torch_trace import read_traces
+
+    if source is Source.TORCH_PROFILER:
+        return read_traces(files)
+    return [
+        record._replace(step=step)
+        for step, file in enumerate(files)
+        for record in within(label(file), records_of, valid_schedule(file))
+    ]
+
+
+def _of_records(records: Sequence[Record], source: Source, description: str, suffix: str) -> str:
+    from ppopt.formats import schedule_json
+    from ppopt.pipeline import Pipeline
+    from ppopt.profiles import pipeline_file
+    from ppopt.profiles.estimate import profile as estimate
+    from ppopt.profiles.measured import measured
+
+    found = estimate(records)
+    if suffix != ".json":
+        return pipeline_file.dumps(found, description=description, source=source.value)
+    where = Pipeline(
+        stages=len(found.hosts), batches=found.batches, placement=found.hosts, name=description
+    )
+    return schedule_json.dumps(measured(records, where, pipeline_file.MILLISECOND))
+
+
+def _of_timers(
+    files: Sequence[Path], stages: int, batches: int, description: str, suffix: str
+) -> str:
+    from ppopt.errors import InputError
+    from ppopt.profiles.megatron_timers import read_timers
+    from ppopt.profiles.pipeline_file import of_timers
+
+    if len(files) != 1 or suffix == ".json":
+        raise InputError("Megatron's timers: give one log, and a .yaml to write")
+    found = read_timers(files[0], stages, batches)
+    return of_timers(found, batches, description=description)
