@@ -1,6 +1,6 @@
 """Speed of running a fixed order under random times, drawing excluded.
 
-python benchmarks/jitter.py
+python -m benchmarks.jitter
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import statistics
 import time
 
 import numpy as np
-from machine import heading
 
+from benchmarks.machine import heading
 from ppopt import Objective, Pipeline, evaluate
 from ppopt.robustness import BLOCK, SAMPLES, Run
 
