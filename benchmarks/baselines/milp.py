@@ -28,7 +28,7 @@ from benchmarks.baselines.order import Orders
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
 from ppopt import timing
 from ppopt.evaluation import checked
-from ppopt.metrics import Objective
+from ppopt.metrics import Objective, fits_limits
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
@@ -55,11 +55,12 @@ def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
 
 
 def _by_hand(orders: Orders, objective: Objective) -> Schedule | None:
-    """The best hand strategy that keeps the limit, in the form of the model."""
+    """The best hand strategy that keeps the limit, and still does with its backwards split."""
     pipeline = orders.jobs.pipeline
     made = hand.fitting(pipeline, objective).values()
     timed = [_timed(orders, _starts(one), objective) for one in made]
-    return min(timed, key=lambda one: one.metrics.value(objective), default=None)
+    kept = filter(fits_limits, timed)
+    return min(kept, key=lambda one: one.metrics.value(objective), default=None)
 
 
 def _starts(schedule: Schedule) -> dict[int, float]:
@@ -81,7 +82,7 @@ def _starts(schedule: Schedule) -> dict[int, float]:
 
 def _timed(orders: Orders, start: dict[int, float], objective: Objective) -> Schedule:
     turns = [np.array(turn, dtype=np.int64) for turn in orders.in_turn(start)]
-    return checked(timing.schedule(orders.jobs.pipeline, turns, objective))
+    return timing.schedule(orders.jobs.pipeline, turns, objective)
 
 
 class _Model:
@@ -238,4 +239,4 @@ def _schedule(model: _Model) -> Schedule | None:
     start = {
         code: values[model.column[code]] * model.per_unit for code in model.orders.jobs.duration
     }
-    return _timed(model.orders, start, model.objective)
+    return checked(_timed(model.orders, start, model.objective))
