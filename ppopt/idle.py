@@ -24,7 +24,6 @@ import numpy as np
 from ppopt import precedence
 from ppopt.exact import plain
 from ppopt.metrics import memory_changes
-from ppopt.op import OpKind
 from ppopt.schedule import Ints, Schedule
 
 FREE = -1
@@ -76,15 +75,8 @@ class Arrivals(NamedTuple):
 
 def arrivals(schedule: Schedule) -> Arrivals:
     """Evaluate the data flow of a complete schedule at its own times."""
-    pipeline = schedule.pipeline
-    split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
-    places = (schedule.stage, schedule.microbatch, schedule.slice)
-    partial = schedule.kind == OpKind.B
-    split[tuple(column[partial] for column in places)] = True
-    codes = pipeline.code(schedule.kind, *places)
-    row = np.empty(pipeline.num_codes, dtype=np.int64)
-    row[codes] = np.arange(len(schedule))
-    flow = precedence.data_flow(pipeline, split)
+    flow = precedence.data_flow(schedule.pipeline, precedence.splits(schedule))
+    row = precedence.rows(schedule)
     before, after = row[flow.before], row[flow.after]
     # a pair waits for what either of its operations waits for
     second = np.flatnonzero(schedule.seconds)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ppopt.errors import InputError
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
-from ppopt.schedule import Ints
+from ppopt.schedule import Ints, Schedule
 
 Orders = Sequence[Ints]
 """For every device, the numbers of its operations in the order in which it runs them.
@@ -96,6 +96,24 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Split:
         )
     _check_devices(pipeline, orders)
     return np.asarray(backward == 1)
+
+
+def splits(schedule: Schedule) -> Split:
+    """Tell which backwards a complete schedule splits."""
+    pipeline = schedule.pipeline
+    split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
+    partial = schedule.kind == OpKind.B
+    places = (schedule.stage, schedule.microbatch, schedule.slice)
+    split[tuple(column[partial] for column in places)] = True
+    return split
+
+
+def rows(schedule: Schedule) -> Ints:
+    """Row of every operation number of a complete schedule."""
+    places = (schedule.stage, schedule.microbatch, schedule.slice)
+    row = np.empty(schedule.pipeline.num_codes, dtype=np.int64)
+    row[schedule.pipeline.code(schedule.kind, *places)] = np.arange(len(schedule))
+    return row
 
 
 def codes(order: Ints) -> Ints:

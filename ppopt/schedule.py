@@ -16,6 +16,7 @@ from ppopt.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
     from ppopt.metrics import Metrics
 
@@ -166,6 +167,12 @@ class Schedule:
         from ppopt.report.html import page  # noqa: PLC0415
 
         write(Path(path), page([self]))
+
+    def plot(self) -> Figure:
+        """Draw it as a plotly figure, a bar for every operation above the memory of devices."""
+        from ppopt.report.figure import figure  # noqa: PLC0415  loads on use
+
+        return figure(self)
 
     def _repr_html_(self) -> str:
         """Show it in notebooks as a light inline picture."""

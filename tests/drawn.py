@@ -1,4 +1,4 @@
-"""Read back what a page draws: its pictures as plain data, its text, its tags."""
+"""Read back what is drawn: figures as plain data, the text and the tags of a page."""
 
 from __future__ import annotations
 
@@ -9,35 +9,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_CALL = "Plotly.newPlot("
+from ppopt.schedule import Schedule
+
+_DATA = '<script type="application/json" id="data">'
 
 
 class Picture(NamedTuple):
-    """Arguments of one call of plotly: where, what and how."""
+    """A plotly figure as plain data."""
 
-    div: str
     data: list[dict[str, Any]]
     layout: dict[str, Any]
-    config: dict[str, Any]
 
     def traces(self, axis: str) -> list[dict[str, Any]]:
         """Traces of one chart: `y2` is the Gantt chart, `y` memory."""
         return [trace for trace in self.data if trace.get("yaxis", "y") == axis]
 
 
-def pictures(page: str) -> list[Picture]:
-    """The pictures of a page, arrays decoded to lists."""
-    body = page[page.index("</head>") :]
-    return [_arguments(call) for call in body.split(_CALL)[1:]]
-
-
-def _arguments(text: str) -> Picture:
-    found, decoder = [], json.JSONDecoder()
-    for _ in Picture._fields:
-        value, end = decoder.raw_decode(text := text.lstrip(", \n"))
-        found.append(_plain(value))
-        text = text[end:]
-    return Picture(*found)
+def picture(schedule: Schedule) -> Picture:
+    """The figure of a schedule as a notebook gets it, arrays decoded to lists."""
+    found = json.loads(schedule.plot().to_json())
+    return Picture(_plain(found["data"]), _plain(found["layout"]))
 
 
 def _plain(value: Any) -> Any:
@@ -49,6 +40,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """What a page gives its script, its columns decoded to lists."""
+    start = page.index(_DATA) + len(_DATA)
+    found = _unpacked(json.loads(page[start : page.index("</script>", start)]))
+    assert isinstance(found, dict)
+    return found
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict) and "base64" in value:
+        raw = base64.b64decode(value["base64"])
+        return np.frombuffer(raw, dtype=f"<{value['type']}").tolist()
+    if isinstance(value, dict):
+        return {key: _unpacked(entry) for key, entry in value.items()}
+    return [_unpacked(entry) for entry in value] if isinstance(value, list) else value
 
 
 class Content(HTMLParser):

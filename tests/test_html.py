@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 from collections import defaultdict
 from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ppopt.errors import InputError
+from ppopt.idle import FREE, arrivals
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.figure import figure
 from ppopt.report.gantt import MOST_LABELS
-from ppopt.report.html import page, write_page
+from ppopt.report.html import page
+from ppopt.report.payload import packed
 from ppopt.report.summary import summary
 from ppopt.report.words import number, percent, spread
-from ppopt.schedule import Schedule
-from tests.drawn import Content, Picture, pictures
+from ppopt.schedule import ALONE, Schedule
+from tests.drawn import Content, Picture, data_of, picture
 from tests.generate import BW, B, F, W, held, peaks, schedules, table
 
 SEARCH = {
@@ -73,12 +77,6 @@ def wide(devices: int, batches: int) -> Schedule:
     return Schedule.from_rows(Pipeline(stages=devices, batches=batches), rows)
 
 
-def drawn(schedule: Schedule) -> Picture:
-    """The picture of a schedule's page."""
-    (picture,) = pictures(page([schedule]))
-    return picture
-
-
 def bars(picture: Picture) -> list[tuple[OpKind, dict[str, Any], int]]:
     """Bars of the Gantt chart that are operations: kind, trace, and number within the trace."""
     return [
@@ -94,7 +92,7 @@ def bars(picture: Picture) -> list[tuple[OpKind, dict[str, Any], int]]:
 def test_the_bars_are_the_operations(schedule: Schedule) -> None:
     per_unit = schedule.pipeline.ticks.per_unit
     found = []
-    for kind, trace, index in bars(drawn(schedule)):
+    for kind, trace, index in bars(picture(schedule)):
         stage, microbatch, start, end, length, *_ = trace["customdata"][index]
         assert (start, length) == (trace["base"][index], trace["x"][index])
         assert length == pytest.approx(end - start)
@@ -103,12 +101,35 @@ def test_the_bars_are_the_operations(schedule: Schedule) -> None:
     assert sorted(found) == sorted(row[:6] for row in table(schedule))
 
 
+@settings(max_examples=30, deadline=None)
+@given(schedules())
+def test_the_script_is_given_the_schedule(schedule: Schedule) -> None:
+    (given,) = data_of(page([schedule]))["schedules"]
+    ops = given["ops"]
+    names = ("kind", "stage", "microbatch", "device", "start", "end", "slice")
+    rows = table(schedule)
+    assert list(zip(*(ops[name] for name in names), strict=True)) == [row[:7] for row in rows]
+    assert ops["lane"] == [0 if row[7] == ALONE else 1 + (row[0] != F) for row in rows]
+    assert given["unit"] == schedule.pipeline.ticks.per_unit
+    assert list(given["peak"]) == peaks(schedule)
+    needs = list(zip(*given["needs"], strict=True))
+    sent = arrivals(schedule).sent.tolist()
+    for row, needed in enumerate(needs):
+        ends = [ops["end"][need] for need in needed if need != FREE]
+        assert max(ends, default=0) <= sent[row]
+        assert max(ends, default=0) == sent[row] or ops["lane"][row]
+    gaps = given["gaps"]
+    assert sum(gaps["end"]) - sum(gaps["start"]) == given["last"] * given["devices"] - sum(
+        schedule.metrics.busy
+    )
+
+
 @settings(max_examples=15, deadline=None)
 @given(schedules())
 def test_a_bar_tells_the_memory_of_its_device(schedule: Schedule) -> None:
     ticks, rows = schedule.pipeline.ticks, table(schedule)
     instants = {(device, start) for _, _, _, device, start, end, *_ in rows if start == end}
-    for _, trace, index in bars(drawn(schedule)):
+    for _, trace, index in bars(picture(schedule)):
         _, _, start, end, _, during, after = trace["customdata"][index]
         device = trace["y"][index]
         first, last = round(start * ticks.per_unit), round(end * ticks.per_unit)
@@ -125,7 +146,7 @@ def test_a_bar_tells_the_memory_of_its_device(schedule: Schedule) -> None:
 @given(schedules())
 def test_operations_and_idle_time_fill_every_row(schedule: Schedule) -> None:
     covered = defaultdict(set)
-    for trace in drawn(schedule).traces("y2"):
+    for trace in picture(schedule).traces("y2"):
         for base, length, device in zip(trace["base"], trace["x"], trace["y"], strict=True):
             covered[device].add((base, length))
     makespan = max(row[5] for row in table(schedule)) / schedule.pipeline.ticks.per_unit
@@ -142,7 +163,7 @@ def test_operations_and_idle_time_fill_every_row(schedule: Schedule) -> None:
 @given(schedules())
 def test_memory_is_drawn_to_one_scale(schedule: Schedule) -> None:
     """The highest point of a row is the device's peak, on the scale of the largest of all."""
-    traces = {trace.get("name"): trace for trace in drawn(schedule).traces("y")}
+    traces = {trace.get("name"): trace for trace in picture(schedule).traces("y")}
     top = max(*peaks(schedule), *(schedule.pipeline.ticks.limits or ()), 1)
     outline = zip(traces["memory"]["x"], traces["memory"]["y"], strict=True)
     points = [(x, y) for x, y in outline if not isnan(y)]
@@ -156,7 +177,7 @@ def test_memory_is_drawn_to_one_scale(schedule: Schedule) -> None:
 
 def test_steps_of_memory_answer_with_their_figures() -> None:
     """Device 0 holds 1, then 2, then 1; device 1 holds one at a time and ends at 7."""
-    (sensor,) = [t for t in drawn(one_f_one_b(static=3)).traces("y") if t["type"] == "bar"]
+    (sensor,) = [t for t in picture(one_f_one_b(static=3)).traces("y") if t["type"] == "bar"]
     told = {(device, *row) for device, row in zip(sensor["y"], sensor["customdata"], strict=True)}
     assert told == {
         (0, 0, 1, 4, 5, 3),
@@ -170,26 +191,26 @@ def test_steps_of_memory_answer_with_their_figures() -> None:
 
 
 def test_idle_time_says_where_it_lies() -> None:
-    (idle,) = [trace for trace in drawn(one_f_one_b()).traces("y2") if trace["name"] == "idle"]
+    (idle,) = [trace for trace in picture(one_f_one_b()).traces("y2") if trace["name"] == "idle"]
     told = list(zip(idle["y"], idle["customdata"], idle["text"], strict=True))
     assert told == [
-        (0, [2, 4, 2], "between operations"),
-        (0, [6, 7, 1], "between operations"),
+        (0, [2, 4, 2], "waiting for an input"),
+        (0, [6, 7, 1], "waiting for an input"),
         (1, [0, 1, 1], "warm-up"),
         (1, [7, 9, 2], "cool-down"),
     ]
 
 
 def test_both_charts_share_one_time_axis_with_device_0_on_top() -> None:
-    picture = drawn(one_f_one_b())
-    axes = {name for name in picture.layout if name.startswith(("xaxis", "yaxis"))}
+    drawn = picture(one_f_one_b())
+    axes = {name for name in drawn.layout if name.startswith(("xaxis", "yaxis"))}
     assert axes == {"xaxis", "yaxis", "yaxis2"}
-    assert all(trace.get("xaxis", "x") == "x" for trace in picture.data)
-    assert picture.layout["xaxis"]["range"] == [0, 9]
+    assert all(trace.get("xaxis", "x") == "x" for trace in drawn.data)
+    assert drawn.layout["xaxis"]["range"] == [0, 9]
     for axis in ("yaxis", "yaxis2"):
-        assert picture.layout[axis]["range"] == [1.5, -0.5]
-        assert picture.layout[axis]["fixedrange"]
-    assert picture.layout["yaxis2"]["domain"][0] > picture.layout["yaxis"]["domain"][1]
+        assert drawn.layout[axis]["range"] == [1.5, -0.5]
+        assert drawn.layout[axis]["fixedrange"]
+    assert drawn.layout["yaxis2"]["domain"][0] > drawn.layout["yaxis"]["domain"][1]
 
 
 def test_every_kind_and_chunk_has_its_colour() -> None:
@@ -199,25 +220,26 @@ def test_every_kind_and_chunk_has_its_colour() -> None:
         for kind in (F, B, W)
     ]
     made = Schedule.from_rows(Pipeline(stages=2, batches=1, placement="v"), rows)
-    shades = {trace["name"]: trace["marker"]["color"] for trace in drawn(made).traces("y2")}
+    shades = {trace["name"]: trace["marker"]["color"] for trace in picture(made).traces("y2")}
     assert list(shades) == [
         "idle",
         *(f"{kind} chunk {chunk}" for kind in "FBW" for chunk in (0, 1)),
     ]
-    assert len(set(shades.values())) == len(shades)
+    operations = [shade for name, shade in shades.items() if name != "idle"]
+    assert len(set(operations)) == 6
 
 
 def test_routes_are_told_apart() -> None:
     rows = [(F, 0, 0, 0, 0, 1), (F, 1, 1, 0, 1, 2), (F, 1, 0, 1, 1, 2), (F, 0, 1, 1, 0, 1)]
     made = Schedule.from_rows(Pipeline(stages=2, batches=2, routes=2), rows)
-    names = [trace["name"] for trace in drawn(made).traces("y2")]
+    names = [trace["name"] for trace in picture(made).traces("y2")]
     assert names == ["idle", "F route 0", "F route 1"]
 
 
 def test_many_chunks_share_one_legend_entry_per_kind() -> None:
     rows = [(kind, stage, 0, 0, 2 * stage, 2 * stage + 1) for stage in range(3) for kind in (F, BW)]
     made = Schedule.from_rows(Pipeline(stages=1, batches=1, chunks=3), rows)
-    operations = [trace for trace in drawn(made).traces("y2") if trace["name"] != "idle"]
+    operations = [trace for trace in picture(made).traces("y2") if trace["name"] != "idle"]
     assert len(operations) == 6
     shown = [trace["name"] for trace in operations if trace["showlegend"]]
     assert shown == ["F forward", "BW full backward"]
@@ -226,13 +248,11 @@ def test_many_chunks_share_one_legend_entry_per_kind() -> None:
 
 def test_large_schedules_are_few_traces_without_labels() -> None:
     small, large = wide(2, 4), wide(4, MOST_LABELS // 12 + 1)
-    assert all("texttemplate" in t for t in drawn(small).traces("y2") if t["name"] != "idle")
-    text = page([large])
-    (picture,) = pictures(text)
+    assert all("texttemplate" in t for t in picture(small).traces("y2") if t["name"] != "idle")
+    drawn = picture(large)
     assert len(large) > MOST_LABELS
-    assert len(picture.data) <= 6
-    assert not any("texttemplate" in trace for trace in picture.data)
-    assert len(text) - len(get_plotlyjs()) < 300 * len(large)
+    assert len(drawn.data) <= 6
+    assert not any("texttemplate" in trace for trace in drawn.data)
 
 
 def test_figures_in_the_text() -> None:
@@ -250,7 +270,7 @@ def test_figures_in_the_text() -> None:
         "bubble overhead 50 %",
         "peak memory 2 2 1; limit 2 1.5",
         "lower bound 9 of the makespan; gap 0 %",
-        "Proof: device 0 alone needs 9",
+        "No schedule within this memory has a makespan below 9, because device 0 alone needs 9.",
         "Made with seed 7, workers 1, ortools 9.15",
     ):
         assert words in text
@@ -278,18 +298,26 @@ def test_summary_in_the_users_units() -> None:
     assert (found["mem_limit"], found["fits_limit"]) == ([2.5, 0.5], False)
 
 
-def test_several_schedules_share_their_scale_and_are_linked() -> None:
+def test_several_schedules_are_sorted_and_linked() -> None:
     longer = Pipeline(stages=2, batches=2)
     rows = [(*row[:4], row[4] + 3, row[5] + 3, *row[6:]) for row in table(one_f_one_b())]
     text = page([one_f_one_b(), Schedule.from_rows(longer, rows), wide(3, 2)])
-    found = pictures(text)
-    assert [picture.div for picture in found] == ["plot-1", "plot-2", "plot-3"]
-    assert [picture.layout["xaxis"]["range"][1] for picture in found] == [12, 12, 6]
+    assert [made["last"] for made in data_of(text)["schedules"]] == [6, 9, 12]
     content = Content(text)
     ids = {attributes.get("id") for _, attributes in content.tags}
     links = [attributes["href"] for tag, attributes in content.tags if tag == "a"]
     assert links == ["#schedule-1", "#schedule-2", "#schedule-3"]
     assert {link[1:] for link in links if link} <= ids
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [([0, 127], "i1"), ([-1, 128], "i2"), ([2**15], "i4"), ([-(2**31)], "i4"), ([2**53], "f8")],
+)
+def test_columns_take_the_narrowest_type(values: list[int], name: str) -> None:
+    column = packed(np.array(values))
+    assert column["type"] == name
+    assert np.frombuffer(base64.b64decode(column["base64"]), f"<{name}").tolist() == values
 
 
 def test_identical_input_gives_identical_bytes() -> None:
@@ -319,20 +347,19 @@ def test_the_page_needs_no_network() -> None:
     (policy,) = [a["content"] for _, a in content.tags if "http-equiv" in a]
     assert policy is not None
     assert policy.startswith("default-src 'none';")
-    assert all(picture.config["showSendToCloud"] is False for picture in pictures(text))
 
 
 def test_written_as_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    write_page([one_f_one_b(name="é")], path)
+    one_f_one_b(name="é").to_html(path)
     assert path.read_bytes().decode("utf-8") == page([one_f_one_b(name="é")])
 
 
 def test_bad_requests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no schedule to show"):
         page([])
-    with pytest.raises(InputError, match="cannot be written: No such file"):
-        write_page([one_f_one_b()], tmp_path / "missing" / "page.html")
+    with pytest.raises(InputError, match="No such file"):
+        one_f_one_b().to_html(tmp_path / "missing" / "page.html")
 
 
 def test_many_devices_keep_their_rows_apart_from_the_labels() -> None:

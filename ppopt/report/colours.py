@@ -1,18 +1,39 @@
 """Colours: one hue per kind of operation, one shade per chunk, ink that stays readable.
 
-The hues are four of Okabe and Ito's palette for colour-blind readers ("Color Universal
-Design", 2008): blue, orange, bluish green and vermilion.
+The hues of operations are four of Okabe and Ito's palette for colour-blind readers ("Color
+Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey, or
+one of the other three where a transfer, memory or the schedule itself is its cause.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from ppopt.idle import Cause
 from ppopt.op import OpKind
 
 HUES = {OpKind.F: "#0072B2", OpKind.B: "#E69F00", OpKind.W: "#009E73", OpKind.BW: "#D55E00"}
 LIGHTEST = 0.6
 """Share of white in the shade of the last chunk."""
 IDLE = "rgba(128, 138, 156, 0.16)"
-IDLE_HATCH = "rgba(128, 138, 156, 0.45)"
+
+
+class IdleLook(NamedTuple):
+    """How idle time of one cause is drawn, on light and on dark paper alike."""
+
+    colour: str
+    pattern: str
+    """Name of plotly's fill pattern; empty: plain."""
+
+
+IDLE_LOOKS = {
+    Cause.WARM_UP: IdleLook("rgba(128, 138, 156, 0.14)", ""),
+    Cause.INPUT: IdleLook("rgba(128, 138, 156, 0.42)", "/"),
+    Cause.LINK: IdleLook("rgba(86, 180, 233, 0.45)", "-"),
+    Cause.MEMORY: IdleLook("rgba(204, 121, 167, 0.5)", "x"),
+    Cause.ORDER: IdleLook("rgba(226, 208, 40, 0.5)", "."),
+    Cause.COOL_DOWN: IdleLook("rgba(128, 138, 156, 0.14)", ""),
+}
 GRID = "rgba(128, 138, 156, 0.28)"
 INK = "#1c2330"
 MEMORY_LINE = "#7A5BA8"
@@ -23,8 +44,16 @@ LIMIT = "#E0344C"
 
 def shade(kind: OpKind, part: int, parts: int) -> str:
     """Colour of a kind on chunk `part` of `parts`: the hue, then lighter and lighter."""
-    white = LIGHTEST * part / max(parts - 1, 1)
-    return "#" + "".join(f"{round(c + (255 - c) * white):02x}" for c in _channels(HUES[kind]))
+    return _lighter(HUES[kind], LIGHTEST * part / max(parts - 1, 1))
+
+
+def _lighter(colour: str, white: float) -> str:
+    return "#" + "".join(f"{round(c + (255 - c) * white):02x}" for c in _channels(colour))
+
+
+def memory_shade(part: int, parts: int) -> str:
+    """Colour of the memory that the operations of a part hold: lighter and lighter."""
+    return _lighter(MEMORY_LINE, 0.25 + 0.5 * part / max(parts - 1, 1))
 
 
 def ink(background: str) -> str:

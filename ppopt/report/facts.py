@@ -8,7 +8,19 @@ from typing import Any
 
 from ppopt.exact import plain
 from ppopt.pipeline import Pipeline
-from ppopt.report.words import NONE, hint_words, number, percent, spread, status_words, title
+from ppopt.report.colours import HUES, IDLE_LOOKS
+from ppopt.report.differences import Entry, Use
+from ppopt.report.words import (
+    CAUSE_WORDS,
+    KIND_WORDS,
+    NONE,
+    hint_words,
+    number,
+    percent,
+    spread,
+    status_words,
+    title,
+)
 
 _COSTS = {
     "F": "forward",
@@ -69,10 +81,10 @@ def _tile(name: str, value: str, note: str) -> str:
 
 def proof(figures: Mapping[str, Any]) -> str:
     """Give the argument behind the bound of a search; empty where there is none."""
-    if not figures["proof"]:
-        return ""
+    said = _claim(figures)
     word = "Proof" if figures["status"] == "optimal" else "The bound"
-    return f"<p><strong>{word}:</strong> {escape(str(figures['proof']))}</p>{_hint(figures)}"
+    argued = f"<p><strong>{word}:</strong> {escape(said)}</p>" if said else ""
+    return argued + _hint(figures)
 
 
 def _hint(figures: Mapping[str, Any]) -> str:
@@ -80,21 +92,59 @@ def _hint(figures: Mapping[str, Any]) -> str:
     return f"<p><strong>The schedule it started from:</strong> {escape(words)}</p>" if words else ""
 
 
-def overview(entries: Iterable[tuple[Mapping[str, Any], str]]) -> str:
-    """Table of several schedules, each linked to its section; entries are (figures, name)."""
-    head = ("schedule", "makespan", "device span", "bubble rate", "bubble overhead", "peak memory")
+def _claim(figures: Mapping[str, Any]) -> str:
+    """Put the bound of a search and its argument into a sentence; empty where there is none."""
+    if figures["lower_bound"] is None or not figures["proof"]:
+        return ""
+    limit = "" if figures["mem_limit"] is None else " within this memory"
+    objective = str(figures["objective"]).replace("-", " ")
+    bound = number(figures["lower_bound"])
+    return f"No schedule{limit} has a {objective} below {bound}, because {figures['proof']}."
+
+
+def overview(shown: Sequence[Entry]) -> str:
+    """Table of several schedules, each linked to its section and compared with the first.
+
+    Empty for a single one.
+    """
+    if len(shown) == 1:
+        return ""
+    head = (
+        *("schedule", "makespan", "device span", "above the best", "time by use", "idle"),
+        *("bubble overhead", "peak memory"),
+    )
     rows = [
         (
-            f'<a href="#schedule-{index}">{escape(title(figures))}</a> {escape(name)}',
-            number(figures["makespan"]),
-            number(figures["device_span"]),
-            percent(figures["bubble_rate"]),
-            percent(figures["bubble_overhead"]),
-            number(max(figures["peak_memory"])),
+            f'<a href="#schedule-{index}">{escape(entry.title)}</a>',
+            number(entry.figures["makespan"]),
+            number(entry.figures["device_span"]),
+            entry.above or NONE,
+            _use_bar(entry.use),
+            percent(entry.use.idle),
+            percent(entry.figures["bubble_overhead"]),
+            number(max(entry.figures["peak_memory"])),
         )
-        for index, (figures, name) in enumerate(entries, start=1)
+        for index, entry in enumerate(shown, start=1)
     ]
-    return _table(head, rows)
+    return f'<div class="scroll">{_table(head, rows)}</div>'
+
+
+def _use_bar(use: Use) -> str:
+    """Draw time by use as a bar: operations by kind, then idle time by cause."""
+    pieces = [
+        (HUES[kind], f"{kind.name} {KIND_WORDS[kind]}", share) for kind, share in use.kinds.items()
+    ]
+    pieces += [
+        (IDLE_LOOKS[cause].colour, f"idle: {CAUSE_WORDS[cause]}", share)
+        for cause, share in use.causes.items()
+    ]
+    spans = (
+        f'<i style="width:{float(100 * share):.2f}%;background:{colour}" '
+        f'title="{words}: {percent(share)}"></i>'
+        for colour, words, share in pieces
+        if share
+    )
+    return f'<span class="use">{"".join(spans)}</span>'
 
 
 def details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:

@@ -26,8 +26,11 @@ _LEAST_LABEL = 11
 """Pixels that a device's label needs."""
 
 
-def figure(schedule: Schedule, last: float | None = None) -> go.Figure:
-    """Draw a complete schedule; the time axis ends at `last` (the user's unit) or its own end."""
+def figure(schedule: Schedule) -> go.Figure:
+    """Draw a complete schedule as a plotly figure: a bar for every operation.
+
+    Above some thousands of operations the page (`ppopt.report.html`) is the quicker picture.
+    """
     found = metrics(schedule)
     traces = [idle_trace(schedule), *operation_traces(schedule)]
     lower = memory_traces(schedule)
@@ -35,7 +38,7 @@ def figure(schedule: Schedule, last: float | None = None) -> go.Figure:
         trace.yaxis = _GANTT
     for rank, trace in enumerate((*traces[1:], *lower, traces[0])):
         trace.legendrank = 1 + rank
-    return go.Figure([*traces, *lower], _layout(schedule, found, last))
+    return go.Figure([*traces, *lower], _layout(schedule, found))
 
 
 def row_height(devices: int) -> float:
@@ -43,7 +46,7 @@ def row_height(devices: int) -> float:
     return max(_LEAST_ROW, min(TALLEST_ROW, _ROWS / devices))
 
 
-def _layout(schedule: Schedule, found: Metrics, last: float | None) -> dict[str, Any]:
+def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
     devices = len(found.busy)
     makespan = found.makespan / schedule.pipeline.ticks.per_unit
     rows = devices * row_height(devices)
@@ -73,7 +76,7 @@ def _layout(schedule: Schedule, found: Metrics, last: float | None) -> dict[str,
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "xaxis": {
-            "range": [0, last or makespan],
+            "range": [0, makespan],
             "anchor": _MEMORY,
             "title": {"text": "time"},
             "gridcolor": colours.GRID,

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
+from ppopt.idle import Cause, idle
 from ppopt.metrics import memory_changes
 from ppopt.op import OpKind
 from ppopt.report import colours
-from ppopt.report.words import KIND_WORDS
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule import ALONE, Ints, Schedule
 
 Numbers = npt.NDArray[Any]
@@ -41,56 +42,25 @@ def in_units(ticks: Ints, per_unit: int) -> Numbers:
     return ticks if per_unit == 1 else ticks / per_unit
 
 
-class Gaps(NamedTuple):
-    """Idle intervals of the devices, from 0 to the end of the schedule; times in ticks."""
-
-    device: Ints
-    start: Ints
-    end: Ints
-    words: list[str]
-    """Where the gap lies: `warm-up`, `between operations` or `cool-down`."""
-
-
-def gaps(schedule: Schedule) -> Gaps:
-    """Idle intervals of every device, sorted by device, then start."""
-    last = int(schedule.end.max(initial=0))
-    devices = np.arange(schedule.pipeline.num_devices)
-    found = []
-    for device, low, high in zip(
-        devices,
-        np.searchsorted(schedule.device, devices).tolist(),
-        np.searchsorted(schedule.device, devices + 1).tolist(),
-        strict=True,
-    ):
-        before = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
-        after = np.append(schedule.start[low:high], last)
-        for index in np.flatnonzero(after > before).tolist():
-            words = {0: "warm-up", high - low: "cool-down"}.get(index, "between operations")
-            found.append((int(device), int(before[index]), int(after[index]), words))
-    columns = np.array([gap[:3] for gap in found], dtype=np.int64).reshape(-1, 3).T
-    return Gaps(columns[0], columns[1], columns[2], [gap[3] for gap in found])
-
-
 def idle_trace(schedule: Schedule) -> go.Bar:
-    """Idle time as hatched bars."""
-    idle, per_unit = gaps(schedule), schedule.pipeline.ticks.per_unit
-    length = in_units(idle.end - idle.start, per_unit)
-    start = in_units(idle.start, per_unit)
+    """Idle time as hatched bars, each with its cause on hover."""
+    found, per_unit = idle(schedule), schedule.pipeline.ticks.per_unit
+    length = in_units(found.end - found.start, per_unit)
+    start = in_units(found.start, per_unit)
     return go.Bar(
         name="idle",
         orientation="h",
         base=start,
         x=length,
-        y=idle.device,
+        y=found.device,
         width=BAR,
-        text=idle.words,
+        text=[CAUSE_WORDS[Cause(cause)] for cause in found.cause.tolist()],
         textposition="none",
-        customdata=np.column_stack([start, in_units(idle.end, per_unit), length]),
+        customdata=np.column_stack([start, in_units(found.end, per_unit), length]),
         hovertemplate=_HOVER_IDLE,
         marker={
-            "color": colours.IDLE,
+            "color": [colours.IDLE_LOOKS[Cause(cause)].colour for cause in found.cause.tolist()],
             "line": {"width": 0},
-            "pattern": {"shape": "/", "size": 6, "solidity": 0.18, "fgcolor": colours.IDLE_HATCH},
         },
     )
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
-import plotly.io  # type: ignore[import-untyped]
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ppopt.errors import InputError
-from ppopt.report import facts
-from ppopt.report.figure import figure
-from ppopt.report.summary import summary
+from ppopt.report import controls, facts
+from ppopt.report.differences import Entry, entries
+from ppopt.report.payload import payload
+from ppopt.report.script import script
 from ppopt.schedule import Schedule
 
 TITLE = "Pipeline schedules"
@@ -22,53 +20,38 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
 """Content security policy: the browser refuses every request, whatever a script may try."""
-_USE = (
-    "Drag over a picture to zoom in on a stretch of time, double-click to see all of it again; "
-    "click a kind in the legend to hide it; point at anything for its figures."
-)
 
 
 def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "") -> str:
-    """One HTML page with the figures, Gantt chart and memory of every schedule, in their order.
+    """One HTML page with the Gantt chart, memory and figures of every schedule.
 
-    `opening`, HTML, stands before them in place of the table of several schedules; the section of
-    the k-th schedule, from 1, is `#schedule-k`.
-    The schedules must be complete (every device runs something). Identical input gives an
-    identical page. Schedules of as many devices and microbatches share one time scale. Raises
+    Several share one time axis, one above the other: the least value on top, the others compared
+    with it. With `opening`, HTML that stands before them, they keep their order and are shown one
+    at a time: the k-th, from 1, where the address becomes `#schedule-k`. The schedules must be
+    complete (every device runs something). Identical input gives an identical page. Raises
     InputError when there is no schedule.
     """
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
-    figures = [summary(schedule) for schedule in schedules]
-    entries = [(f, s.pipeline.name) for f, s in zip(figures, schedules, strict=True)]
-    sections = [
-        _section(index, schedule, found, end)
-        for index, (schedule, found, end) in enumerate(
-            zip(schedules, figures, _ends(schedules, figures), strict=True), start=1
-        )
-    ]
+    shown = entries(schedules, ordered=bool(opening))
+    alone = len(shown) == 1
+    drawn = [entry.schedule for entry in shown]
+    titles = [(entry.title, entry.note) for entry in shown]
     return "\n".join(
         [
             _head(title),
-            f'<header><h1>{escape(title)}</h1><p class="quiet">{_USE}</p></header>',
-            opening or _overview(entries),
-            *sections,
+            f"<header><h1>{escape(title)}</h1></header>",
+            opening or facts.overview(shown),
+            facts.proof(shown[0].figures) if alone else "",
+            controls.tools(drawn),
+            controls.picture(),
+            controls.usage(),
+            *(_section(index, entry, alone) for index, entry in enumerate(shown, start=1)),
+            _data(payload(drawn, titles, single=bool(opening))),
+            f"<script>{script()}</script>",
             "</body>\n</html>\n",
         ]
     )
-
-
-def _overview(entries: Sequence[tuple[Mapping[str, Any], str]]) -> str:
-    return f'<div class="scroll">{facts.overview(entries)}</div>' if len(entries) > 1 else ""
-
-
-def write_page(schedules: Sequence[Schedule], path: str | Path, *, title: str = TITLE) -> None:
-    """Write `page` to a file; raises InputError where that cannot be done."""
-    text = page(schedules, title=title)
-    try:
-        Path(path).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _head(title: str) -> str:
@@ -87,34 +70,17 @@ def _head(title: str) -> str:
 <body>"""
 
 
-def _ends(schedules: Sequence[Schedule], figures: Sequence[Mapping[str, Any]]) -> list[float]:
-    """End of every time axis: the longest schedule of as many devices and microbatches."""
-    sizes = [(s.pipeline.num_devices, s.pipeline.batches) for s in schedules]
-    longest: dict[tuple[int, int], float] = {}
-    for size, found in zip(sizes, figures, strict=True):
-        longest[size] = max(longest.get(size, 0), found["makespan"])
-    return [longest[size] for size in sizes]
+def _data(text: str) -> str:
+    return f'<script type="application/json" id="data">{text}</script>'
 
 
-def _section(index: int, schedule: Schedule, figures: Mapping[str, Any], end: float) -> str:
-    plot = plotly.io.to_html(
-        figure(schedule, end),
-        include_plotlyjs=False,
-        full_html=False,
-        div_id=f"plot-{index}",
-        validate=False,
-        config={
-            "displaylogo": False,
-            "showSendToCloud": False,
-            "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-            "toImageButtonOptions": {"filename": f"schedule-{index}", "scale": 2},
-        },
-    )
+def _section(index: int, entry: Entry, alone: bool) -> str:
+    pipeline = entry.schedule.pipeline
+    argument = "" if alone else facts.proof(entry.figures)
     return f"""<section class="schedule" id="schedule-{index}">
-{facts.heading(figures, schedule.pipeline.name)}
-<p class="quiet">{escape(facts.pipeline_line(schedule.pipeline))}</p>
-{facts.tiles(figures)}
-{facts.proof(figures)}
-<div class="plot">{plot}</div>
-{facts.details(figures, schedule.pipeline)}
+{facts.heading(entry.figures, pipeline.name)}
+<p class="quiet">{escape(facts.pipeline_line(pipeline))}</p>
+{facts.tiles(entry.figures)}
+{argument}
+{facts.details(entry.figures, pipeline)}
 </section>"""

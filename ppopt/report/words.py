@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from ppopt.idle import Cause
 from ppopt.op import OpKind
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
@@ -19,6 +20,14 @@ KIND_WORDS = {
     OpKind.B: "backward for the input",
     OpKind.W: "backward for the weights",
     OpKind.BW: "full backward",
+}
+CAUSE_WORDS = {
+    Cause.WARM_UP: "warm-up",
+    Cause.INPUT: "waiting for an input",
+    Cause.LINK: "waiting for a link",
+    Cause.MEMORY: "waiting for memory",
+    Cause.ORDER: "the schedule itself waits",
+    Cause.COOL_DOWN: "cool-down",
 }
 _STATUS_WORDS = {
     "optimal": "proved optimal",

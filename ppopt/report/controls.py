@@ -1,0 +1,121 @@
+"""What stands around the picture of a page: buttons, search, the strip of all time, help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from ppopt.idle import Cause, idle
+from ppopt.op import OpKind
+from ppopt.report import colours
+from ppopt.report.gantt import parts
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
+from ppopt.schedule import Schedule
+
+_LAYERS = {
+    "critical": ("critical path", "c"),
+    "transfers": ("transfers", "a"),
+    "memory": ("memory", "m"),
+}
+"""Layer -> words on its button, key."""
+_MOVES = {
+    "whole": ("all", "see all of the time", "0"),
+    "in": ("+", "zoom in", "+"),
+    "out": ("\N{MINUS SIGN}", "zoom out", "-"),
+    "drag": ("pan", "drag to pan instead of to zoom", "d"),
+    "clear": ("clear", "light nothing", "Esc"),
+}
+_SAVES = {
+    "png": ("PNG", "save the picture as PNG", ""),
+    "svg": ("SVG", "save the picture as SVG", ""),
+    "link": ("link", "copy the address of this view", ""),
+    "print": ("print", "print the page", ""),
+    "theme": ("light / dark", "change between light and dark", "t"),
+}
+_KEYS = dict(zip(OpKind, "fbwx", strict=True))
+_HELP = (
+    ("Drag over the picture", "zoom in on a stretch of time; with Shift, move it"),
+    ("Double click, 0", "all of the time"),
+    ("+ and -, arrow keys, Ctrl and wheel", "zoom and move"),
+    ("Drag in the strip above the picture", "move the window, or one of its edges"),
+    ("Point at anything", "its figures; of idle time, its cause"),
+    ("Click an operation; n and p", "light its microbatch; the next one, the one before"),
+    ("/", "search a microbatch (12) or an operation (3F12)"),
+    ("f, b, w, x; i", "show or hide F, B, W, BW; idle time"),
+    ("c, a, m", "critical path, transfers, memory"),
+    ("Esc", "light nothing"),
+)
+
+
+def tools(schedules: Sequence[Schedule]) -> str:
+    """Buttons and search above the picture; only for kinds and causes that occur."""
+    kinds = sorted({int(code) for schedule in schedules for code in np.unique(schedule.kind)})
+    causes = sorted(
+        {int(code) for schedule in schedules for code in np.unique(idle(schedule).cause)}
+    )
+    names = max((parts(schedule).names for schedule in schedules), key=len)
+    groups = (
+        (_kind_button(OpKind(code), names) for code in kinds),
+        (_cause_button(Cause(code)) for code in causes),
+        (
+            f'<button type="button" data-layer="{name}" title="key {key}">{words}</button>'
+            for name, (words, key) in _LAYERS.items()
+        ),
+        _acts(_MOVES),
+        _acts(_SAVES),
+    )
+    boxes = "\n".join(f'<div class="group">{"".join(group)}</div>' for group in groups)
+    return f"""<div id="tools">
+<form class="group"><input id="search" type="search" size="16" placeholder="microbatch, or 3F12"
+aria-label="search a microbatch or an operation" autocomplete="off" spellcheck="false"></form>
+{boxes}
+</div>
+{_shades(names)}"""
+
+
+def _kind_button(kind: OpKind, names: Sequence[str]) -> str:
+    tones = [colours.shade(kind, part, len(names)) for part in range(len(names))]
+    swatch = "".join(f'<i style="background:{tone}"></i>' for tone in tones[:4])
+    return (
+        f'<button type="button" data-name="{kind.name}" title="key {_KEYS[kind]}">'
+        f"{swatch}{kind.name} {KIND_WORDS[kind]}</button>"
+    )
+
+
+def _cause_button(cause: Cause) -> str:
+    look = colours.IDLE_LOOKS[cause]
+    return (
+        f'<button type="button" data-name="{cause.label}" title="idle time: {CAUSE_WORDS[cause]}">'
+        f'<i style="background:{look.colour}"></i>{CAUSE_WORDS[cause]}</button>'
+    )
+
+
+def _acts(acts: dict[str, tuple[str, str, str]]) -> Iterable[str]:
+    for name, (words, title, key) in acts.items():
+        told = f"{title} (key {key})" if key else title
+        yield f'<button type="button" data-do="{name}" title="{told}">{words}</button>'
+
+
+def _shades(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return ""
+    named = ", ".join(names if len(names) <= 4 else (names[0], "…", names[-1]))
+    return f'<p class="quiet">Shades, dark to light: {escape(named)}</p>'
+
+
+def picture() -> str:
+    """Where the script draws: the strip of all time, the picture, what it has to say."""
+    return """<div id="strip" title="drag to move the window of time"><svg viewBox="0 0 400 1"
+preserveAspectRatio="none" aria-hidden="true"><path></path></svg><div class="window"></div></div>
+<div id="plot" role="img" aria-label="Gantt chart of the schedules"></div>
+<p id="message" class="quiet" role="status"></p>
+<div id="tip" hidden></div>
+<noscript><p>The picture needs JavaScript; the figures below do not.</p></noscript>"""
+
+
+def usage() -> str:
+    """How the page is used, folded away."""
+    rows = "".join(f"<tr><td>{escape(how)}</td><td>{escape(what)}</td></tr>" for how, what in _HELP)
+    return f"<details><summary>How to use this page</summary><table>{rows}</table></details>"

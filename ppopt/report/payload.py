@@ -1,0 +1,122 @@
+"""The data of a page: schedules as columns that its script unpacks. See `script/types.d.ts`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ppopt import precedence
+from ppopt.critical import critical_path
+from ppopt.idle import FREE, Cause, arrivals, idle
+from ppopt.metrics import memory_changes
+from ppopt.op import OpKind
+from ppopt.report import colours
+from ppopt.report.gantt import BAR, parts
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
+from ppopt.schedule import ALONE, Ints, Schedule
+
+_TYPES = ("i1", "i2", "i4")
+
+
+def payload(
+    schedules: Sequence[Schedule], titles: Sequence[tuple[str, str]], *, single: bool = False
+) -> str:
+    """JSON of schedules, each with a title and a note, safe inside a script element.
+
+    `single`: the page shows one of them at a time. Where it shows several, it opens without the
+    charts of memory.
+    """
+    most = max(len(parts(schedule).names) for schedule in schedules)
+    data = {
+        "style": _style(most),
+        "single": single or len(schedules) == 1,
+        "schedules": [_schedule(*one) for one in zip(schedules, titles, strict=True)],
+    }
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def packed(column: Ints) -> dict[str, str]:
+    """A column of whole numbers in base64: the narrowest type that holds it, little-endian."""
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    fits = (name for name in _TYPES if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+    name = next(fits, "f8")
+    return {"type": name, "base64": base64.b64encode(column.astype(f"<{name}").tobytes()).decode()}
+
+
+def _schedule(schedule: Schedule, title: tuple[str, str]) -> dict[str, Any]:
+    ticks = schedule.pipeline.ticks
+    arrived = arrivals(schedule)
+    return {
+        "title": title[0],
+        "note": title[1],
+        "devices": schedule.pipeline.num_devices,
+        "unit": ticks.per_unit,
+        "memoryUnit": ticks.memory_per_unit,
+        "last": schedule.metrics.makespan,
+        "ops": _columns(_operations(schedule)),
+        "needs": [packed(column) for column in _needs(schedule)],
+        "gaps": _columns(idle(schedule)._asdict()),
+        "critical": packed(critical_path(schedule, arrived)),
+        "parts": parts(schedule).names,
+        "change": memory_changes(schedule.pipeline).tolist(),
+        "static": ticks.static,
+        "limits": ticks.limits,
+        "peak": schedule.metrics.peak_memory,
+    }
+
+
+def _columns(columns: Mapping[str, Ints]) -> dict[str, Any]:
+    return {name: packed(column) for name, column in columns.items()}
+
+
+def _operations(schedule: Schedule) -> dict[str, Ints]:
+    names = ("kind", "stage", "microbatch", "device", "start", "end")
+    half = np.where(schedule.kind == OpKind.F, 1, 2)
+    return dict(zip(names, schedule.columns, strict=True)) | {
+        "slice": schedule.slice,
+        "part": parts(schedule).of,
+        "lane": np.where(schedule.pair == ALONE, 0, half),
+    }
+
+
+def _needs(schedule: Schedule) -> list[Ints]:
+    """Rows that every operation waits for: a column for the first of them, the second, ...
+
+    FREE where there are fewer.
+    """
+    flow = precedence.data_flow(schedule.pipeline, precedence.splits(schedule))
+    row = precedence.rows(schedule)
+    before, after = row[flow.before], row[flow.after]
+    place = np.argsort(after, kind="stable")
+    before, after = before[place], after[place]
+    turn = np.arange(len(after)) - np.searchsorted(after, after)
+    needs = np.full((int(turn.max(initial=-1)) + 1, len(schedule)), FREE)
+    needs[turn, after] = before
+    return list(needs)
+
+
+def _style(shades: int) -> dict[str, Any]:
+    """Colours and words of kinds and causes; colours of kinds and of memory are per part."""
+    kinds = []
+    for kind in OpKind:
+        tones = [colours.shade(kind, part, shades) for part in range(shades)]
+        inks = [colours.ink(tone) for tone in tones]
+        words = KIND_WORDS[kind]
+        kinds.append({"name": kind.name, "words": words, "colours": tones, "inks": inks})
+    causes = [
+        {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
+        for cause in Cause
+    ]
+    return {
+        "kinds": kinds,
+        "causes": causes,
+        "memory": [colours.memory_shade(part, shades) for part in range(shades)],
+        "static": colours.STATIC,
+        "limit": colours.LIMIT,
+        "bar": BAR,
+    }

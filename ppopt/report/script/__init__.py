@@ -1,0 +1,24 @@
+"""The script of a page: modules of JavaScript, joined into one that needs no loading."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+MODULES = (
+    *("dom", "data", "cells", "gantt", "memory", "layout", "words"),
+    *("picture", "address", "export", "slider", "controls", "page"),
+)
+"""Names of the modules, each after those that it imports."""
+_IMPORT = re.compile(r"^import .*?;\n", re.DOTALL | re.MULTILINE)
+
+
+def module(name: str) -> str:
+    """Text of one module."""
+    return files("ppopt.report.script").joinpath(f"{name}.js").read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """All modules in one scope: their names differ, so that imports and exports can go."""
+    texts = (_IMPORT.sub("", module(name)).replace("\nexport ", "\n") for name in MODULES)
+    return f'"use strict";\n(() => {{\n{"".join(texts)}}})();\n'

@@ -1,0 +1,48 @@
+// The part of the page's address that says what is shown.
+
+import { FREE } from "./data.js";
+
+/** @typedef {import("./types.d.ts").View} View */
+/** @typedef {import("./data.js").Schedule} Schedule */
+
+/** @param {Set<string>} names */
+const listed = (names) => [...names].sort().join(",");
+
+/** What differs from the first view, as `#x=0,9&m=3`. @param {View} view @param {View} first */
+export function link(view, first) {
+  const said = [];
+  if (view.from !== first.from || view.to !== first.to) said.push(`x=${view.from},${view.to}`);
+  if (view.microbatch !== FREE) said.push(`m=${view.microbatch}`);
+  if (view.chosen.row !== FREE) said.push(`op=${view.chosen.schedule},${view.chosen.row}`);
+  if (view.only !== first.only) said.push(`s=${view.only}`);
+  if (view.off.size) said.push(`off=${listed(view.off)}`);
+  if (listed(view.on) !== listed(first.on)) said.push(`on=${listed(view.on)}`);
+  return `#${said.join("&")}`;
+}
+
+/** Read what `link` has written; what is no view of these schedules is passed over.
+ * @param {string} hash @param {View} first @param {Schedule[]} schedules
+ * @returns {View} */
+export function linked(hash, first, schedules) {
+  const said = new URLSearchParams(hash.slice(1));
+  const names = (/** @type {string} */ key) =>
+    new Set((said.get(key) ?? "").split(",").filter(Boolean));
+  const numbers = (/** @type {string} */ key) => (said.get(key) ?? "").split(",").map(Number);
+  const view = { ...first };
+  const [from, to] = numbers("x");
+  if (from >= first.from && to <= first.to && from < to) Object.assign(view, { from, to });
+  if (said.has("m")) view.microbatch = wholeBelow(numbers("m")[0], Infinity);
+  const [schedule, row] = numbers("op");
+  const known = schedules[schedule];
+  if (known) view.chosen = { schedule, row: wholeBelow(row, known.ops.length) };
+  const [only] = said.has("s") ? numbers("s") : [first.only];
+  if (schedules[only]) view.only = only;
+  if (said.has("off")) view.off = names("off");
+  if (said.has("on")) view.on = names("on");
+  return view;
+}
+
+/** @param {number} value @param {number} end */
+function wholeBelow(value, end) {
+  return Number.isInteger(value) && value >= 0 && value < end ? value : FREE;
+}

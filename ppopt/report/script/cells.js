@@ -1,0 +1,121 @@
+// Operations and idle time in cells of about a pixel, each in the mean colour of what it covers.
+
+/** @typedef {import("./types.d.ts").Style} Style */
+/** @typedef {import("./types.d.ts").Trace} Trace */
+/** @typedef {import("./layout.js").Panel} Panel */
+
+/** Steps of a colour channel: cells of nearly one colour share it. */
+const STEPS = 32;
+
+/** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
+ * @param {{from: number, to: number, pixel: number}} window in the user's unit
+ * @returns {Trace} */
+export function cells(panel, style, rows, idle, { from, to, pixel }) {
+  const { schedule: { ops, gaps, unit, devices }, axis } = panel;
+  const columns = Math.ceil((to - from) / pixel);
+  const halves = ops.lane.some((lane) => lane > 0) ? 2 : 1;
+  const paint = Array.from({ length: devices * halves }, () => new Float32Array(4 * columns));
+  const time = (/** @type {number} */ tick) => (tick / unit - from) / pixel;
+  const kinds = style.kinds.map((kind) => kind.colours.map(channels));
+  const causes = style.causes.map((cause) => channels(cause.colour));
+  for (const row of idle) {
+    for (let half = 0; half < halves; half++) {
+      const line = paint[gaps.device[row] * halves + half];
+      cover(line, time(gaps.start[row]), time(gaps.end[row]), causes[gaps.cause[row]]);
+    }
+  }
+  for (const row of rows) {
+    const colour = kinds[ops.kind[row]][ops.part[row]];
+    for (let half = 0; half < halves; half++) {
+      if (ops.lane[row] && ops.lane[row] !== half + 1) continue;
+      const line = paint[ops.device[row] * halves + half];
+      cover(line, time(ops.start[row]), time(ops.end[row]), colour);
+    }
+  }
+  const x = Array.from({ length: columns + 1 }, (_, column) => from + column * pixel);
+  const y = edgesOfRows(devices, halves, style.bar);
+  const fixed = { name: "cells", type: "heatmap", xaxis: "x", yaxis: axis, hoverinfo: "skip" };
+  return { ...fixed, x, y, ...coded(paint, halves, columns) };
+}
+
+/** Red, green and blue, 0 to 255, and opacity of `#rrggbb` or `rgba(...)`.
+ * @param {string} colour */
+function channels(colour) {
+  if (!colour.startsWith("#")) return (colour.match(/[\d.]+/g) ?? []).map(Number);
+  return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)).concat(1);
+}
+
+/** Add a colour to the columns from..to, to each by how much of it is covered.
+ * @param {Float32Array} line @param {number} from @param {number} to
+ * @param {number[]} colour */
+function cover(line, from, to, [red, green, blue, opacity]) {
+  const end = Math.min(to, line.length / 4);
+  for (let column = Math.max(0, Math.floor(from)); column < end; column++) {
+    const part = (Math.min(end, column + 1) - Math.max(from, column)) * opacity;
+    line[4 * column] += part * red;
+    line[4 * column + 1] += part * green;
+    line[4 * column + 2] += part * blue;
+    line[4 * column + 3] += part;
+  }
+}
+
+/** @param {number} devices @param {number} halves @param {number} bar */
+function edgesOfRows(devices, halves, bar) {
+  const y = [];
+  for (let device = 0; device < devices; device++) {
+    y.push(device - bar / 2);
+    if (halves === 2) y.push(device);
+    y.push(device + bar / 2);
+  }
+  return [...y, devices - bar / 2];
+}
+
+/** The colours as numbers and a scale of theirs: a row of nothing below every device.
+ * @param {Float32Array[]} paint @param {number} halves @param {number} columns
+ * @returns {Trace} */
+function coded(paint, halves, columns) {
+  /** @type {Map<number, number>} */
+  const codes = new Map();
+  /** @type {(number | null)[][]} */
+  const z = [];
+  paint.forEach((line, index) => {
+    const row = new Array(columns).fill(null);
+    for (let column = 0; column < columns; column++) {
+      const key = toneOf(line, 4 * column);
+      if (key < 0) continue;
+      let code = codes.get(key);
+      if (code === undefined) codes.set(key, code = codes.size);
+      row[column] = code;
+    }
+    z.push(row);
+    if (index % halves === halves - 1) z.push(new Array(columns).fill(null));
+  });
+  return { z, ...scale([...codes.keys()].map(colourOf)) };
+}
+
+/** A colour in few bits, six each for opacity, red, green and blue; -1 where there is nothing.
+ * @param {Float32Array} line @param {number} at */
+function toneOf(line, at) {
+  const part = line[at + 3];
+  if (part < 0.01) return -1;
+  let key = Math.round(Math.min(1, part) * STEPS);
+  for (let channel = 0; channel < 3; channel++) {
+    key = 64 * key + Math.round((line[at + channel] / part / 255) * STEPS);
+  }
+  return key;
+}
+
+/** @param {number} key */
+function colourOf(key) {
+  const [opacity, ...tones] = [18, 12, 6, 0].map((bits) => ((key >> bits) & 63) / STEPS);
+  return `rgba(${tones.map((tone) => Math.round(255 * tone))},${opacity})`;
+}
+
+/** A colour scale of steps: code k has colour k. @param {string[]} colours @returns {Trace} */
+function scale(colours) {
+  const steps = colours.flatMap((colour, code) => [
+    [code / colours.length, colour],
+    [(code + 1) / colours.length, colour],
+  ]);
+  return { colorscale: steps, zmin: -0.5, zmax: colours.length - 0.5, showscale: false };
+}

@@ -1,0 +1,303 @@
+// What moves the view: pointer, keyboard, buttons, search, and the strip of all time.
+
+import { FREE } from "./data.js";
+import { part } from "./dom.js";
+import { span } from "./layout.js";
+import { exported } from "./export.js";
+import { slider } from "./slider.js";
+import { aboutDevice, aboutGap, aboutMemory, aboutOperation } from "./words.js";
+
+/** @typedef {import("./page.js").Page} Page */
+/** @typedef {import("./layout.js").Panel} Panel */
+
+/** What lies under the pointer.
+ * @typedef {{panel: Panel, device: number, tick: number, beside: boolean, row: number,
+ *   gap: number}} Spot */
+
+/** Let everything on the page answer. @param {Page} page */
+export function connect(page) {
+  pointer(page);
+  plotly(page);
+  const press = buttons(page);
+  search(page);
+  keyboard(page, press);
+  const strip = slider(page);
+  const draw = page.draw.bind(page);
+  page.draw = () => {
+    strip();
+    marked(page);
+    return draw();
+  };
+  strip();
+  marked(page);
+  new ResizeObserver(() => page.laid().width !== page.frame.width && page.redraw()).observe(
+    page.plot,
+  );
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
+  addEventListener("beforeprint", () => page.draw());
+  addEventListener("hashchange", () => follow(page));
+}
+
+/** Show the schedule that a link of the page names. @param {Page} page */
+function follow(page) {
+  const [, section] = /^#schedule-(\d+)$/.exec(location.hash) ?? [];
+  const only = Number(section) - 1;
+  if (!page.data.single || !page.schedules[only]) return;
+  page.show({ only, microbatch: FREE, chosen: { schedule: 0, row: FREE } });
+  part("tools").scrollIntoView();
+}
+
+/** @param {Page} page @param {MouseEvent} event @returns {Spot | null} */
+function spotOf(page, event) {
+  const { frame, view } = page;
+  const box = page.plot.getBoundingClientRect();
+  const x = event.clientX - box.left - frame.left;
+  const y = event.clientY - box.top;
+  const panel = frame.panels.find(({ top, height }) => y >= top && y < top + height);
+  if (!panel || x < 0) return null;
+  const within = (y - panel.top) / panel.row;
+  const device = Math.floor(within);
+  const { schedule } = panel;
+  const time = view.from + (x / span(frame)) * (view.to - view.from);
+  const tick = time * schedule.unit;
+  const beside = x > span(frame);
+  if (!beside && tick >= schedule.raw.last) return null;
+  let row = schedule.ops.at(device, tick);
+  if (row !== FREE && schedule.ops.lane[row] && within - device < 0.5) row -= 1;
+  return { panel, device, tick, beside, row, gap: schedule.gaps.at(device, tick) };
+}
+
+/** @param {Page} page @param {Spot} spot @returns {string[]} */
+function told(page, { panel, device, tick, beside, row, gap }) {
+  const { schedule } = panel;
+  if (beside) return aboutDevice(schedule, page.style, device);
+  if (panel.kind === "memory") return aboutMemory(schedule, device, tick);
+  if (row !== FREE) return aboutOperation(schedule, page.style, row);
+  return gap === FREE ? [] : aboutGap(schedule, page.style, gap);
+}
+
+/** @param {Page} page */
+function pointer(page) {
+  const tip = part("tip");
+  let pressed = { x: NaN, y: NaN };
+  page.plot.addEventListener("pointermove", (event) => {
+    const spot = event.buttons ? null : spotOf(page, event);
+    tell(tip, spot ? told(page, spot) : [], event);
+  });
+  page.plot.addEventListener("pointerleave", () => tip.hidden = true);
+  page.plot.addEventListener("pointerdown", (event) => {
+    pressed = { x: event.clientX, y: event.clientY };
+    tip.hidden = true;
+  }, true);
+  addEventListener("pointerup", (event) => {
+    const moved = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y);
+    pressed = { x: NaN, y: NaN };
+    if (moved < 4) choose(page, spotOf(page, event));
+  }, true);
+  page.plot.addEventListener("wheel", (event) => {
+    const spot = event.ctrlKey ? spotOf(page, event) : null;
+    if (!spot || spot.beside) return;
+    event.preventDefault();
+    zoom(page, Math.exp(event.deltaY / 300), spot.tick / spot.panel.schedule.unit);
+  }, { passive: false });
+}
+
+/** Light the microbatch of an operation; elsewhere, nothing. @param {Page} page
+ * @param {Spot | null} spot */
+function choose(page, spot) {
+  if (!spot || spot.beside || spot.panel.kind === "memory") return;
+  const { panel: { schedule, index }, row } = spot;
+  const same = page.view.chosen.row === row && page.view.chosen.schedule === index;
+  if (row === FREE || same) page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE } });
+  else page.show({ microbatch: schedule.ops.microbatch[row], chosen: { schedule: index, row } });
+}
+
+/** @param {HTMLElement} tip @param {string[]} lines @param {MouseEvent} event */
+function tell(tip, lines, event) {
+  tip.hidden = lines.length === 0;
+  tip.replaceChildren(...lines.map((line) => {
+    const div = document.createElement("div");
+    div.textContent = line;
+    return div;
+  }));
+  const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+  const low = event.clientY + 18 + tip.offsetHeight > innerHeight;
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, room))}px`;
+  tip.style.top = `${low ? event.clientY - tip.offsetHeight - 12 : event.clientY + 18}px`;
+}
+
+/** Follow what plotly's own drag and double click do. @param {Page} page */
+function plotly(page) {
+  page.plot.on?.("plotly_relayout", (event) => {
+    const [from, to] = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+    if (from < to) page.show({ from, to });
+  });
+  page.plot.on?.("plotly_doubleclick", () => page.show({ from: 0, to: page.last }));
+}
+
+/** @param {Page} page @param {number} factor @param {number} [at] time that stays in place */
+function zoom(page, factor, at) {
+  const { from, to } = page.view;
+  const centre = at ?? (from + to) / 2;
+  page.show({ from: centre + (from - centre) * factor, to: centre + (to - centre) * factor });
+}
+
+/** @param {Page} page @param {number} share of the window */
+function pan(page, share) {
+  const step = share * (page.view.to - page.view.from);
+  page.show({ from: page.view.from + step, to: page.view.to + step });
+}
+
+/** @param {Set<string>} names @param {string} name */
+function toggled(names, name) {
+  const changed = new Set(names);
+  if (!changed.delete(name)) changed.add(name);
+  return changed;
+}
+
+/** @param {Page} page @returns {(name: string) => void} what presses a button by its name */
+function buttons(page) {
+  /** @type {Record<string, () => void>} */
+  const acts = {
+    whole: () => page.show({ from: 0, to: page.last }),
+    in: () => zoom(page, 0.5),
+    out: () => zoom(page, 2),
+    left: () => pan(page, -0.25),
+    right: () => pan(page, 0.25),
+    drag: () => {
+      page.drag = page.drag === "zoom" ? "pan" : "zoom";
+      page.redraw();
+    },
+    idle: () => {
+      const names = page.style.causes.map((cause) => cause.name);
+      const hidden = names.every((name) => page.view.off.has(name));
+      const kinds = [...page.view.off].filter((name) => !names.includes(name));
+      page.show({ off: new Set(hidden ? kinds : [...kinds, ...names]) });
+    },
+    clear: () => {
+      const on = new Set([...page.view.on].filter((name) => name === "memory"));
+      page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
+    },
+    next: () =>
+      page.show({ microbatch: page.view.microbatch + 1, chosen: { schedule: 0, row: FREE } }),
+    back: () =>
+      page.show({
+        microbatch: Math.max(0, page.view.microbatch - 1),
+        chosen: { schedule: 0, row: FREE },
+      }),
+    theme: () => {
+      const root = document.documentElement;
+      root.dataset.theme = getComputedStyle(root).colorScheme === "dark" ? "light" : "dark";
+      page.redraw();
+    },
+    link: () => navigator.clipboard?.writeText(location.href),
+    print: () => print(),
+    png: () => exported(page, "png"),
+    svg: () => exported(page, "svg"),
+    search: () => part("search").focus(),
+  };
+  const press = (/** @type {string} */ name) => {
+    if (acts[name]) acts[name]();
+    else if (part("tools").querySelector(`[data-layer="${name}"]`)) {
+      page.show({ on: toggled(page.view.on, name) });
+    } else if (part("tools").querySelector(`[data-name="${name}"]`)) {
+      page.show({ off: toggled(page.view.off, name) });
+    }
+  };
+  part("tools").addEventListener("click", (event) => {
+    const button = /** @type {HTMLElement} */ (event.target).closest("button");
+    if (button) press(button.dataset.do ?? button.dataset.layer ?? button.dataset.name ?? "");
+  });
+  return press;
+}
+
+/** Show on every button whether what it stands for is shown. @param {Page} page */
+function marked(page) {
+  for (const button of part("tools").querySelectorAll("button")) {
+    const { layer, name, do: act } = button.dataset;
+    if (layer) button.setAttribute("aria-pressed", String(page.view.on.has(layer)));
+    if (name) button.setAttribute("aria-pressed", String(!page.view.off.has(name)));
+    if (act === "drag") button.setAttribute("aria-pressed", String(page.drag === "pan"));
+  }
+}
+
+/** Find a microbatch, `12`, or an operation, `3F12`. @param {Page} page */
+function search(page) {
+  const field = /** @type {HTMLInputElement} */ (part("search"));
+  field.form?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const words = /^\s*(?:(\d+)(BW|F|B|W))?(\d+)\s*$/i.exec(field.value);
+    const found = words && find(page, Number(words[1]), words[2]?.toUpperCase(), Number(words[3]));
+    part("message").textContent = found ? "" : `nothing is called ${field.value}`;
+    field.setAttribute("aria-invalid", String(!found));
+    if (found) field.blur();
+  });
+}
+
+/** Light a microbatch and bring it, or one operation of it, into view.
+ * @param {Page} page @param {number} stage @param {string | undefined} kind
+ * @param {number} microbatch */
+function find(page, stage, kind, microbatch) {
+  for (const { schedule: { ops, unit }, index: schedule } of page.shown()) {
+    const row = ops.microbatch.findIndex((value, at) =>
+      value === microbatch &&
+      (!kind || (ops.stage[at] === stage && page.style.kinds[ops.kind[at]].name === kind))
+    );
+    if (row === FREE) continue;
+    const way = kind ? [row] : page.schedules[schedule].way(microbatch);
+    const start = Math.min(...way.map((at) => ops.start[at])) / unit;
+    const end = Math.max(...way.map((at) => ops.end[at])) / unit;
+    const { from, to } = page.view;
+    const seen = start >= from && end <= to;
+    const length = Math.max(to - from, 1.1 * (end - start));
+    const middle = (start + end) / 2;
+    page.show({
+      microbatch,
+      chosen: { schedule, row: kind ? row : FREE },
+      ...(seen ? {} : { from: middle - length / 2, to: middle + length / 2 }),
+    });
+    return true;
+  }
+  return false;
+}
+
+/** @type {Record<string, string>} */
+const KEYS = {
+  ArrowLeft: "left",
+  ArrowRight: "right",
+  "+": "in",
+  "=": "in",
+  "-": "out",
+  "0": "whole",
+  Escape: "clear",
+  "/": "search",
+  a: "transfers",
+  b: "B",
+  c: "critical",
+  d: "drag",
+  f: "F",
+  i: "idle",
+  m: "memory",
+  n: "next",
+  p: "back",
+  t: "theme",
+  w: "W",
+  x: "BW",
+};
+
+/** @param {Page} page @param {(name: string) => void} press */
+function keyboard(page, press) {
+  addEventListener("keydown", (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (target.tagName === "INPUT") {
+      if (event.key === "Escape") target.blur();
+      return;
+    }
+    const name = KEYS[event.key];
+    if (!name) return;
+    event.preventDefault();
+    press(name);
+  });
+  page.plot.tabIndex = 0;
+}

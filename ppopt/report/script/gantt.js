@@ -1,0 +1,232 @@
+// Traces of operations and idle time: a filled path per colour, or a grid of cells when many.
+
+import { cells } from "./cells.js";
+import { FREE } from "./data.js";
+
+/** @typedef {import("./data.js").Schedule} Schedule */
+/** @typedef {import("./types.d.ts").Style} Style */
+/** @typedef {import("./types.d.ts").Trace} Trace */
+/** @typedef {import("./types.d.ts").View} View */
+/** @typedef {import("./layout.js").Panel} Panel */
+
+/** Most operations and idle intervals drawn as shapes of their own; above, as cells. */
+export const MOST_SHAPES = 6000;
+const MOST_LABELS = 1500;
+const MOST_ARROWS = 1500;
+const LEAST_LABELLED_ROW = 11;
+const DIM = 0.22;
+
+/** Everything that fills boxes of one colour, as one path.
+ * @param {string} yaxis @param {string} [xaxis] */
+export function boxes(yaxis, xaxis = "x") {
+  /** @type {Map<string, {look: Trace, x: (number | null)[], y: (number | null)[]}>} */
+  const paths = new Map();
+  return {
+    /** @param {string} name @param {Trace} look @param {number[]} box x0, x1, y0, y1 */
+    add(name, look, [x0, x1, y0, y1]) {
+      let path = paths.get(name);
+      if (!path) paths.set(name, path = { look, x: [], y: [] });
+      path.x.push(x0, x1, x1, x0, x0, null);
+      path.y.push(y0, y0, y1, y1, y0, null);
+    },
+    /** @returns {Trace[]} */
+    traces: () =>
+      [...paths].map(([name, { look, x, y }]) => ({
+        ...filled(xaxis, yaxis),
+        ...look,
+        name,
+        x,
+        y,
+      })),
+  };
+}
+
+/** @param {string} xaxis @param {string} yaxis @returns {Trace} */
+export function filled(xaxis, yaxis) {
+  const fixed = { type: "scatter", mode: "none", fill: "toself", hoverinfo: "skip" };
+  return { ...fixed, xaxis, yaxis, showlegend: false };
+}
+
+/** @param {Style} style @param {number} cause @returns {Trace} */
+export function idleLook(style, cause) {
+  const { colour, pattern } = style.causes[cause];
+  if (!pattern) return { fillcolor: colour };
+  return {
+    fillpattern: { shape: pattern, bgcolor: colour, fgcolor: colour, size: 6, solidity: 0.25 },
+  };
+}
+
+/** Lower and upper edge of an operation: a whole row, or half of it in a pair.
+ * @param {number} device @param {number} lane @param {number} bar */
+export function edges(device, lane, bar) {
+  const top = device - bar / 2;
+  const bottom = device + bar / 2;
+  if (lane === 1) return [top, device - 0.015];
+  return lane === 2 ? [device + 0.015, bottom] : [top, bottom];
+}
+
+/** Draw one schedule in the window of the view, widened to both sides so that it can be moved.
+ * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel width in
+ * the user's unit @param {Set<number> | null} lit rows that stand out
+ * @returns {Trace[]} */
+export function gantt(panel, style, view, pixel, lit) {
+  const { schedule } = panel;
+  const spare = (view.to - view.from) / 2;
+  const from = Math.max(0, view.from - spare) * schedule.unit;
+  const to = Math.min(schedule.raw.last, (view.to + spare) * schedule.unit);
+  const { kind } = schedule.ops;
+  const { cause } = schedule.gaps;
+  const shown = schedule.ops.within(from, to).filter((row) =>
+    !view.off.has(style.kinds[kind[row]].name)
+  );
+  const idle = schedule.gaps.within(from, to).filter((row) =>
+    !view.off.has(style.causes[cause[row]].name)
+  );
+  const window = { from: from / schedule.unit, to: to / schedule.unit, pixel };
+  if (!lit) return layer(panel, style, shown, idle, window, 1);
+  const front = shown.filter((row) => lit.has(row));
+  const back = layer(panel, style, shown, idle, window, DIM);
+  const quiet = back.filter((trace) => trace.mode !== "text");
+  return [...quiet, ...layer(panel, style, front, [], window, 1)];
+}
+
+/** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
+ * @param {{from: number, to: number, pixel: number}} window @param {number} opacity
+ * @returns {Trace[]} */
+function layer(panel, style, rows, idle, window, opacity) {
+  if (rows.length + idle.length > MOST_SHAPES) {
+    return [{ ...cells(panel, style, rows, idle, window), opacity }];
+  }
+  const drawn = shapes(panel, style, rows, idle, window.pixel);
+  return [...drawn.map((trace) => ({ ...trace, opacity })), ...labels(panel, style, rows, window)];
+}
+
+/** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
+ * @param {number} pixel */
+function shapes(panel, style, rows, idle, pixel) {
+  const { schedule: { ops, gaps, unit }, axis } = panel;
+  const paths = boxes(axis);
+  for (const row of idle) {
+    const cause = gaps.cause[row];
+    const times = [gaps.start[row] / unit, gaps.end[row] / unit];
+    const box = [...times, ...edges(gaps.device[row], 0, style.bar)];
+    paths.add(style.causes[cause].name, idleLook(style, cause), box);
+  }
+  for (const row of rows) {
+    const { name, colours } = style.kinds[ops.kind[row]];
+    const start = ops.start[row] / unit;
+    const end = ops.end[row] / unit;
+    const apart = Math.min(pixel, 0.15 * (end - start));
+    const sides = edges(ops.device[row], ops.lane[row], style.bar);
+    const box = [start, Math.max(end - apart, start + pixel / 2), ...sides];
+    paths.add(`${name} ${ops.part[row]}`, { fillcolor: colours[ops.part[row]] }, box);
+  }
+  return paths.traces();
+}
+
+/** Microbatch numbers where they fit.
+ * @param {Panel} panel @param {Style} style @param {number[]} rows
+ * @param {{pixel: number}} window
+ * @returns {Trace[]} */
+function labels(panel, style, rows, { pixel }) {
+  const { schedule: { ops, unit }, axis } = panel;
+  if (panel.row < LEAST_LABELLED_ROW) return [];
+  const size = Math.max(7, Math.min(12, panel.row * 0.5));
+  const fitting = rows.filter((row) => {
+    const pixels = (ops.end[row] - ops.start[row]) / unit / pixel;
+    const halved = ops.lane[row] && panel.row < 2 * LEAST_LABELLED_ROW;
+    return !halved && pixels > 0.62 * size * String(ops.microbatch[row]).length + 2;
+  });
+  if (!fitting.length || fitting.length > MOST_LABELS) return [];
+  const middle = (/** @type {number} */ row) => {
+    const [top, bottom] = edges(ops.device[row], ops.lane[row], style.bar);
+    return (top + bottom) / 2;
+  };
+  return [{
+    name: "microbatch",
+    type: "scatter",
+    mode: "text",
+    hoverinfo: "skip",
+    showlegend: false,
+    xaxis: "x",
+    yaxis: axis,
+    x: fitting.map((row) => (ops.start[row] + ops.end[row]) / 2 / unit),
+    y: fitting.map(middle),
+    text: fitting.map((row) => String(ops.microbatch[row])),
+    textfont: {
+      size: fitting.some((row) => ops.lane[row]) ? Math.min(size, panel.row * 0.32) : size,
+      color: fitting.map((row) => style.kinds[ops.kind[row]].inks[ops.part[row]]),
+    },
+  }];
+}
+
+/** A line along a chain of operations. @param {Panel} panel @param {Iterable<number>} rows
+ * @param {string} ink @returns {Trace} */
+export function path(panel, rows, ink) {
+  const { schedule: { ops, unit }, axis } = panel;
+  const x = [];
+  const y = [];
+  for (const row of rows) {
+    x.push(ops.start[row] / unit, ops.end[row] / unit);
+    y.push(ops.device[row], ops.device[row]);
+  }
+  const line = { color: ink, width: 2, shape: "linear", simplify: true };
+  const fixed = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
+  return { name: "critical path", ...fixed, xaxis: "x", yaxis: axis, x, y, line };
+}
+
+/** Transfers between devices into the given operations; null where they are too many to read.
+ * @param {Panel} panel @param {number[]} rows @param {string} ink
+ * @returns {Trace | null} */
+export function arrows(panel, rows, ink) {
+  const { schedule: { ops, unit }, axis } = panel;
+  const x = [];
+  const y = [];
+  for (const row of rows) {
+    for (const column of ops.needs) {
+      const need = column[row];
+      if (need === FREE || ops.device[need] === ops.device[row]) continue;
+      x.push(ops.end[need] / unit, ops.start[row] / unit, null);
+      y.push(ops.device[need], ops.device[row], null);
+    }
+  }
+  if (x.length > 3 * MOST_ARROWS) return null;
+  return {
+    name: "transfers",
+    type: "scatter",
+    mode: "lines+markers",
+    hoverinfo: "skip",
+    showlegend: false,
+    xaxis: "x",
+    yaxis: axis,
+    x,
+    y,
+    line: { color: ink, width: 1 },
+    marker: {
+      symbol: "arrow",
+      angleref: "previous",
+      color: ink,
+      size: x.map((_, index) => (index % 3 === 1 ? 8 : 0)),
+      line: { width: 0 },
+    },
+  };
+}
+
+/** A frame around one operation.
+ * @param {Panel} panel @param {number} row @param {number} bar @param {string} ink
+ * @returns {Trace} */
+export function framed(panel, row, bar, ink) {
+  const { schedule: { ops, unit }, axis } = panel;
+  const [top, bottom] = edges(ops.device[row], ops.lane[row], bar);
+  const [start, end] = [ops.start[row] / unit, ops.end[row] / unit];
+  const fixed = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
+  return {
+    name: "chosen",
+    ...fixed,
+    xaxis: "x",
+    yaxis: axis,
+    x: [start, end, end, start, start],
+    y: [top, top, bottom, bottom, top],
+    line: { color: ink, width: 2.5 },
+  };
+}

@@ -1,0 +1,150 @@
+// Where everything is drawn: panels one below the other, all on one time axis.
+
+/** @typedef {import("./data.js").Schedule} Schedule */
+/** @typedef {import("./types.d.ts").Theme} Theme */
+/** @typedef {import("./types.d.ts").Trace} Trace */
+
+/** A chart of one schedule; `top` and `height` in pixels, `row` those of a device.
+ * @typedef {{kind: "gantt" | "memory", schedule: Schedule, index: number, axis: string,
+ *   top: number, height: number, row: number}} Panel */
+
+/** @typedef {{width: number, left: number, right: number, side: number, height: number,
+ *   panels: Panel[]}} Frame */
+
+const LEFT = 52;
+const BOTTOM = 46;
+const HEADING = 26;
+const BETWEEN = 14;
+const SIDE = 190;
+/** Pixels for a word at the end of a row. */
+const LABEL = 54;
+const NARROW = 760;
+const TALLEST_ROW = 36;
+const LEAST_ROW = 4;
+/** Pixels that the rows of one chart share, when there are many. */
+const ROWS = 720;
+const LEAST_LABEL = 11;
+
+/** Lay out the charts of schedules, with memory or without. `side`: width of the time of every
+ * device beside its row, 0 where there is no room.
+ * @param {{schedule: Schedule, index: number}[]} shown @param {boolean} memory
+ * @param {number} width
+ * @returns {Frame} */
+export function frameOf(shown, memory, width) {
+  const side = width < NARROW ? 0 : SIDE;
+  const rows = shown.reduce((sum, { schedule }) => sum + schedule.devices, 0);
+  const row = Math.max(LEAST_ROW, Math.min(TALLEST_ROW, ROWS / rows));
+  /** @type {Panel[]} */
+  const panels = [];
+  let top = 0;
+  shown.forEach(({ schedule, index }) => {
+    for (const kind of /** @type {("gantt" | "memory")[]} */ (["gantt", "memory"])) {
+      if (kind === "memory" && !memory) continue;
+      top += panels.length ? HEADING + BETWEEN : HEADING;
+      const axis = panels.length ? `y${panels.length + 1}` : "y";
+      const height = schedule.devices * row;
+      panels.push({ kind, schedule, index, axis, top, height, row });
+      top += height;
+    }
+  });
+  return { width, left: LEFT, right: side + 14, side, height: top + BOTTOM, panels };
+}
+
+/** Width of the time axis in pixels. @param {Frame} frame */
+export function span(frame) {
+  return frame.width - frame.left - frame.right;
+}
+
+/** The layout of the picture, for plotly.
+ * @param {Frame} frame @param {number[]} range shown @param {number} last end of the time axis
+ * @param {Theme} theme @param {Trace[]} notes
+ * @returns {Trace} */
+export function layoutOf(frame, range, last, theme, notes) {
+  const { panels, width, height, left, right, side } = frame;
+  const inner = width - left;
+  const bottom = panels[panels.length - 1];
+  const text = { family: "system-ui, sans-serif", size: 12, color: theme.ink };
+  /** @type {Trace} */
+  const layout = {
+    width,
+    height,
+    margin: { l: left, r: 0, t: 0, b: BOTTOM, autoexpand: false },
+    font: text,
+    hovermode: false,
+    dragmode: "zoom",
+    showlegend: false,
+    paper_bgcolor: theme.paper,
+    plot_bgcolor: theme.paper,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.quiet, activecolor: theme.ink },
+    xaxis: {
+      domain: [0, (inner - right) / inner],
+      range,
+      minallowed: 0,
+      maxallowed: last,
+      anchor: bottom.axis,
+      title: { text: "time", standoff: 6 },
+      gridcolor: theme.grid,
+      zeroline: false,
+    },
+    annotations: notes,
+    shapes: endLines(panels, theme),
+  };
+  if (side) {
+    layout.xaxis2 = {
+      domain: [(inner - side) / inner, (inner - LABEL) / inner],
+      range: [0, last],
+      anchor: panels[0].axis,
+      fixedrange: true,
+      visible: false,
+    };
+  }
+  for (const panel of panels) {
+    layout[`yaxis${panel.axis.slice(1)}`] = rowsAxis(panel, height, theme);
+  }
+  return layout;
+}
+
+/** @param {Panel} panel @param {number} height @param {Theme} theme @returns {Trace} */
+function rowsAxis(panel, height, theme) {
+  const inner = height - BOTTOM;
+  const { devices } = panel.schedule;
+  return {
+    domain: [1 - (panel.top + panel.height) / inner, 1 - panel.top / inner],
+    range: [devices - 0.5, -0.5],
+    fixedrange: true,
+    tick0: 0,
+    dtick: Math.max(1, Math.ceil(LEAST_LABEL / panel.row)),
+    showgrid: false,
+    zeroline: false,
+    title: { text: panel.height > 60 ? "device" : "", standoff: 6 },
+    tickcolor: theme.grid,
+  };
+}
+
+/** The end of every schedule, and dotted, through all others, that of the shortest.
+ * @param {Panel[]} panels @param {Theme} theme
+ * @returns {Trace[]} */
+function endLines(panels, theme) {
+  const ends = panels.map(({ schedule: { raw, unit } }) => raw.last / unit);
+  const best = Math.min(...ends);
+  return panels.flatMap((panel, index) => {
+    const own = verticalLine(panel, ends[index], { color: theme.ink, width: 1.2 });
+    if (ends[index] === best) return [own];
+    return [own, verticalLine(panel, best, { color: theme.ink, width: 1, dash: "dot" })];
+  });
+}
+
+/** @param {Panel} panel @param {number} time @param {Trace} line @returns {Trace} */
+function verticalLine({ schedule, axis }, time, line) {
+  const rows = { yref: axis, y0: -0.5, y1: schedule.devices - 0.5 };
+  return { type: "line", xref: "x", x0: time, x1: time, ...rows, line };
+}
+
+/** Text above a chart.
+ * @param {Panel} panel @param {string} text @param {Trace} place
+ * @returns {Trace} */
+export function note({ axis }, text, place) {
+  const above = { yref: axis, y: -0.5, yanchor: "bottom", yshift: 2 };
+  const left = { xref: "paper", xanchor: "left", showarrow: false };
+  return { ...left, ...above, text, font: { size: 11 }, ...place };
+}

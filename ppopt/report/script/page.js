@@ -1,0 +1,110 @@
+// The page: holds the view, draws it, and lets pointer, keyboard and address change it.
+
+import { link, linked } from "./address.js";
+import { connect } from "./controls.js";
+import { FREE, Schedule } from "./data.js";
+import { part } from "./dom.js";
+import { frameOf } from "./layout.js";
+import { picture } from "./picture.js";
+
+/** @typedef {import("./types.d.ts").Data} Data */
+/** @typedef {import("./types.d.ts").View} View */
+
+const CONFIG = { displayModeBar: false, doubleClick: false, showSendToCloud: false };
+
+/** The parts of the page and what is shown of it. */
+export class Page {
+  constructor() {
+    /** @type {Data} */
+    this.data = JSON.parse(part("data").textContent ?? "");
+    this.style = this.data.style;
+    this.schedules = this.data.schedules.map((raw) => new Schedule(raw));
+    this.last = Math.max(...this.schedules.map(({ raw, unit }) => raw.last / unit));
+    this.plot = part("plot");
+    this.view = linked(location.hash, this.whole(), this.schedules);
+    this.frame = this.laid();
+    /** What a drag over the picture does. */
+    this.drag = "zoom";
+    this.waiting = false;
+    /** How many pictures plotly was asked for, and has drawn. */
+    this.asked = 0;
+    this.drawn = 0;
+    this.figure = this.draw();
+  }
+
+  /** The view that the page opens with. @returns {View} */
+  whole() {
+    return {
+      from: 0,
+      to: this.last,
+      only: this.data.single ? 0 : FREE,
+      off: new Set(),
+      on: new Set(this.data.single ? ["memory"] : []),
+      microbatch: FREE,
+      chosen: { schedule: 0, row: FREE },
+    };
+  }
+
+  /** The schedules that the view shows, each with its number. */
+  shown() {
+    const all = this.schedules.map((schedule, index) => ({ schedule, index }));
+    return all.filter(({ index }) => this.view.only === FREE || this.view.only === index);
+  }
+
+  laid() {
+    const width = Math.max(320, Math.floor(this.plot.clientWidth));
+    return frameOf(this.shown(), this.view.on.has("memory"), width);
+  }
+
+  /** Show another view, with the next frame. @param {Partial<View>} change */
+  show(change) {
+    const view = { ...this.view, ...change };
+    const length = Math.min(this.last, Math.max(this.last * 1e-6, view.to - view.from));
+    const from = Math.min(Math.max(0, view.from), this.last - length);
+    this.view = { ...view, from, to: from + length };
+    history.replaceState(null, "", link(this.view, this.whole()));
+    this.redraw();
+  }
+
+  redraw() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.figure = this.draw();
+    });
+  }
+
+  draw() {
+    this.frame = this.laid();
+    const { traces, layout, messages } = picture(
+      this.frame,
+      this.style,
+      this.view,
+      this.last,
+      theme(),
+    );
+    layout.dragmode = this.drag;
+    part("message").textContent = messages.join(" · ");
+    this.asked += 1;
+    Plotly.react(this.plot, traces, layout, CONFIG).then(() => {
+      this.drawn += 1;
+    });
+    return { traces, layout };
+  }
+}
+
+/** @returns {import("./types.d.ts").Theme} */
+function theme() {
+  const found = getComputedStyle(document.documentElement);
+  const colour = (/** @type {string} */ name) => found.getPropertyValue(`--${name}`).trim();
+  return {
+    paper: colour("surface"),
+    ink: colour("ink"),
+    quiet: colour("quiet"),
+    grid: colour("grid"),
+  };
+}
+
+globalThis.ppopt = new Page();
+connect(globalThis.ppopt);

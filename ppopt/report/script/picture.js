@@ -1,0 +1,119 @@
+// The picture of a view: all traces of all charts, with the words in and beside them.
+
+import { FREE } from "./data.js";
+import { arrows, framed, gantt, path } from "./gantt.js";
+import { layoutOf, note, span } from "./layout.js";
+import { memory, uses } from "./memory.js";
+import { number, percent, plain } from "./words.js";
+
+/** @typedef {import("./types.d.ts").Style} Style */
+/** @typedef {import("./types.d.ts").Theme} Theme */
+/** @typedef {import("./types.d.ts").Trace} Trace */
+/** @typedef {import("./types.d.ts").View} View */
+/** @typedef {import("./layout.js").Panel} Panel */
+/** @typedef {import("./layout.js").Frame} Frame */
+
+/** Text must not stand closer than this, in pixels. */
+const LINE = 13;
+
+/** Traces and layout for plotly, and what the reader should be told.
+ * @param {Frame} frame @param {Style} style @param {View} view @param {number} last
+ * @param {Theme} theme */
+export function picture(frame, style, view, last, theme) {
+  const pixel = (view.to - view.from) / span(frame);
+  /** @type {string[]} */
+  const messages = [];
+  const traces = frame.panels.flatMap((panel) => [
+    ...(panel.kind === "memory"
+      ? memory(panel, style, view, theme.ink)
+      : drawn(panel, style, view, pixel, theme, messages)),
+    ...(frame.side ? beside(panel, style, last) : []),
+  ]);
+  const notes = frame.panels.flatMap((panel) => notesOf(panel, frame));
+  return { traces, layout: layoutOf(frame, [view.from, view.to], last, theme, notes), messages };
+}
+
+/** What stands beside the rows of a chart: time by use and idle share, or the peak.
+ * @param {Panel} panel @param {Style} style @param {number} last
+ * @returns {Trace[]} */
+function beside(panel, style, last) {
+  const { schedule: { raw, unit } } = panel;
+  if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
+  const idle = (/** @type {number} */ device) => panel.schedule.idle(device) / raw.last;
+  const end = Math.max(last, raw.last / unit);
+  return [...uses(panel, style, "x2"), words(panel, end, (device) => percent(idle(device)))];
+}
+
+/** A word beside every row that has the room.
+ * @param {Panel} panel @param {number} x @param {(device: number) => string} word
+ * @returns {Trace} */
+function words({ schedule, axis, row }, x, word) {
+  const apart = Math.max(1, Math.ceil(LINE / row));
+  const devices = Array.from(
+    { length: Math.ceil(schedule.devices / apart) },
+    (_, at) => at * apart,
+  );
+  return {
+    type: "scatter",
+    mode: "text",
+    name: "words",
+    hoverinfo: "skip",
+    showlegend: false,
+    cliponaxis: false,
+    xaxis: "x2",
+    yaxis: axis,
+    x: devices.map(() => x),
+    y: devices,
+    text: devices.map(word),
+    textposition: "middle right",
+    textfont: { size: 11 },
+  };
+}
+
+/** @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
+ * @param {Theme} theme @param {string[]} messages
+ * @returns {Trace[]} */
+function drawn(panel, style, view, pixel, theme, messages) {
+  const { schedule, index } = panel;
+  const way = view.microbatch === FREE ? [] : schedule.way(view.microbatch);
+  const critical = view.on.has("critical") ? [...schedule.critical] : [];
+  const lit = way.length ? way : critical;
+  const traces = gantt(panel, style, view, pixel, lit.length ? new Set(lit) : null);
+  if (critical.length) {
+    traces.push(path(panel, critical, theme.ink));
+    messages.push(`critical path of ${schedule.raw.title}: ${critical.length} operations`);
+  }
+  const entering = view.on.has("transfers") ? inWindow(panel, view) : way;
+  const drawnArrows = arrows(panel, entering, theme.ink);
+  if (drawnArrows) traces.push(drawnArrows);
+  else messages.push("too many transfers to be read: zoom in");
+  if (view.chosen.schedule === index && view.chosen.row !== FREE) {
+    traces.push(framed(panel, view.chosen.row, style.bar, theme.ink));
+  }
+  return traces;
+}
+
+/** @param {Panel} panel @param {View} view */
+function inWindow({ schedule }, view) {
+  return schedule.ops.within(view.from * schedule.unit, view.to * schedule.unit);
+}
+
+/** Heading of a chart, and of what stands beside its rows.
+ * @param {Panel} panel @param {Frame} frame
+ * @returns {Trace[]} */
+function notesOf(panel, frame) {
+  const { schedule: { raw }, kind } = panel;
+  const heading = kind === "gantt"
+    ? `<b>${plain(raw.title)}</b>  ${plain(raw.note)}`
+    : `memory of every device  (largest peak ${number(Math.max(...raw.peak) / raw.memoryUnit)})`;
+  const notes = [note(panel, heading, { x: 0, font: { size: 12 } })];
+  if (!frame.side) return notes;
+  const x = 1 - frame.side / (frame.width - frame.left);
+  return [...notes, note(panel, kind === "gantt" ? "time by use, idle share" : "peak", { x })];
+}
+
+/** @param {import("./types.d.ts").Raw} raw @param {number} device */
+function peak(raw, device) {
+  const held = number(raw.peak[device] / raw.memoryUnit);
+  return raw.limits ? `${held} of ${number(raw.limits[device] / raw.memoryUnit)}` : held;
+}

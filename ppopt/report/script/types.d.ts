@@ -1,0 +1,105 @@
+// Types of what the page holds beside the script: its data, written by ppopt, and plotly.
+
+export type Column = Int8Array | Int16Array | Int32Array | Float64Array;
+
+export interface Packed {
+  type: "i1" | "i2" | "i4" | "f8";
+  base64: string;
+}
+
+/** One schedule; times and memory in ticks. */
+export interface Raw {
+  title: string;
+  note: string;
+  devices: number;
+  unit: number;
+  memoryUnit: number;
+  last: number;
+  ops: Record<string, Packed>;
+  needs: Packed[];
+  gaps: Record<string, Packed>;
+  critical: Packed;
+  parts: string[];
+  /** Signed change of memory, [kind][stage]. */
+  change: number[][];
+  static: number[];
+  limits: number[] | null;
+  peak: number[];
+}
+
+export interface Kind {
+  name: string;
+  words: string;
+  /** By part. */
+  colours: string[];
+  inks: string[];
+}
+
+export interface Cause {
+  name: string;
+  words: string;
+  colour: string;
+  pattern: string;
+}
+
+export interface Style {
+  kinds: Kind[];
+  causes: Cause[];
+  /** By part. */
+  memory: string[];
+  static: string;
+  limit: string;
+  bar: number;
+}
+
+export interface Data {
+  style: Style;
+  /** Whether one schedule is shown at a time. */
+  single: boolean;
+  schedules: Raw[];
+}
+
+/** Colours that the theme of the page decides. */
+export interface Theme {
+  paper: string;
+  ink: string;
+  quiet: string;
+  grid: string;
+}
+
+/** What of the schedules is shown. Times in the user's unit. */
+export interface View {
+  from: number;
+  to: number;
+  /** The only schedule that is shown; -1: all. */
+  only: number;
+  /** Names of kinds and causes that are hidden. */
+  off: Set<string>;
+  /** Layers that are shown: critical, transfers, memory. */
+  on: Set<string>;
+  /** Microbatch whose way is lit; -1: none. */
+  microbatch: number;
+  /** Schedule and row of the chosen operation; row -1: none. */
+  chosen: { schedule: number; row: number };
+}
+
+export type Trace = Record<string, unknown>;
+
+interface Plotting {
+  react(
+    div: HTMLElement,
+    data: Trace[],
+    layout: Record<string, unknown>,
+    config: Record<string, unknown>,
+  ): Promise<HTMLElement>;
+  downloadImage(figure: unknown, options: Record<string, unknown>): Promise<string>;
+}
+
+declare global {
+  const Plotly: Plotting;
+  /** The page, for those who look into it. */
+  var ppopt: import("./page.js").Page;
+  interface HTMLElement {
+    on?(event: string, react: (data: Record<string, number>) => unknown): void;
+  }
+}

@@ -1,0 +1,115 @@
+// What the page says of the thing under the pointer, and beside the rows.
+
+import { FREE } from "./data.js";
+
+/** @typedef {import("./data.js").Schedule} Schedule */
+/** @typedef {import("./layout.js").Panel} Panel */
+/** @typedef {import("./types.d.ts").Style} Style */
+
+/** A number without trailing zeros, at most six decimals. @param {number} value */
+export function number(value) {
+  const text = Math.abs(value) < 1e-3 && value ? value.toPrecision(6) : value.toFixed(6);
+  return String(Number(text));
+}
+
+/** @param {number} share */
+export function percent(share) {
+  return `${Number((100 * share).toFixed(share < 0.1 ? 2 : 1))} %`;
+}
+
+/** Letters that plotly would read as markup, as text. @param {string} text */
+export function plain(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+/** Lines about an operation; the first is its name.
+ * @param {Schedule} schedule @param {Style} style @param {number} row */
+export function aboutOperation(schedule, style, row) {
+  const { ops, raw, unit } = schedule;
+  const kind = style.kinds[ops.kind[row]];
+  const part = raw.parts[ops.part[row]];
+  const place = [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`];
+  const time = (/** @type {number} */ ticks) => number(ticks / unit);
+  const held = (/** @type {number} */ ticks) => number(ticks / raw.memoryUnit);
+  const lines = [
+    `${schedule.opName(row, style.kinds)}  ${kind.words}`,
+    [...place.filter(Boolean), `device ${ops.device[row]}`].join(" · "),
+    `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
+    `duration ${time(ops.end[row] - ops.start[row])}`,
+    `memory ${held(schedule.during[row])} while it runs, ${held(schedule.after[row])} after it`,
+  ];
+  if (ops.lane[row]) lines.push(`runs as one with ${partner(schedule, style, row)}`);
+  for (const column of ops.needs) {
+    const need = column[row];
+    if (need === FREE) continue;
+    const name = schedule.opName(need, style.kinds);
+    lines.push(`after ${name}, which ends at ${time(ops.end[need])} on device ${ops.device[need]}`);
+  }
+  return lines;
+}
+
+/** @param {Schedule} schedule @param {Style} style @param {number} row */
+function partner(schedule, style, row) {
+  return schedule.opName(row + (schedule.ops.lane[row] === 1 ? 1 : -1), style.kinds);
+}
+
+/** Lines about an idle interval; the first is its cause.
+ * @param {Schedule} schedule @param {Style} style @param {number} row */
+export function aboutGap(schedule, style, row) {
+  const { gaps, ops, unit } = schedule;
+  const time = (/** @type {number} */ ticks) => number(ticks / unit);
+  const lines = [
+    `idle  ${style.causes[gaps.cause[row]].words}`,
+    `device ${gaps.device[row]} · start ${time(gaps.start[row])} · end ${time(gaps.end[row])} · ` +
+    `duration ${time(gaps.end[row] - gaps.start[row])}`,
+  ];
+  const next = gaps.following[row];
+  const subject = gaps.subject[row];
+  if (next !== FREE) lines.push(`next is ${schedule.opName(next, style.kinds)}`);
+  if (subject === FREE) return lines;
+  const name = schedule.opName(subject, style.kinds);
+  if (style.causes[gaps.cause[row]].name === "memory") {
+    lines.push(`${name} could start, but does not fit the memory limit`);
+  } else {
+    lines.push(
+      `it waits for ${name}: ends at ${time(ops.end[subject])} on device ${ops.device[subject]}`,
+    );
+  }
+  return lines;
+}
+
+/** Lines about the memory of a device at a tick.
+ * @param {Schedule} schedule @param {number} device @param {number} tick */
+export function aboutMemory(schedule, device, tick) {
+  const { raw, unit } = schedule;
+  const { edges, levels } = schedule.memoryAt(device, tick);
+  const held = (/** @type {number} */ ticks) => number(ticks / raw.memoryUnit);
+  const total = levels.reduce((sum, level) => sum + level, raw.static[device]);
+  const limit = raw.limits ? ` of ${held(raw.limits[device])}` : "";
+  const lines = [
+    `memory ${held(total)}  on device ${device}`,
+    `from ${number(edges[0] / unit)} to ${number(edges[1] / unit)}`,
+    `peak ${held(raw.peak[device])}${limit} · static ${held(raw.static[device])}`,
+  ];
+  if (raw.parts.length > 1) {
+    lines.push(raw.parts.map((part, index) => `${part} ${held(levels[index])}`).join(" · "));
+  }
+  return lines;
+}
+
+/** Lines about the time of a device by use.
+ * @param {Schedule} schedule @param {Style} style @param {number} device */
+export function aboutDevice(schedule, style, device) {
+  const { raw, unit } = schedule;
+  const ticks = schedule.uses(style.kinds.length, style.causes.length)[device];
+  const say = (/** @type {string} */ name, /** @type {number} */ tick) =>
+    tick ? [`${name} ${number(tick / unit)} (${percent(tick / raw.last)})`] : [];
+  const idle = ticks.slice(style.kinds.length).reduce((sum, tick) => sum + tick, 0);
+  return [
+    `device ${device}`,
+    `busy ${number((raw.last - idle) / unit)} (${percent(1 - idle / raw.last)}): ` +
+    style.kinds.flatMap((kind, index) => say(kind.name, ticks[index])).join(", "),
+    `idle ${number(idle / unit)} (${percent(idle / raw.last)})`,
+    ...style.causes.flatMap((cause, index) => say(cause.words, ticks[style.kinds.length + index])),
+  ];
+}
