@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt import Pipeline, Schedule, evaluate, timing
+from ppopt import Pipeline, Schedule, evaluate, timing, verify
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
+from ppopt.strategies.paced import paced_order
 
 NAMES = ("v-min", "v-half", "zbv")
 
@@ -118,6 +120,27 @@ def test_real_times_are_used(times: dict) -> None:
         assert real.metrics.device_span <= peers.metrics.device_span
         shorter += real.metrics.device_span < peers.metrics.device_span
     assert shorter
+
+
+@pytest.mark.parametrize(("p", "block"), [(3, 66), (4, 106), (6, 162), (8, 231)])
+def test_v_min_of_unequal_passes_stalls_less_than_its_block(p: int, block: int) -> None:
+    """F/B/W = 3/4/2: idle time of the fixed block by the authors' code, m = 3p, same memory."""
+    pipe = in_chunks(p, 3 * p, forward=6, backward_input=8, weight=4)
+    made = evaluate(pipe, "v-min", "device-span")
+    assert idle(made) < block
+    assert peak(made) <= 2 * ((p + 4) // 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_paced_orders_never_wait_in_a_circle(data: st.DataObject) -> None:
+    p, m = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 10))
+    drawn = st.lists(st.integers(1, 9), min_size=p, max_size=p)
+    times = {name: data.draw(drawn) for name in ("forward", "backward_input", "weight")}
+    pipe = in_chunks(p, m, placement="v", p2p=data.draw(st.integers(0, 3)), **times)
+    most, pace = data.draw(st.integers(1, 2 * p)), data.draw(st.integers(20, 150))
+    order = [np.array(row) for row in paced_order(pipe, most, pace)]
+    assert verify(timing.schedule(pipe, order)) == []
 
 
 def test_order_of_zbv_by_hand() -> None:

@@ -20,6 +20,7 @@ from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.schedule import Ints
 from ppopt.strategies import weight_filling
+from ppopt.strategies.weight_filling import Source
 
 INTERVAL = 6
 """Slots between microbatches: F, B and W of two chunks."""
@@ -197,12 +198,14 @@ class Passes:
         return int(max(ends, default=0))
 
 
-def split_orders(pipeline: Pipeline, block: Block, most: int) -> Orders:
+def split_orders(
+    pipeline: Pipeline, block: Block, most: int, further: Sequence[Source] = ()
+) -> Orders:
     """Orders of a block with split backward: W by the real times, or as in the block.
 
     The best by device span of what the two ways to reorder the end of the run lead to, with W
     filled in by every rule of `weight_filling` and with W in the block's own slots. At most
-    `most` chunks on a device.
+    `most` chunks on a device. Further complete orders compete with these.
     """
 
     def backbone(yielding: bool, pipe: Pipeline) -> list[list[int]]:
@@ -215,7 +218,7 @@ def split_orders(pipeline: Pipeline, block: Block, most: int) -> Orders:
     return weight_filling.best(
         pipeline,
         backbones=[partial(backbone, way) for way in ways],
-        complete=[partial(complete, way) for way in ways],
+        complete=[*(partial(complete, way) for way in ways), *further],
         most=most,
     )
 

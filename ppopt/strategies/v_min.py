@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.strategies.base import Options, Strategy, register
 from ppopt.strategies.building_block import Block, split_orders
+from ppopt.strategies.paced import paced_order
+
+PACES = (100, 105, 110, 115, 120, 125)
+"""Percent of the busiest device's time at which microbatches enter where passes differ."""
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Every pass of a microbatch follows its input at once: the shortest life of an activation.
 
-    At most 2 floor((p + 4) / 3) chunks on a device (arXiv 2405.15362, section 3). With
-    F, B and W of one length it idles about 2p/3 of a microbatch's time, at its ends alone; with
-    other lengths it stalls in every microbatch, too (same section).
+    At most 2 floor((p + 4) / 3) chunks on a device (arXiv 2405.15362, section 3). With F, B and W
+    of one length it idles about 2p/3 of a microbatch's time, at its ends alone. With other lengths
+    the block stalls in every microbatch (same section): then orders made by the same idea from the
+    real times (`paced`) compete with it.
     """
-    devices = pipeline.num_devices
-    return split_orders(pipeline, block(devices), most=2 * ((devices + 4) // 3))
+    most = 2 * ((pipeline.num_devices + 4) // 3)
+    times = {time for row in pipeline.ticks.durations[: OpKind.W + 1] for time in row}
+    further = [partial(_paced, most, pace) for pace in PACES] if len(times) > 1 else []
+    return split_orders(pipeline, block(pipeline.num_devices), most, further)
+
+
+def _paced(most: int, percent: int, pipeline: Pipeline) -> list[list[int]]:
+    return paced_order(pipeline, most, percent)
 
 
 def block(devices: int) -> Block:
