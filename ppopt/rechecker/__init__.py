@@ -18,7 +18,7 @@ from ppopt import exact
 from ppopt.errors import InputError, VerificationError
 from ppopt.rechecker import arithmetic, claim
 from ppopt.rechecker.claim import Claim
-from ppopt.schedule import Schedule
+from ppopt.schedule import ALONE, Schedule
 from ppopt.verifier import verify
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, and where that does not do, by search; see `recheck`."""
     began = monotonic()
+    if stated.bound is not None:
+        stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
     known = _by_arithmetic(stated)
     if known is not None:
         device, reason = known
@@ -146,9 +148,10 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     """The schedule found, verified: the re-checker too may be wrong."""
     pipeline = stated.pipeline
     rows = []
-    for op, start in times.items():
-        end = start + pipeline.ticks.durations[op.kind][op.stage]
-        rows.append((*op[:3], pipeline.device(op.stage, op.microbatch), start, end))
+    pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
+    for op, start in times.start.items():
+        end, device = times.end[op], stated.device(op)
+        rows.append((*op[:3], device, start, end, op.slice, pair.get(op, ALONE)))
     origin = {"objective": "device-span" if stated.span else "makespan"}
     made = Schedule.from_rows(pipeline, rows, origin)
     broken = verify(made)

@@ -12,18 +12,17 @@ from ppopt.rechecker.claim import Claim
 def least_time(claim: Claim, device: int) -> int:
     """Time within which a device cannot be done, in ticks.
 
-    It runs one operation at a time. Before its first operation, a forward of its lowest stage
-    here, some microbatch must come down all stages before that one. Its last operation, where
+    It runs one operation, or one pair, at a time. Before its first one, a forward of its lowest
+    stage here, some microbatch must come down all stages before that one. Its last operation, where
     backwards are whole, is one of its lowest stage on some route, and that microbatch must go up
     the stages that are left. Device span counts neither.
     """
     pipeline = claim.pipeline
-    work = sum(
-        pipeline.batches // pipeline.routes * pipeline.ticks.durations[kind][stage]
-        for hosts in pipeline.hosts
-        for stage, host in enumerate(hosts)
-        if host == device
-        for kind in claim.kinds
+    stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
+    share = pipeline.batches // pipeline.routes * pipeline.num_slices
+    durations = pipeline.ticks.durations
+    work = claim.work(
+        {kind: share * sum(durations[kind][stage] for stage in stages) for kind in claim.kinds}
     )
     if claim.span or not claim.fused:
         return head(claim, device) + work
@@ -57,16 +56,16 @@ def way(pipeline: Pipeline, hosts: tuple[int, ...], stage: int, kind: OpKind) ->
 def least_memory(claim: Claim, device: int) -> int:
     """Memory that a device comes to hold whatever its order, in ticks.
 
-    Take one microbatch and a stage s of its route here. When its F(s) starts, it holds the
-    activations of its stages here up to s. None of their backwards starts before B(s) or BW(s)
-    ends; so if B(s) takes time and takes memory, that is held on top while it runs. If W(s) takes
-    time, what F(s) and B(s) took is held while it runs.
+    Take one microbatch and a stage s of its route here. When its F(s) starts, of the last slice, it
+    holds the activations of its stages here up to s. None of their backwards starts before B(s) or
+    BW(s) of that slice ends; so if B(s) takes time and takes memory, that is held on top while it
+    runs. If W(s) takes time, what F(s) and B(s) took is held while it runs.
     """
     ticks, need = claim.pipeline.ticks, 0
     for hosts in claim.pipeline.hosts:
         held = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            held += ticks.activation[stage]
+            held += ticks.activation[stage] * claim.pipeline.num_slices
             need = max(need, held)
             if claim.fused:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.errors import InputError
@@ -13,6 +14,10 @@ from ppopt.pipeline import Pipeline
 if TYPE_CHECKING:
     from ppopt.schedule import Schedule
     from ppopt.solver.result import Result
+
+
+ROUNDING = Fraction(1, 2**52)
+"""Relative error of a number that a file gives as a float."""
 
 
 class Claim(NamedTuple):
@@ -36,7 +41,25 @@ class Claim(NamedTuple):
     @property
     def size(self) -> int:
         """Number of operations of a schedule."""
-        return len(self.kinds) * self.pipeline.num_stages * self.pipeline.batches
+        places = self.pipeline.num_stages * self.pipeline.batches * self.pipeline.num_slices
+        return len(self.kinds) * places
+
+    @property
+    def horizon(self) -> int:
+        """A time within which some schedule is done, if there is one at all, in ticks.
+
+        Where nothing runs and nothing is under way, all that follows may come sooner.
+        """
+        ticks, pipeline = self.pipeline.ticks, self.pipeline
+        links = 2 * pipeline.num_stages * max(map(max, ticks.p2p))
+        each = links + sum(map(sum, ticks.durations))
+        return pipeline.batches * pipeline.num_slices * each
+
+    @property
+    def paired(self) -> bool:
+        """Whether an F and a backward may save time as an overlapped pair."""
+        stages = range(self.pipeline.num_stages)
+        return any(self.pipeline.ticks.saving(stage) > 0 for stage in stages)
 
     def routes(self) -> list[range]:
         """Microbatches of every route."""
@@ -48,8 +71,18 @@ class Claim(NamedTuple):
         return self.pipeline.device(op.stage, op.microbatch)
 
     def time(self, op: Op) -> int:
-        """Time of an operation, in ticks."""
+        """Time of an operation, in ticks: alone; in a pair it is no shorter."""
         return self.pipeline.ticks.durations[op.kind][op.stage]
+
+    def work(self, times: Mapping[OpKind, int]) -> int:
+        """Least time that one device takes for operations of so much time per kind.
+
+        One after the other, but where they may run in pairs, of an F and a backward: then all F
+        take no less than they take alone, and neither do all backwards.
+        """
+        forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
+        rest = sum(times.get(kind, 0) for kind in self.kinds[2:])
+        return rest + (max(forward, backward) if self.paired else forward + backward)
 
 
 def of_result(result: Result) -> Claim | None:
@@ -81,5 +114,10 @@ def of_schedule(schedule: Schedule) -> Claim | None:
 
 
 def _ticks(pipeline: Pipeline, bound: Fraction) -> int:
-    """Turn a bound into ticks; files write it as the float nearest to it."""
-    return round(bound * pipeline.ticks.per_unit)
+    """Turn a bound into ticks; files write it as the float nearest to it.
+
+    Between two ticks it says as much as the later one.
+    """
+    ticks = bound * pipeline.ticks.per_unit
+    nearest = round(ticks)
+    return nearest if abs(ticks - nearest) <= ROUNDING * abs(ticks) else ceil(ticks)

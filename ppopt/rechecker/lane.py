@@ -17,18 +17,33 @@ class Lane:
     """The operations of one route on some devices."""
 
     def __init__(self, claim: Claim, route: range, devices: frozenset[int]) -> None:
+        """`route` holds its microbatches."""
         self._claim = claim
         self._route = route
-        """Its microbatches."""
         self._hosts = claim.pipeline.hosts[claim.pipeline.route(route[0])]
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
+        self._slices = range(claim.pipeline.num_slices)
 
     def operations(self) -> Iterator[Op]:
         """The operations stated."""
         for kind in self._claim.kinds:
             for stage in self._stages:
-                for microbatch in self._route:
-                    yield Op(kind, stage, microbatch)
+                for part in self._slices:
+                    yield from self._row(kind, stage, part)
+
+    def _row(self, kind: OpKind, stage: int, part: int) -> list[Op]:
+        """Operations of a kind, a stage and a slice, in the order of microbatches."""
+        return [Op(kind, stage, microbatch, part) for microbatch in self._route]
+
+    def _each(
+        self, before: tuple[OpKind, int], after: tuple[OpKind, int], lag: int, ahead: int = 0
+    ) -> Iterator[Apart]:
+        """One rule for all microbatches and slices; `ahead`: for the slice so much further on."""
+        for part in self._slices:
+            if part + ahead in self._slices:
+                rows = self._row(*before, part), self._row(*after, part + ahead)
+                for first, then in zip(*rows, strict=True):
+                    yield first, then, lag
 
     def apart(self) -> Iterator[Apart]:
         """Who waits for whom: the data flow, the order of microbatches, and memory by counting."""
@@ -37,22 +52,22 @@ class Lane:
         yield from self._room()
 
     def _flow(self) -> Iterator[Apart]:
-        """Activations go down, gradients go up; within a stage the kinds follow each other."""
+        """Activations go down, gradients go up; within a stage the kinds follow each other.
+
+        The slices of a microbatch go forward one after the other, and backward the last first.
+        """
         forward, backward = self._claim.kinds[:2]
-        for microbatch in self._route:
-            for stage in self._stages:
-                for first, then in pairwise(self._claim.kinds):
-                    yield Op(first, stage, microbatch), Op(then, stage, microbatch), 0
+        for stage in self._stages:
+            for first, then in pairwise(self._claim.kinds):
+                yield from self._each((first, stage), (then, stage), 0)
+            yield from self._each((forward, stage), (forward, stage), 0, ahead=1)
+            yield from self._each((backward, stage), (backward, stage), 0, ahead=-1)
         for low, high in pairwise(self._stages):
             down, up = self._between(forward, low, high), self._between(backward, low, high)
-            for microbatch in self._route:
-                yield Op(forward, low, microbatch), Op(forward, high, microbatch), down
-                yield Op(backward, high, microbatch), Op(backward, low, microbatch), up
-        if self._stages:
-            stage = self._stages[-1]
-            for microbatch in self._route:
-                turn = Op(forward, stage, microbatch), Op(backward, stage, microbatch)
-                yield *turn, self._below(stage)
+            yield from self._each((forward, low), (forward, high), down)
+            yield from self._each((backward, high), (backward, low), up)
+        for stage in self._stages[-1:]:
+            yield from self._each((forward, stage), (backward, stage), self._below(stage))
 
     def _between(self, kind: OpKind, low: int, high: int) -> int:
         """Time from one stage to another: the stages between, and the links."""
@@ -72,20 +87,21 @@ class Lane:
         )
 
     def _in_order(self) -> Iterator[Apart]:
-        """The k-th operation of its kind, stage and route is that of the k-th microbatch."""
-        for stage in self._stages:
-            for kind in self._claim.kinds:
-                for microbatch, following in pairwise(self._route):
-                    yield Op(kind, stage, microbatch), Op(kind, stage, following), 0
+        """The k-th operation of its kind, stage, slice and route is that of the k-th microbatch."""
+        for kind in self._claim.kinds:
+            for stage in self._stages:
+                for part in self._slices:
+                    for before, after in pairwise(self._row(kind, stage, part)):
+                        yield before, after, 0
 
     def _room(self) -> Iterator[Apart]:
         """As many microbatches of a stage as memory has room for; one must end to start another.
 
-        From the start of F to the end of B (BW) a microbatch holds its activation, to the end of
-        W what B leaves of it. In order, with `many` of them held and F(j) starting, one of 0 .. j-1
+        From the start of F to the end of B (BW) a slice holds its activation, to the end of W
+        what B leaves of it. In order, with `many` of them held and F(j) starting, one of 0 .. j-1
         is over, and then j - many is.
         """
-        ticks, route = self._claim.pipeline.ticks, self._route
+        ticks = self._claim.pipeline.ticks
         if ticks.limits is None:
             return
         for stage in self._stages:
@@ -94,9 +110,11 @@ class Lane:
             for kind in self._claim.kinds[1:]:
                 if kind is OpKind.W:
                     held += min(0, ticks.memory_b[stage])
-                if held and 0 < (many := room // held) < len(route):
-                    for over, microbatch in zip(route, route[many:], strict=False):
-                        yield Op(kind, stage, over), Op(OpKind.F, stage, microbatch), 0
+                if held and (many := room // held) > 0:
+                    for part in self._slices:
+                        later = self._row(OpKind.F, stage, part)[many:]
+                        for over, op in zip(self._row(kind, stage, part), later, strict=False):
+                            yield over, op, 0
 
     def pairs(self) -> Iterator[tuple[Op, Op]]:
         """Pairs between which there may be more work than the rules themselves show.
@@ -107,17 +125,18 @@ class Lane:
         last = len(self._route) - 1
         steps = {min(1 << power, last) for power in range(last.bit_length() + 1)}
         for stage in self._stages:
+            begin = self._row(forward, stage, self._slices[0])
+            end = self._row(backward, stage, self._slices[0])
             for step in sorted(steps - {0}):
-                for first, then in zip(self._route, self._route[step:], strict=False):
-                    yield Op(forward, stage, first), Op(backward, stage, then)
+                yield from zip(begin, end[step:], strict=False)
 
     def heads(self) -> dict[Op, int]:
         """Time before the first stage stated can start."""
-        if not self._stages:
-            return {}
-        stage = self._stages[0]
-        before = way(self._claim.pipeline, self._hosts, stage, OpKind.F)
-        return {Op(OpKind.F, stage, microbatch): before for microbatch in self._route}
+        return {
+            op: way(self._claim.pipeline, self._hosts, stage, OpKind.F)
+            for stage in self._stages[:1]
+            for op in self._row(OpKind.F, stage, self._slices[0])
+        }
 
     def tails(self) -> dict[Op, int]:
         """Time left after the backward of the first stage stated: the way up, and a W on it."""
@@ -130,4 +149,4 @@ class Lane:
             ways[stage] - ways[low] + (0 if self._claim.fused else weights[low])
             for low in range(stage)
         )
-        return {Op(backward, stage, microbatch): left for microbatch in self._route}
+        return dict.fromkeys(self._row(backward, stage, self._slices[0]), left)

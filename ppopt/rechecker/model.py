@@ -23,13 +23,19 @@ from ppopt.op import Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.rules import Rules
 
+Pair = tuple[Op, Op]
+"""An F and a backward that run as one operation."""
+
 
 class Model(NamedTuple):
-    """A CP-SAT model without objective; `start` holds the variable of every operation."""
+    """A CP-SAT model without objective, with the variables of every operation stated."""
 
     claim: Claim
     cp: cp_model.CpModel
     start: dict[Op, cp_model.IntVar]
+    end: dict[Op, cp_model.LinearExprT]
+    joined: dict[Pair, cp_model.IntVar]
+    """Whether two operations run as one."""
     latest: int
     """Last instant, in ticks; no operation is longer."""
 
@@ -38,13 +44,14 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> Model:
     """Model of the schedules below the bound and done by `latest`, with all rules of `devices`."""
     claim, cp = rules.claim, cp_model.CpModel()
     start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in rules.operations}
-    model = Model(claim, cp, start, latest)
-    for before, after, lag in rules.apart:
-        cp.add(start[after] >= start[before] + claim.time(before) + lag)
-    if claim.bound is not None:
-        _add_bound(model, rules, claim.bound - 1)
+    end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
+    model = Model(claim, cp, start, end, {}, latest)
     for device in sorted(devices):
         _add_device(model, device)
+    for before, after, lag in rules.apart:
+        cp.add(start[after] >= end[before] + lag)
+    if claim.bound is not None:
+        _add_bound(model, rules, claim.bound - 1)
     return model
 
 
@@ -56,38 +63,88 @@ def _add_bound(model: Model, rules: Rules, most: int) -> None:
     for op, start in model.start.items():
         begin = window[claim.device(op)]
         cp.add(start >= begin + rules.behind(op))
-        cp.add(start + claim.time(op) + rules.ahead(op) <= begin + most)
+        cp.add(model.end[op] + rules.ahead(op) <= begin + most)
 
 
 def _add_device(model: Model, device: int) -> None:
-    """One operation at a time, and never more memory than the limit.
+    """One operation, or pair, at a time, and never more memory than the limit.
 
     With one stage whose B changes nothing, memory is held by numbers of microbatches alone, and
-    the rules have counted them.
+    the rules have counted them; not so where microbatches are sliced.
     """
     claim, ticks = model.claim, model.claim.pipeline.ticks
     mine = [op for op in model.start if claim.device(op) == device]
-    model.cp.add_no_overlap(
-        model.cp.new_fixed_size_interval_var(model.start[op], claim.time(op), "") for op in mine
-    )
+    model.cp.add_no_overlap(_intervals(model, mine))
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
+    simple = len(stages) == 1 and claim.pipeline.num_slices == 1
     counted = claim.fused or not any(ticks.memory_b[stage] for stage, _ in stages)
-    if ticks.limits is None or (len(stages) == 1 and counted):
+    if ticks.limits is None or (simple and counted):
         return
-    held = [
-        part for op in mine if op.kind is OpKind.F for part in _held(model, op.stage, op.microbatch)
-    ]
+    held = [part for op in mine if op.kind is OpKind.F for part in _held(model, op)]
     room = ticks.limits[device] - ticks.static[device]
     model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
 
 
-def _held(model: Model, stage: int, microbatch: int) -> Iterator[tuple[cp_model.IntervalVar, int]]:
+def _intervals(model: Model, mine: list[Op]) -> list[cp_model.IntervalVar]:
+    """When a device is busy: in pairs by their F, with all others by themselves."""
+    cp, claim = model.cp, model.claim
+    partners: dict[Op, list[Pair]] = {op: [] for op in mine}
+    for pair in _options(claim, mine):
+        model.joined[pair] = cp.new_bool_var("")
+        for op in pair:
+            partners[op].append(pair)
+    found = []
+    for op in mine:
+        start, time = model.start[op], claim.time(op)
+        chosen = {pair: model.joined[pair] for pair in partners[op]}
+        if not chosen:
+            found.append(cp.new_fixed_size_interval_var(start, time, ""))
+            continue
+        alone, end = cp.new_bool_var(""), cp.new_int_var(0, model.latest, "")
+        model.end[op] = end
+        cp.add_exactly_one([alone, *chosen.values()])
+        cp.add(end >= start + time)
+        cp.add(end == start + time).only_enforce_if(alone)
+        for (forward, backward), joined in chosen.items():
+            longer = claim.pipeline.ticks.pair_time(forward.stage, backward.kind, backward.stage)
+            cp.add(end == start + longer).only_enforce_if(joined)
+            cp.add(model.start[forward] == model.start[backward]).only_enforce_if(joined)
+        if op.kind is OpKind.F:
+            size = cp.new_int_var(0, model.latest, "")
+            found.append(cp.new_interval_var(start, size, end, ""))
+        else:
+            found.append(cp.new_optional_fixed_size_interval_var(start, time, alone, ""))
+    return found
+
+
+def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
+    """Pairs of different microbatches that save time.
+
+    One that saves none is of no use: in its place the backward and then the F start no earlier, end
+    no later and hold no more. On one route, microbatches in order, the F is of the later one: that
+    of the other is over.
+    """
+    if not claim.paired:
+        return []
+    ticks, route = claim.pipeline.ticks, claim.pipeline.route
+    backwards = [op for op in mine if op.kind is claim.kinds[1]]
+    return [
+        (one, two)
+        for one in mine
+        if one.kind is OpKind.F
+        for two in backwards
+        if route(one.microbatch) != route(two.microbatch) or one.microbatch > two.microbatch
+        if ticks.pair_time(one.stage, two.kind, two.stage) < claim.time(one) + claim.time(two)
+    ]
+
+
+def _held(model: Model, forward: Op) -> Iterator[tuple[cp_model.IntervalVar, int]]:
     """What one microbatch holds at a stage: (from when to when, ticks of memory).
 
     What is taken counts from the start of an operation, what is given back from its end: of F's
     activation B gives back what memory_b says, W the rest; what B takes instead, W gives back.
     """
-    ticks = model.claim.pipeline.ticks
+    ticks, stage = model.claim.pipeline.ticks, forward.stage
     last = model.claim.kinds[-1]
     taken, change = ticks.activation[stage], 0 if model.claim.fused else ticks.memory_b[stage]
     for first, then, amount in (
@@ -96,8 +153,7 @@ def _held(model: Model, stage: int, microbatch: int) -> Iterator[tuple[cp_model.
         (OpKind.B, last, change),
     ):
         if amount > 0:
-            begin = model.start[Op(first, stage, microbatch)]
-            op = Op(then, stage, microbatch)
+            begin, end = forward._replace(kind=first), forward._replace(kind=then)
             size = model.cp.new_int_var(0, model.latest, "")
-            end = model.start[op] + model.claim.time(op)
-            yield model.cp.new_interval_var(begin, size, end, ""), amount
+            interval = model.cp.new_interval_var(model.start[begin], size, model.end[end], "")
+            yield interval, amount

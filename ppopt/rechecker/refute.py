@@ -10,13 +10,19 @@ from ortools.sat.python import cp_model
 
 from ppopt.op import Op
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.model import Model, build
+from ppopt.rechecker.model import Model, Pair, build
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
 """Largest share of the time that is left for a look with the rules of few devices."""
-Times = dict[Op, int]
-"""Start of every operation, in ticks."""
+
+
+class Times(NamedTuple):
+    """When every operation runs, in ticks, and which run as one."""
+
+    start: dict[Op, int]
+    end: dict[Op, int]
+    joined: list[Pair]
 
 
 class Found(NamedTuple):
@@ -57,8 +63,8 @@ def refute(
         if times is None:
             devices.update(every)
             continue
-        breaches = {device: _breaches(model, times, device) for device in every}
-        worst = sorted((d for d in every if breaches[d]), key=lambda d: (-breaches[d], d))
+        breaches = {d: _breaches(claim, times, d) for d in every if d not in devices}
+        worst = sorted((d for d in breaches if breaches[d]), key=lambda d: (-breaches[d], d))
         if not worst:
             return Found(tuple(sorted(devices)), refuted=False, times=times)
         devices.update(worst[: len(devices)])
@@ -69,14 +75,11 @@ def _latest(claim: Claim) -> int:
     """An instant by which some schedule of value below the bound is done, if there is one.
 
     Under device span every two devices have a stage each on route 0, whose F(., 0) .. B(., 0) lie
-    within each other: the windows of all devices meet, in twice the span. Without a bound: where
-    nothing runs and nothing is under way, all that follows may come sooner.
+    within each other: the windows of all devices meet, in twice the span.
     """
-    if claim.bound is not None:
-        return (claim.bound - 1) * (2 if claim.span else 1)
-    ticks, batches = claim.pipeline.ticks, claim.pipeline.batches
-    links = 2 * claim.pipeline.num_stages * max(map(max, ticks.p2p))
-    return batches * (links + sum(map(sum, ticks.durations)))
+    if claim.bound is None:
+        return claim.horizon
+    return (claim.bound - 1) * (2 if claim.span else 1)
 
 
 def _solve(
@@ -93,28 +96,30 @@ def _solve(
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status, None
-    return status, {op: solver.value(start) for op, start in model.start.items()}
+    start = {op: solver.value(variable) for op, variable in model.start.items()}
+    end = {op: solver.value(expression) for op, expression in model.end.items()}
+    joined = [pair for pair, literal in model.joined.items() if solver.value(literal)]
+    return status, Times(start, end, joined)
 
 
-def _breaches(model: Model, times: Times, device: int) -> int:
+def _breaches(claim: Claim, times: Times, device: int) -> int:
     """How often a device runs two operations at once or holds more than its limit."""
-    mine = [op for op in times if model.claim.device(op) == device]
-    runs = sorted((times[op], times[op] + model.claim.time(op)) for op in mine)
+    mine = [op for op in times.start if claim.device(op) == device]
     overlaps, latest = 0, 0
-    for begin, end in runs:
+    for begin, end in sorted((times.start[op], times.end[op]) for op in mine):
         overlaps += begin < latest
         latest = max(latest, end)
-    return overlaps + _excesses(model, times, mine, device)
+    return overlaps + _excesses(claim, times, mine, device)
 
 
-def _excesses(model: Model, times: Times, mine: list[Op], device: int) -> int:
+def _excesses(claim: Claim, times: Times, mine: list[Op], device: int) -> int:
     """Instants at which a device comes to hold more than its limit: ends first, then starts."""
-    ticks = model.claim.pipeline.ticks
+    ticks = claim.pipeline.ticks
     if ticks.limits is None:
         return 0
     changes = [(op, ticks.memory_change(op.kind, op.stage)) for op in mine]
     events = sorted(
-        (times[op], 1, change) if change > 0 else (times[op] + model.claim.time(op), 0, change)
+        (times.start[op], 1, change) if change > 0 else (times.end[op], 0, change)
         for op, change in changes
     )
     held, excesses = ticks.static[device], 0

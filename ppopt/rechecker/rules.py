@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from graphlib import TopologicalSorter
 
-from ppopt.op import Op
+from ppopt.op import Op, OpKind
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.lane import Lane
@@ -89,12 +89,16 @@ class _Work:
 
     def __init__(self, claim: Claim, device: int, bit: dict[Op, int]) -> None:
         self.head = head(claim, device)
-        self._members: dict[int, int] = {}
+        self._claim = claim
+        self._members: dict[tuple[OpKind, int], int] = {}
         for op, one in bit.items():
             if claim.device(op) == device:
-                time = claim.time(op)
-                self._members[time] = self._members.get(time, 0) | one
+                key = op.kind, claim.time(op)
+                self._members[key] = self._members.get(key, 0) | one
 
     def of(self, some: int) -> int:
-        """Time of those operations in the set that are the device's."""
-        return sum(time * (some & members).bit_count() for time, members in self._members.items())
+        """Time that those operations in the set take that are the device's."""
+        times: dict[OpKind, int] = {}
+        for (kind, time), members in self._members.items():
+            times[kind] = times.get(kind, 0) + time * (some & members).bit_count()
+        return self._claim.work(times)
