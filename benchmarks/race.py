@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def main() -> None:
     sides = SIDES[given.which]
     record = Record(given.output, dict.fromkeys(name for side in sides for name in _needs(side)))
     instances = list(INSTANCES[given.which]())[:: given.every]
-    beaten = _beaten(given.output) if given.which == "ladder" else None
-    for one in run(instances, sides, limits, record, beaten):
+    lost = lost_in_a_row(read(given.output)[1]) if given.which == "ladder" else None
+    for one in run(instances, sides, limits, record, lost):
         record.add(one)
         print(f"{one.side}: {line(one)}", file=sys.stderr, flush=True)
 
@@ -58,9 +59,12 @@ def _needs(side: str) -> tuple[str, ...]:
     return LIBRARIES[OURS if side in PARTS else side]
 
 
-def _beaten(path: Path) -> set[str]:
-    """Sides that a ladder's record has seen fail."""
-    return {one.side for one in read(path)[1] if not one.proved}
+def lost_in_a_row(attempts: Iterable[Attempt]) -> Counter[str]:
+    """How many attempts in a row each side has lost at the end of a ladder's record."""
+    lost: Counter[str] = Counter()
+    for one in attempts:
+        lost[one.side] = 0 if one.proved else lost[one.side] + 1
+    return lost
 
 
 def run(
@@ -68,22 +72,24 @@ def run(
     sides: tuple[str, ...],
     limits: Limits,
     record: Record,
-    beaten: set[str] | None,
+    lost: Counter[str] | None,
 ) -> Iterator[Attempt]:
     """Every side on every instance, another side first each time.
 
-    Where `beaten` is a set, a side that fails to prove an instance takes no part in the next ones.
+    Where `lost` is given, a side that fails to prove two instances in a row (one may be bad luck)
+    takes no part in the next ones.
     """
     for place, instance in enumerate(instances):
         first = place % len(sides)
         for side in (*sides[first:], *sides[:first]):
             known = (side, instance.name, *limits) in record.done
-            if known or not states(side, instance.objective) or side in (beaten or ()):
+            out = lost is not None and lost[side] >= 2
+            if known or out or not states(side, instance.objective):
                 continue
             one = _sized(attempt(side, instance, limits), instance)
             yield one
-            if beaten is not None and not one.proved:
-                beaten.add(side)
+            if lost is not None:
+                lost[side] = 0 if one.proved else lost[side] + 1
 
 
 def _sized(one: Attempt, instance: Instance) -> Attempt:

@@ -158,18 +158,21 @@ def test_sides_take_turns_and_what_is_done_is_not_run_again(
     assert turns == ["ppopt", "milp", "z3", "milp", "ppopt", "milp", "ppopt", "z3"]
 
 
-def test_on_the_ladder_a_side_that_fails_stays_out(
+def test_on_the_ladder_a_side_that_fails_twice_in_a_row_stays_out(
     tmp_path: Path, asked: list[tuple[str, str]]
 ) -> None:
     path = tmp_path / "record.jsonl"
     record, limits = store.Record(path, ()), Limits(60.0, 2, 0)
-    for one in race.run(list(suite.ladder())[:4], ("ppopt", "z3"), limits, record, set()):
+    record.add(made(side="z3", instance="before", status="feasible"))
+    record.add(made(side="z3", instance="before", status="optimal", seed=1))
+    lost, sides = race.lost_in_a_row(store.read(path)[1]), ("ppopt", "z3")
+    for one in race.run(list(suite.ladder())[:5], sides, limits, record, lost):
         record.add(one)
-    assert [name.split()[1] for side, name in asked if side == "z3"] == ["p=2", "p=3"]
-    assert sum(side == "ppopt" for side, _ in asked) == 4
+    assert [name.split()[1] for side, name in asked if side == "z3"] == ["p=2", "p=3", "p=4"]
+    assert sum(side == "ppopt" for side, _ in asked) == 5
     text = "\n".join(report.ladder(path))
     assert "| z3 | ladder p=2 m=4 K=2 | 1152 | 0.50 |" in text
-    assert "| ppopt | ladder p=5 m=10 K=5 |" in text
+    assert "| ppopt | ladder p=6 m=12 K=6 |" in text
 
 
 def test_proofs_stand_beside_the_best_by_hand(asked: list[tuple[str, str]]) -> None:
