@@ -11,7 +11,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt import precedence
-from ppopt.schedule import Schedule, split_codes
+from ppopt.schedule import ALONE, Schedule, split_codes
 from ppopt.solver.model import Model
 
 
@@ -118,7 +118,13 @@ def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     codes = np.array(list(model.start), dtype=np.int64)
     start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
-    kind, stage, microbatch, _ = split_codes(pipeline, codes)
+    end = np.array([solver.value(model.end[code]) for code in codes.tolist()], dtype=np.int64)
+    kind, stage, microbatch, part = split_codes(pipeline, codes)
     device = precedence.devices(pipeline)[stage, microbatch]
-    end = start + model.duration[codes]
-    return Schedule.from_columns(pipeline, kind, stage, microbatch, device, start, end)
+    pair = np.full(len(codes), ALONE)
+    chosen = [pair for pair, literal in model.pairs.items() if solver.value(literal)]
+    row = {code: place for place, code in enumerate(codes.tolist())}
+    for number, both in enumerate(chosen):
+        pair[[row[both.forward], row[both.backward]]] = number
+    columns = (kind, stage, microbatch, device, start, end, part, pair)
+    return Schedule.from_columns(pipeline, *columns)

@@ -40,6 +40,8 @@ class Improver:
             search.offer(orders)
             if search.over:
                 return
+        if problem.pipeline.num_slices > 1:
+            return  # list scheduling knows no slices
         for policy in policies(problem.pipeline):
             built = self._decoder.build(policy)
             if built is not None:

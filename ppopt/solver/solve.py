@@ -16,7 +16,7 @@ from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
-from ppopt.solver import bounds, interrupts
+from ppopt.solver import bounds, interrupts, overlap
 from ppopt.solver import hint as hints
 from ppopt.solver.hint import Start
 from ppopt.solver.improve import Improver
@@ -136,6 +136,10 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if search.over or search.value is None:
         _search_model(search, provenance, 1.0)
         return
+    problem = search.problem
+    if problem.pipeline.num_slices > 1 or overlap.useful(problem.pipeline, fused=problem.fused):
+        _run_models(search, provenance)
+        return
     with interrupts.held():
         from ppopt.solver.budget import Budget  # noqa: PLC0415  ortools takes long to load
         from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
@@ -148,6 +152,23 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     _search_model(search, provenance, 1.0)
     while improver.ready and not search.over:
         improver.climb(search.left)
+
+
+def _run_models(search: Search, provenance: Provenance) -> None:
+    """Bounds and the whole model in turn: what local search does not know, pairs and slices."""
+    pipeline = search.problem.pipeline
+    if overlap.count(pipeline) > overlap.MOST_PAIRS:
+        return
+    with interrupts.held():
+        from ppopt.solver.budget import Budget  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
+    relaxations = Relaxations(search)
+    for share in SHARES:
+        if pipeline.num_slices == 1:
+            budget = Budget.of(search, provenance.workers, provenance.seed, share)
+            relaxations.raise_bound(budget)
+        _search_model(search, provenance, share)
+    _search_model(search, provenance, 1.0)
 
 
 def _search_model(search: Search, provenance: Provenance, share: float) -> None:
