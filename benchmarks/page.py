@@ -1,20 +1,23 @@
 """First paint and zoom of the page in Chromium, beside a naive plotly figure and other renderers.
 
 Every run starts a browser of its own, so that nothing is cached, and the sides run in turn. A side
-that takes longer than `--patience` seconds, drawing in Python included, is not run again.
+that takes longer than `--patience` seconds, drawing in Python included, is not run again. Processor
+time (Linux), of all processes of the browser from the start of navigation, hardly depends on what
+else the machine does; time on the clock does.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
@@ -45,8 +48,19 @@ def written(render: Render, schedule: Schedule, path: Path, patience: float) -> 
     return time.perf_counter() - began
 
 
-def shown(path: Path, patience: float) -> tuple[float, float | None] | None:
-    """Milliseconds to first paint and for a zoom, in a new browser; None beyond the patience."""
+class Shown(NamedTuple):
+    """One run of a page in a browser."""
+
+    painted: float
+    """Seconds to the first paint."""
+    processor: float
+    """Processor time until then, in seconds."""
+    zoom: float | None
+    """Seconds of a zoom; None where there is none."""
+
+
+def shown(path: Path, patience: float) -> Shown | None:
+    """Open a page in a new browser; None beyond the patience."""
     with tempfile.TemporaryDirectory() as profile:
         options = ChromeOptions()
         options.binary_location = shutil.which("chromium") or ""
@@ -56,24 +70,39 @@ def shown(path: Path, patience: float) -> tuple[float, float | None] | None:
         driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
         driver.set_script_timeout(patience)
         try:
-            return _measured(driver, path, patience)
+            return _measured(driver, path, patience, profile)
         except (TimeoutException, WebDriverException):
             return None
         finally:
             driver.quit()
 
 
-def _measured(driver: Chrome, path: Path, patience: float) -> tuple[float, float | None] | None:
+def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> Shown | None:
+    before = _processor_time(profile)
     driver.get(path.as_uri())
     end = time.monotonic() + patience
     while not (painted := driver.execute_script("return globalThis.painted")):
         if time.monotonic() > end:
             return None
         time.sleep(0.1)
+    processor = _processor_time(profile) - before
     zoom = driver.execute_async_script(
         "const end = arguments[0]; globalThis.zoom ? zoom().then(end) : end(null)"
     )
-    return painted, zoom
+    return Shown(painted / 1000, processor, None if zoom is None else zoom / 1000)
+
+
+def _processor_time(profile: str) -> float:
+    """Seconds of processor time of the processes that hold a word in their command line."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if profile.encode() in (process / "cmdline").read_bytes():
+                fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dict[str, Any]]:
@@ -81,7 +110,7 @@ def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dic
     rows = []
     for devices, batches in SIZES:
         schedule = evaluate(Pipeline(stages=devices, batches=batches, p2p=0.25), "zb-h1")
-        runs: dict[str, list[tuple[float, float | None]]] = {name: [] for name in sides}
+        runs: dict[str, list[Shown]] = {name: [] for name in sides}
         with tempfile.TemporaryDirectory() as folder:
             paths = {name: Path(folder) / f"{index}.html" for index, name in enumerate(sides)}
             made = {
@@ -104,27 +133,38 @@ def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dic
     return rows
 
 
+HEAD = (
+    *("operations", "side", "written, s", "first paint, s", "processor, s", "zoom, s"),
+    *("first paint / ours", "processor / ours"),
+)
+
+
 def record(rows: list[dict[str, Any]], patience: float) -> str:
     """Rows of the record, as Markdown."""
-    lines = ["| operations | side | written, s | first paint, s | zoom, s | first paint / ours |"]
-    lines.append("|---|---|---|---|---|---|")
-    late = f"over {patience:g}"
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
     for row in rows:
-        ours = next(r for r in rows if r["operations"] == row["operations"])["runs"]
-        paint = [painted / 1000 for painted, _ in row["runs"]]
-        zoom = [ms / 1000 for _, ms in row["runs"] if ms is not None]
-        pairs = zip(row["runs"], ours, strict=False)
-        ratios = [theirs[0] / mine[0] for theirs, mine in pairs]
-        cells = (
-            f"{row['operations']:,}",
-            row["side"],
-            late if row["written"] is None else f"{row['written']:.2f}",
-            f"{median(paint):.2f} ({min(paint):.2f})" if paint else late,
-            f"{median(zoom):.2f}" if zoom else ("none" if paint else late),
-            f"{median(ratios):.1f}" if ratios else "",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+        (ours, *_) = (r["runs"] for r in rows if r["operations"] == row["operations"])
+        lines.append(f"| {' | '.join(_cells(row, ours, f'over {patience:g}'))} |")
     return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
+    runs: list[Shown] = row["runs"]
+    written = late if row["written"] is None else f"{row['written']:.2f}"
+    cells = [f"{row['operations']:,}", row["side"], written]
+    if not runs:
+        return [*cells, late, "", "", "", ""]
+    paint = [run.painted for run in runs]
+    zoom = [run.zoom for run in runs if run.zoom is not None]
+    pairs = list(zip(runs, ours, strict=False))
+    return [
+        *cells,
+        f"{median(paint):.2f} ({min(paint):.2f})",
+        f"{median(run.processor for run in runs):.2f}",
+        f"{median(zoom):.2f}" if zoom else "none",
+        f"{median(theirs.painted / mine.painted for theirs, mine in pairs):.1f}",
+        f"{median(theirs.processor / mine.processor for theirs, mine in pairs):.1f}",
+    ]
 
 
 def main() -> None:
