@@ -121,8 +121,9 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 def report(found: Sequence[Entry]) -> None:
     """Print one row per schedule."""
-    print("| pipeline | schedule | predicted ms | from a profile | measured ms | ratio | ratio |")
-    print("|---|---|---|---|---|---|---|")
+    heads = ("pipeline", "schedule", "predicted ms", "from a profile", "measured ms")
+    print(f"| {' | '.join((*heads, 'to predicted', 'to profile'))} |")
+    print(f"|{'---|' * 7}")
     for row in found:
         took = median(row.measured)
         spread = f"{took:.1f} ({min(row.measured):.1f} to {max(row.measured):.1f})"
