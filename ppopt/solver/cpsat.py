@@ -42,6 +42,8 @@ class Limits:
     work: float = inf
     """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
     them does not depend on how fast the machine is."""
+    presolve: bool = True
+    """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
     focus: tuple[str, ...] = ()
     """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
 
@@ -64,6 +66,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.catch_sigint_signal = False
+    solver.parameters.cp_model_presolve = limits.presolve
     if len(limits.focus) == limits.workers:
         solver.parameters.subsolvers.extend(limits.focus)
         solver.parameters.use_lns = False

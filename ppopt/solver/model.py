@@ -81,7 +81,7 @@ def build(
     start = {
         code: cp.new_int_var(0, latest - int(duration[code]), str(pipeline.op(code)))
         for view in views
-        for code in operations(view).tolist()
+        for code in view.operations.tolist()
     }
     value = cp.new_int_var(bound, horizon, str(objective))
     pairs = {pair: cp.new_bool_var("") for pair in overlap.options(pipeline, kept, fused=fused)}
@@ -99,14 +99,6 @@ def build(
     _add_memory(model, [d for d in sorted(kept) if relaxation.needs_cumulative(views[0], d)])
     cp.minimize(value)
     return model
-
-
-def operations(view: View) -> Ints:
-    """Numbers of the operations of the kept stages of a route, all split or all fused."""
-    kinds = (OpKind.F, OpKind.B) if view.chain.fused else (OpKind.F, OpKind.B, OpKind.W)
-    slices = np.arange(view.chain.pipeline.num_slices)[:, None]
-    parts = [view.codes(kind, stage) + slices for kind in kinds for stage in view.kept]
-    return np.concatenate(parts, axis=None)
 
 
 def _add_precedence(model: Model, flow: Constraints) -> None:

@@ -68,6 +68,14 @@ class View(NamedTuple):
         first = self.chain.route * self.chain.batches
         return np.asarray(pipeline.code(kind, stage, first + np.arange(self.chain.batches)))
 
+    @property
+    def operations(self) -> Ints:
+        """Numbers of the operations of the kept stages, all split or all fused."""
+        kinds = (OpKind.F, OpKind.B) if self.chain.fused else (OpKind.F, OpKind.B, OpKind.W)
+        slices = np.arange(self.chain.pipeline.num_slices)[:, None]
+        parts = [self.codes(kind, stage) + slices for kind in kinds for stage in self.kept]
+        return np.concatenate(parts, axis=None)
+
 
 def implied(view: View) -> Constraints:
     """Precedence constraints among the operations of the kept stages."""

@@ -31,7 +31,7 @@ PRESOLVE = 0.0005
 """Seconds per operation by which CP-SAT may overrun its limit while it simplifies a model."""
 SMALL_MODEL = 600
 """Most operations for which the full model is tried in every round."""
-SHARES = (0.03, 0.08, 0.2, 0.2)
+SHARES = (0.01, 0.03, 0.08, 0.15, 0.2)
 """Per round: the share of the time then left, of its bounds and of its local search."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
@@ -146,6 +146,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     relaxations = Relaxations(search)
     for share in SHARES:
         relaxations.raise_bound(Budget.of(search, provenance.workers, provenance.seed, share))
+        improver.settle()
         if search.problem.operations <= SMALL_MODEL:
             _search_model(search, provenance, share)
         improver.climb(share * search.left if provenance.workers > 1 else search.left)
