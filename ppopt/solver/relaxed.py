@@ -17,9 +17,9 @@ from ppopt.solver.incumbent import Problem, Search
 SPREADS = (2, 3, 4, 8)
 """Sizes of the sets of devices spread along the pipeline."""
 FOCUSES = (
-    (),
-    ("core", "objective_lb_search"),
     ("reduced_costs", "pseudo_costs"),
+    ("core", "objective_lb_search"),
+    (),
     ("quick_restart_no_lp", "no_lp"),
     ("lb_tree_search", "no_lp"),
 )
