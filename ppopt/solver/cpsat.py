@@ -77,6 +77,8 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     def note_bound(bound: float) -> None:
         bounds.append(round(bound))
         report(None, round(bound))
+        if bounds[-1] >= model.horizon:
+            solver.stop_search()
 
     solver.best_bound_callback = note_bound
     status, interrupted = _run_interruptibly(solver, model, _Watch(model.objective, report))

@@ -49,6 +49,8 @@ class Model:
     objective: cp_model.IntVar
     duration: Ints
     """Time of every operation number run alone, in ticks."""
+    horizon: int
+    """Largest objective of the model, in ticks."""
     latest: int
     """Last instant of the model, in ticks."""
     pairs: dict[Pair, cp_model.IntVar]
@@ -88,7 +90,9 @@ def build(
     end: dict[int, cp_model.LinearExpr] = {
         code: begin + int(duration[code]) for code, begin in start.items()
     }
-    model = Model(pipeline, objective, fused, kept, cp, start, value, duration, latest, pairs, end)
+    model = Model(
+        pipeline, objective, fused, kept, cp, start, value, duration, horizon, latest, pairs, end
+    )
     _add_devices(model)
     if pipeline.num_slices > 1:
         _add_slices(model)

@@ -17,9 +17,11 @@ from ppopt.solver.incumbent import Problem, Search
 SPREADS = (2, 3, 4, 8)
 """Sizes of the sets of devices spread along the pipeline."""
 FOCUSES = (
+    ("core", "objective_lb_search"),
     ("reduced_costs", "pseudo_costs"),
     ("core", "objective_lb_search"),
     (),
+    ("core", "objective_lb_search"),
     ("quick_restart_no_lp", "no_lp"),
     ("lb_tree_search", "no_lp"),
 )
@@ -39,6 +41,11 @@ class Relaxations:
         pipeline = search.problem.pipeline
         first, *others = singles(pipeline), *(spread(pipeline, count) for count in SPREADS)
         self._open = [*first[:FIRST], *chain.from_iterable(others), *first[FIRST:]]
+
+    @property
+    def settled(self) -> bool:
+        """Whether every relaxed model has been solved to its end."""
+        return not self._open
 
     def raise_bound(self, budget: Budget) -> None:
         """Solve what is open, each set for a share of the time; settled ones do not come back."""
