@@ -79,7 +79,7 @@ class Improver:
     def settle(self) -> None:
         """Justify the best schedules constructed; the local search starts from the best of them."""
         search = self._search
-        if search.over or not self._made:
+        if search.over or not self._made or search.problem.pipeline.num_slices > 1:
             return
         search.enter("local search")
         self._made.sort(key=lambda made: made[:2])

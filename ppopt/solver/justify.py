@@ -55,7 +55,7 @@ class Shop:
         ]
         self.problem = problem
         self.codes: Ints = np.sort(np.concatenate([view.operations for view in views]))
-        self.kind, self.stage, self.microbatch = split_codes(pipeline, self.codes)
+        self.kind, self.stage, self.microbatch, _ = split_codes(pipeline, self.codes)
         hosts = precedence.devices(pipeline)[self.stage, self.microbatch]
         self.hosts: Ints = hosts
         self.device: list[int] = hosts.tolist()

@@ -20,8 +20,8 @@ FOCUSES = (
     ("core", "objective_lb_search"),
     ("reduced_costs", "pseudo_costs"),
     ("core", "objective_lb_search"),
+    ("reduced_costs", "pseudo_costs"),
     (),
-    ("core", "objective_lb_search"),
     ("quick_restart_no_lp", "no_lp"),
     ("lb_tree_search", "no_lp"),
 )
