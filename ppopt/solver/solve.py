@@ -163,8 +163,8 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
             improver.climb(seconds if provenance.workers > 1 else search.left)
         if small or turn >= LATER:
             _search_model(search, provenance, seconds, turn)
-        stuck = not local and relaxations.settled and problem.operations > LARGEST_MODEL
-        if search.over or stuck:
+        idle = not local and (relaxations.settled or pipeline.num_slices > 1)
+        if search.over or (idle and problem.operations > LARGEST_MODEL):
             return
 
 
