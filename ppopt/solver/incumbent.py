@@ -37,8 +37,7 @@ class Problem:
     @property
     def operations(self) -> int:
         """Number of operations of every schedule."""
-        pieces = self.pipeline.batches * self.pipeline.num_slices
-        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
+        return (2 if self.fused else 3) * self.pipeline.num_stages * self.pipeline.batches
 
 
 @dataclass

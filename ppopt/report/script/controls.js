@@ -34,14 +34,7 @@ export function connect(page) {
     page.plot,
   );
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
-  addEventListener("beforeprint", () => {
-    page.printing = true;
-    page.figure = page.draw();
-  });
-  addEventListener("afterprint", () => {
-    page.printing = false;
-    page.redraw();
-  });
+  addEventListener("beforeprint", () => page.draw());
   addEventListener("hashchange", () => follow(page));
 }
 
