@@ -10,7 +10,8 @@ from ppopt.strategies import Options, registry
 def fitting(pipeline: Pipeline, objective: Objective) -> dict[str, Schedule]:
     """Schedules, by strategy, that keep the memory limit.
 
-    Strategies of another placement are out: their stages are cut otherwise, another problem.
+    Strategies of another placement, or of slices, are out: they cut the model or the microbatches
+    otherwise, which is another problem.
     """
     made = {name: _made(name, pipeline, objective) for name in registry()}
     return {name: one for name, one in made.items() if one is not None and fits_limits(one)}
@@ -18,7 +19,8 @@ def fitting(pipeline: Pipeline, objective: Objective) -> dict[str, Schedule]:
 
 def _made(name: str, pipeline: Pipeline, objective: Objective) -> Schedule | None:
     try:
-        if registry()[name].apply(pipeline, Options()).hosts != pipeline.hosts:
+        placed = registry()[name].apply(pipeline, Options())
+        if (placed.hosts, placed.num_slices) != (pipeline.hosts, pipeline.num_slices):
             return None
         return evaluate(pipeline, name, objective)
     except InputError:

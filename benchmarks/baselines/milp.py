@@ -96,7 +96,7 @@ class _Model:
         most = orders.jobs.horizon if value is None else value
         self.latest = most if objective is Objective.MAKESPAN else 2 * most
         self.highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        self.highs.setOptionValue("output_flag", False)
+        self.highs.setOptionValue("log_to_console", False)
         self.head, self.tail = orders.heads(), orders.tails()
         if objective is not Objective.MAKESPAN:
             self.tail = dict.fromkeys(self.tail, 0)
