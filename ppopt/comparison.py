@@ -23,7 +23,8 @@ from ppopt.strategies import Options, registry
 
 FEW = 16
 """Microbatches by which the time of a strategy is judged."""
-Hosts = tuple[tuple[int, ...], ...]
+Space = tuple[tuple[tuple[int, ...], ...], int]
+"""Device of every stage on every route, and the slices of a microbatch: what is searched alike."""
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
 
@@ -109,14 +110,15 @@ def compare(
         robustness.check(jitter)
     deadline = time.monotonic() + time_limit
     made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused)
-    optima: dict[Hosts, Result] = {}
-    problems = {schedule.pipeline.hosts: schedule.pipeline for schedule, _ in made}
-    problems = {pipeline.hosts: pipeline} | {
-        hosts: problem for hosts, problem in problems.items() if hosts != pipeline.hosts
+    optima: dict[Space, Result] = {}
+    problems = {_space(schedule.pipeline): schedule.pipeline for schedule, _ in made}
+    own = _space(pipeline)
+    problems = {own: pipeline} | {
+        space: problem for space, problem in problems.items() if space != own
     }
-    for index, (hosts, problem) in enumerate(problems.items()):
+    for index, (space, problem) in enumerate(problems.items()):
         left = max(0.01, deadline - time.monotonic()) / (len(problems) - index)
-        optima[hosts] = solve(
+        optima[space] = solve(
             problem,
             objective=objective,
             fused=fused,
@@ -125,9 +127,9 @@ def compare(
             seed=seed,
             progress=progress,
         )
-        if optima[hosts].interrupted:
+        if optima[space].interrupted:
             break
-    optimum = optima[pipeline.hosts]
+    optimum = optima[own]
     if optimum.schedule is not None:
         made = [(optimum.schedule, optimum.solve_seconds), *made]
     rows = _rows(made, objective, optima)
@@ -137,6 +139,10 @@ def compare(
             for row in rows
         )
     return Comparison(rows, optimum, skipped)
+
+
+def _space(pipeline: Pipeline) -> Space:
+    return pipeline.hosts, pipeline.num_slices
 
 
 def evaluate_all(
@@ -175,17 +181,23 @@ def evaluate_all(
 
 
 def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> float:
-    """Seconds that a strategy takes, which grow with the number of microbatches."""
+    """Seconds that a strategy takes, which grow with the number of microbatches.
+
+    0 where so few microbatches do not do for it.
+    """
     few = FEW * pipeline.routes
     if pipeline.batches <= few:
         return 0.0
     began = time.monotonic()
-    evaluate(replace(pipeline, batches=few), name, objective, options)
+    try:
+        evaluate(replace(pipeline, batches=few), name, objective, options)
+    except InputError:
+        return 0.0
     return (time.monotonic() - began) * pipeline.batches / few
 
 
-def _rows(made: list[Made], objective: Objective, optima: dict[Hosts, Result]) -> tuple[Row, ...]:
-    rows = [_row(one, objective, optima.get(one[0].pipeline.hosts)) for one in made]
+def _rows(made: list[Made], objective: Objective, optima: dict[Space, Result]) -> tuple[Row, ...]:
+    rows = [_row(one, objective, optima.get(_space(one[0].pipeline))) for one in made]
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
     rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]

@@ -245,7 +245,7 @@ def test_strategies() -> None:
     names = [line.split()[0] for line in lines]
     assert {"1f1b", "gpipe", "interleaved", "zb-1p", "zb-2p", "zb-h1", "zb-h2"} <= set(names)
     for name in names:
-        assert shown(f"eval {name} --stages 3 --batches 6")["verified"] is True
+        assert shown(f"eval {name} --stages 4 --batches 8")["verified"] is True
 
 
 def test_version() -> None:

@@ -89,7 +89,8 @@ class TestCompare:
     def test_rows(self) -> None:
         """By hand: 1F1B and GPipe 3 (m + p - 1) = 15, the optimum 3 m + p - 1 = 13.
 
-        In a V device 1 waits for half a forward: 12.5, which ZB-V needs.
+        In a V device 1 waits for half a forward: 12.5, which ZB-V needs. On two routes of two
+        devices each has a stage to begin with and DualPipe's idle time is 0: 12, the work alone.
         """
         found = shown(f"{self.LINE} --mem-limit")
         rows = {row["strategy"]: row for row in found["rows"]}
@@ -97,7 +98,8 @@ class TestCompare:
         assert rows["optimal"]["value"] == 13
         assert rows["1f1b"]["value"] == rows["gpipe"]["value"] == 15
         assert rows["zbv"]["value"] == 12.5
-        assert rows["1f1b"]["ratio_to_best"] == 15 / 12.5
+        assert rows["dualpipe"]["value"] == 12
+        assert rows["1f1b"]["ratio_to_best"] == 15 / 12
         assert rows["1f1b"]["ratio_to_optimum"] == 15 / 13
         assert rows["gpipe"]["fits_limit"] is False
         assert rows["gpipe"]["peak_memory"] == [4, 4]
@@ -130,6 +132,10 @@ class TestCompare:
             assert row["optimum_proved"] is True
             assert row["fits_limit"] == (max(row["peak_memory"]) <= 3)
             assert row["ratio_to_best"] == pytest.approx(row["value"] / best)
+            given = row["schedule"]["pipeline"]
+            if given["routes"] > 1 or "slices" in given:
+                assert row["ratio_to_optimum"] >= 1
+                continue
             assert row["ratio_to_optimum"] == pytest.approx(
                 row["value"] / optimum[row["placement"], row["chunks"]]
             )

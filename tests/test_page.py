@@ -316,7 +316,10 @@ def test_dark_narrow_and_printed(view: View) -> None:
     wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert view.run(wide) <= 0
     view.driver.set_window_size(1400, 1000)
+    view.run("addEventListener('beforeprint', () => globalThis.paper = ppopt.frame.width)")
     assert base64.b64decode(view.driver.print_page()).startswith(b"%PDF")
+    assert view.run("return paper") == 1000
+    view.wait(lambda: view.run("return ppopt.frame.width > 1000"), "the screen's width again")
     view.quiet()
 
 

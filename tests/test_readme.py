@@ -18,7 +18,7 @@ from ppopt.report.svg import svg
 from ppopt.strategies import names
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "docs/gallery.md")
 
 
 def _load_make() -> ModuleType:

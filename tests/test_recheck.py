@@ -132,8 +132,11 @@ def test_misuse_is_refused() -> None:
     result = solve(Pipeline(stages=2, batches=2))
     with pytest.raises(InputError, match="time_limit: 0 is not above 0"):
         recheck(result, time_limit=0)
-    with pytest.raises(InputError, match="workers: 0 is below 1"):
-        recheck(result, workers=0)
+    for workers in (0, 5_000_000):
+        with pytest.raises(InputError, match=f"workers: {workers} is not between 1 and 1024"):
+            recheck(result, workers=workers)
+    with pytest.raises(InputError, match="seed: -1 is not between"):
+        recheck(result, seed=-1)
 
 
 def test_it_shares_no_code_with_what_makes_schedules() -> None:

@@ -54,10 +54,11 @@ def cp_sat_value(pipeline: Pipeline, orders: precedence.Orders, objective: Objec
 
 
 UNEQUAL = {
-    "forward": [3, 5, 4],
-    "backward": [8, 9, 7],
-    "weight": [2, 4, 3],
-    "p2p": [[0, 1, 2], [3, 0, 1], [2, 4, 0]],
+    "forward": [3, 5, 4, 3],
+    "backward": [8, 9, 7, 8],
+    "weight": [2, 4, 3, 3],
+    "overlap": [9, 13, 10, 10],
+    "p2p": [[0, 1, 2, 1], [3, 0, 1, 2], [2, 4, 0, 1], [1, 1, 2, 0]],
 }
 
 
@@ -65,7 +66,7 @@ UNEQUAL = {
 @pytest.mark.parametrize("name", names())
 def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> None:
     strategy = resolve(name)
-    pipeline = strategy.apply(Pipeline(stages=3, batches=6, **UNEQUAL), Options())
+    pipeline = strategy.apply(Pipeline(stages=4, batches=8, **UNEQUAL), Options())
     orders = strategy.build(pipeline, Options())
     made = timing.schedule(pipeline, orders, objective)
     assert metrics(made).value(objective) == cp_sat_value(pipeline, orders, objective)

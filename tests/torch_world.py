@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 try:
-    import torch
+    import torch as torch  # noqa: PLC0414  for the tests that use it
 except ImportError as error:
     raise RuntimeError(
         "these tests run schedules in PyTorch, which is not installed: "

@@ -143,9 +143,9 @@ def _measurable(schedule: Schedule) -> bool:
     return known and np.array_equal(used, np.arange(pipeline.num_devices))
 
 
-def read_schedule(path: Path) -> tuple[Schedule, dict[str, Any]]:
+def read_schedule(path: str | Path) -> tuple[Schedule, dict[str, Any]]:
     """Read a native schedule file; see `loads`."""
-    return loads(read_text(path, LARGEST_FILE), label(path))
+    return loads(read_text(Path(path), LARGEST_FILE), label(Path(path)))
 
 
 def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:

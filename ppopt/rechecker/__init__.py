@@ -31,6 +31,7 @@ TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
+MOST_WORKERS = 1024
 
 
 class Verdict(StrEnum):
@@ -75,11 +76,16 @@ def recheck(
     stated = claim.of_schedule(given) if isinstance(given, Schedule) else claim.of_result(given)
     if stated is None:
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
+    pipeline = stated.pipeline
+    if pipeline.overlap is not None or pipeline.num_slices > 1:
+        raise InputError("bounds of overlapped pairs and slices are not re-checked")
     if not 0 < time_limit < inf:
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
-    if workers < 1:
-        raise InputError(f"workers: {workers} is below 1")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
     return check(stated, time_limit, workers, seed, progress)
 
 

@@ -10,6 +10,7 @@ from ppopt.certificate import Argument, Certificate
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
+from ppopt.solver import overlap
 
 
 class Bound(NamedTuple):
@@ -23,7 +24,8 @@ class Bound(NamedTuple):
 def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
     """Memory without which a device cannot run at all, in ticks.
 
-    When F of the k-th hosted stage starts for a microbatch, the activations of the hosted stages
+    Of a microbatch cut into slices, all F come before the first B, so that all slices count. When
+    F of the k-th hosted stage starts for a microbatch, the activations of the hosted stages
     up to k are all held, since their backwards come after; a B of stage k that takes time adds
     max(0, memory_b[k]) while the activations up to k are still held, and a W that takes time holds
     what its own stage has taken by then. One microbatch at a time, W at once, needs no more,
@@ -35,7 +37,7 @@ def least_limit(pipeline: Pipeline, device: int, *, fused: bool) -> int:
     for hosted in pipeline.hosted:
         held = 0
         for stage in hosted[device]:
-            held += ticks.activation[stage]
+            held += ticks.activation[stage] * pipeline.num_slices
             need = max(need, held)
             if fused:
                 continue
@@ -79,7 +81,7 @@ def space(pipeline: Pipeline, *, fused: bool) -> str:
     """Which schedules a proof speaks of, where that matters; empty where it does not.
 
     A whole backward can be replaced by B and, at once, W, without loss, unless it is shorter than
-    both or B takes memory.
+    both, alone or in a pair, or B takes memory.
     """
     ticks = pipeline.ticks
     shorter = any(
@@ -88,6 +90,7 @@ def space(pipeline: Pipeline, *, fused: bool) -> str:
     )
     if fused:
         return "; of the schedules whose backwards are all whole (--fused)"
+    shorter = shorter or overlap.whole_pairs_shorter(pipeline)
     if shorter or max(ticks.memory_b) > 0:
         return "; of the schedules whose backwards are all split (--fused searches whole ones)"
     return ""
@@ -97,11 +100,12 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
     """Head + work: a device must wait for its first input, then do all its work.
 
     Makespan >= shortest way of a microbatch to the device + its work; device span >= its work.
+    Pairs take off what they can save at most.
     """
     ticks = pipeline.ticks
     best = Bound(0, "nothing takes less than no time", Certificate(Argument.WORK))
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
-    share = pipeline.batches // pipeline.routes
+    share = pipeline.batches // pipeline.routes * pipeline.num_slices
     for device in range(pipeline.num_devices):
         work = share * sum(
             ticks.durations[kind][stage]
@@ -109,6 +113,8 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
             for stage in hosted[device]
             for kind in kinds
         )
+        saved = overlap.most_saved(pipeline, device, fused=fused)
+        work -= saved
         heads = [
             _head(pipeline, hosts, hosted[device][0])
             for hosts, hosted in zip(pipeline.hosts, pipeline.hosted, strict=True)
@@ -117,6 +123,8 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
         head = min(heads) if objective is Objective.MAKESPAN else 0
         if head + work > best.value:
             proof = f"device {device} alone has {_time(pipeline, work)} of work"
+            if saved:
+                proof += ", all overlapped that can be,"
             if head:
                 proof += f" after waiting {_time(pipeline, head)} for its first input"
             best = Bound(head + work, proof, Certificate(Argument.WORK, (device,)))

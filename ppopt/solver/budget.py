@@ -29,12 +29,12 @@ class Budget:
     """Instant at which the share ends, by the clock."""
 
     @classmethod
-    def of(cls, search: Search, workers: int, seed: int, share: float) -> Budget:
-        """Share of the time left, or with one worker of the time given to the search."""
+    def of(cls, search: Search, workers: int, seed: int, seconds: float) -> Budget:
+        """So many seconds of the time left, or with one worker so many units of work."""
         if workers > 1:
-            seconds = share * search.left
+            seconds = min(seconds, search.left)
             return cls(search, workers, seed, seconds, until=time.monotonic() + seconds)
-        return cls(search, workers, seed, share * (search.deadline - search.began))
+        return cls(search, workers, seed, seconds)
 
     @property
     def over(self) -> bool:

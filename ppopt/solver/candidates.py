@@ -20,7 +20,7 @@ def candidates(pipeline: Pipeline, *, fused: bool) -> Iterator[Orders | None]:
     """Orders of the search space; None where a strategy does not apply."""
     yield construct.one_at_a_time(pipeline, fused=fused)
     for strategy in registry().values():
-        if pipeline.routes == 1 and (strategy.fused or not fused):
+        if strategy.fused or not fused:
             orders = _hand_made(strategy, replace(pipeline, mem_limit=None))
             yield orders if fused or orders is None else split(pipeline, orders)
 
@@ -33,7 +33,8 @@ def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
     """
     try:
         placed = strategy.apply(pipeline, Options())
-        return strategy.build(placed, Options()) if placed.hosts == pipeline.hosts else None
+        same = (placed.hosts, placed.num_slices) == (pipeline.hosts, pipeline.num_slices)
+        return strategy.build(placed, Options()) if same else None
     except InputError:
         return None
 

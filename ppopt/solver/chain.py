@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
+from ppopt.solver import overlap
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Chain:
     def batches(self) -> int:
         """Microbatches of the route."""
         return self.pipeline.batches // self.pipeline.routes
+
+    @cached_property
+    def overlapped(self) -> bool:
+        """Whether an F may share its time with a backward."""
+        return overlap.useful(self.pipeline, fused=self.fused)
 
     @cached_property
     def forward(self) -> tuple[int, ...]:

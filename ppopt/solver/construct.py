@@ -324,14 +324,20 @@ def one_at_a_time(pipeline: Pipeline, *, fused: bool = False) -> Orders:
     """One microbatch through the whole pipeline after another, W at once: least memory."""
     kinds = (OpKind.BW,) if fused else (OpKind.B, OpKind.W)
     share = np.arange(pipeline.batches // pipeline.routes)
+    slices = range(pipeline.num_slices)
     orders = []
     for device in range(pipeline.num_devices):
         parts = []
         for route, hosted in enumerate(pipeline.hosted):
             stages = hosted[device]
-            codes = [pipeline.code(OpKind.F, stage, 0) for stage in stages]
-            codes += [pipeline.code(kind, stage, 0) for stage in stages[::-1] for kind in kinds]
-            microbatch = route * len(share) + share
+            codes = [pipeline.code(OpKind.F, stage, 0, part) for stage in stages for part in slices]
+            codes += [
+                pipeline.code(kind, stage, 0, part)
+                for stage in stages[::-1]
+                for part in reversed(slices)
+                for kind in kinds
+            ]
+            microbatch = (route * len(share) + share) * len(slices)
             parts.append((microbatch[:, None] + np.array(codes, dtype=np.int64)).ravel())
         orders.append(np.concatenate(parts))
     return orders

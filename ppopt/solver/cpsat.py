@@ -11,7 +11,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt import precedence
-from ppopt.schedule import Schedule, split_codes
+from ppopt.schedule import ALONE, Schedule, split_codes
 from ppopt.solver.model import Model
 
 
@@ -42,6 +42,8 @@ class Limits:
     work: float = inf
     """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
     them does not depend on how fast the machine is."""
+    presolve: bool = True
+    """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
     focus: tuple[str, ...] = ()
     """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
 
@@ -64,6 +66,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.catch_sigint_signal = False
+    solver.parameters.cp_model_presolve = limits.presolve
     if len(limits.focus) == limits.workers:
         solver.parameters.subsolvers.extend(limits.focus)
         solver.parameters.use_lns = False
@@ -74,6 +77,8 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     def note_bound(bound: float) -> None:
         bounds.append(round(bound))
         report(None, round(bound))
+        if bounds[-1] >= model.horizon:
+            solver.stop_search()
 
     solver.best_bound_callback = note_bound
     status, interrupted = _run_interruptibly(solver, model, _Watch(model.objective, report))
@@ -118,7 +123,13 @@ def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     codes = np.array(list(model.start), dtype=np.int64)
     start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
-    kind, stage, microbatch, _ = split_codes(pipeline, codes)
+    end = np.array([solver.value(model.end[code]) for code in codes.tolist()], dtype=np.int64)
+    kind, stage, microbatch, part = split_codes(pipeline, codes)
     device = precedence.devices(pipeline)[stage, microbatch]
-    end = start + model.duration[codes]
-    return Schedule.from_columns(pipeline, kind, stage, microbatch, device, start, end)
+    pair = np.full(len(codes), ALONE)
+    chosen = [pair for pair, literal in model.pairs.items() if solver.value(literal)]
+    row = {code: place for place, code in enumerate(codes.tolist())}
+    for number, both in enumerate(chosen):
+        pair[[row[both.forward], row[both.backward]]] = number
+    columns = (kind, stage, microbatch, device, start, end, part, pair)
+    return Schedule.from_columns(pipeline, *columns)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import cached_property
 from random import Random
 
-from ppopt.metrics import Objective
+from ppopt import timing
+from ppopt.metrics import Objective, fits_limits
+from ppopt.precedence import Orders
 from ppopt.solver.candidates import candidates
 from ppopt.solver.climb import climb
 from ppopt.solver.construct import Built, Decoder, Policy, policies
 from ppopt.solver.incumbent import Search
+from ppopt.solver.justify import Shop
+from ppopt.solver.shake import Shaker
 
 STARTS = 3
 """Policies of the portfolio from which local search starts, in turn."""
-STEPS = (100, 1500)
+STEPS = (50, 500)
 """Fewest and most evaluations of a first climb; each round of climbs has twice as many."""
-WORK = 3_000_000
+WORK = 1_000_000
 """Operations to place in a first climb, if that is between the fewest and the most steps."""
+SETTLED = 100_000
+"""Operations of the schedules that are justified to start with; at least two schedules are."""
 
 
 class Improver:
@@ -28,6 +36,9 @@ class Improver:
         self._decoder = Decoder(problem.pipeline, problem.fused)
         self._rng = Random(seed)
         self._ranked: list[tuple[int, Policy]] = []
+        self._made: list[tuple[int, int, Orders]] = []
+        self._start: list[int] = []
+        self._reached = 0
         self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
         self._margin = 0 if makespan else max(map(max, problem.pipeline.ticks.durations))
@@ -37,43 +48,120 @@ class Improver:
         search, problem = self._search, self._search.problem
         search.enter("construction")
         for orders in candidates(problem.pipeline, fused=problem.fused):
-            search.offer(orders)
+            self._note(orders)
             if search.over:
                 return
+        if problem.pipeline.num_slices > 1:
+            return  # list scheduling knows no slices
         for policy in policies(problem.pipeline):
             built = self._decoder.build(policy)
             if built is not None:
-                self._ranked.append((built.value(problem.objective), policy))
+                value = built.value(problem.objective)
+                self._ranked.append((value, policy))
+                self._made.append((value, len(self._made), built.arrays()))
                 self._take(built)
             if search.over:
                 return
         self._ranked.sort()
         del self._ranked[STARTS:]
 
+    def _note(self, orders: Orders | None) -> None:
+        """Offer a hand-made order and keep it as a place to start from."""
+        search = self._search
+        if orders is None:
+            return
+        made = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
+        if fits_limits(made):
+            search.take(made)
+            value = made.metrics.value(search.problem.objective)
+            self._made.append((value, len(self._made), orders))
+
+    def settle(self) -> None:
+        """Justify the best schedules constructed; the local search starts from the best of them."""
+        search = self._search
+        if search.over or not self._made or search.problem.pipeline.num_slices > 1:
+            return
+        search.enter("local search")
+        self._made.sort(key=lambda made: made[:2])
+        best: tuple[int, list[int]] | None = None
+        for _, _, orders in self._made[: max(2, SETTLED // search.problem.operations)]:
+            made = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
+            value, start = self._shaker.settle(self._shop.starts(made))
+            if best is None or value < best[0]:
+                best = value, start
+                self._found(value, start)
+            if search.over:
+                break
+        self._made.clear()
+        assert best is not None
+        self._reached, self._start = best
+
     @property
     def ready(self) -> bool:
-        """Whether there is a policy to start local search from."""
-        return bool(self._ranked)
+        """Whether there is something to start local search from."""
+        return bool(self._start)
+
+    @cached_property
+    def _shop(self) -> Shop:
+        return Shop(self._search.problem)
+
+    @cached_property
+    def _shaker(self) -> Shaker:
+        return Shaker(self._shop, self._rng)
 
     def climb(self, seconds: float) -> None:
-        """Local search from each of the best policies, until they have had their time."""
-        search, until = self._search, time.monotonic() + seconds
+        """Local search: over schedules, then over policies for a third of the time."""
+        search = self._search
         if not self.ready or search.over:
             return
         search.enter("local search")
+        began = time.monotonic()
+        self._shake(lambda: search.over or time.monotonic() >= began + 2 * seconds / 3)
+        self._climb_policies(lambda: search.over or time.monotonic() >= began + seconds)
+        self._steps *= 2
+
+    def _shake(self, stop: Callable[[], bool]) -> None:
+        """Disturb and justify, from the best schedule that anyone has found."""
+        search = self._search
+        assert search.best is not None and search.value is not None
+        if search.value < self._reached:
+            self._start = self._shop.starts(search.best)
+        self._start = self._shaker.shake(self._start, self._steps, self._found, stop)
+        self._reached = self._shop.value(self._start)
+
+    def _climb_policies(self, stop: Callable[[], bool]) -> None:
+        """Search around the best policies, and justify what each leads to."""
+        objective = self._search.problem.objective
         for place, (value, policy) in enumerate(self._ranked):
+            if stop():
+                return
             self._ranked[place] = climb(
                 self._decoder,
                 policy,
                 value,
-                search.problem.objective,
+                objective,
                 steps=self._steps,
                 rng=self._rng,
                 found=self._take,
-                stop=lambda: search.over or time.monotonic() >= until,
+                stop=stop,
             )
+            self._justify(self._decoder.build(self._ranked[place][1]))
         self._ranked.sort()
-        self._steps *= 2
+
+    def _justify(self, built: Built | None) -> None:
+        if built is None:
+            return
+        made = timing.schedule(
+            self._search.problem.pipeline, built.arrays(), self._search.problem.objective
+        )
+        value, start = self._shaker.settle(self._shop.starts(made))
+        if value < self._reached:
+            self._reached, self._start = value, start
+            self._found(value, start)
+
+    def _found(self, value: int, start: list[int]) -> None:
+        if self._search.value is None or value < self._search.value:
+            self._search.take(self._shop.schedule(start))
 
     def _take(self, built: Built) -> None:
         """Offer a schedule that is better than the best, or may be once its starts are chosen.

@@ -37,7 +37,8 @@ class Problem:
     @property
     def operations(self) -> int:
         """Number of operations of every schedule."""
-        return (2 if self.fused else 3) * self.pipeline.num_stages * self.pipeline.batches
+        pieces = self.pipeline.batches * self.pipeline.num_slices
+        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
 
 
 @dataclass

@@ -2,29 +2,33 @@
 
 Symmetry breaking by microbatch order. Per route and stage the k-th forward goes to microbatch k,
 the k-th backward to microbatch k, and the k-th W to microbatch k. No optimum is lost: take any
-schedule and give the sorted slots of each class (kind, stage, route) to the microbatches in
-order. Slots of one class have equal length and never overlap, so sorting them by start also sorts
-them by end. A constraint of constant lag between two classes says end(a_j) + lag <= start(b_j) for
-every j; the k-th smallest start of b has at least k of these b_j at or before it, hence at least k
-a's ending by that start minus lag, so the k-th smallest end of a meets the k-th smallest start of
-b. Slots, hence times, memory and device use, stay what they were.
+schedule and give the sorted slots of each class (kind, stage, route, slice) to the microbatches in
+order. Slots of one class never overlap, so sorting them by start also sorts them by end, though
+those of pairs are longer. A constraint of constant lag between two classes says end(a_j) + lag <=
+start(b_j) for every j; the k-th smallest start of b has at least k of these b_j at or before it,
+hence at least k a's ending by that start minus lag, so the k-th smallest end of a meets the k-th
+smallest start of b. Slots, hence times, memory and device use, stay what they were, and a pair has
+two microbatches still: F of a microbatch ends before any of its backwards starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt import precedence
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Constraints
 from ppopt.schedule import Ints, Schedule
-from ppopt.solver import relaxation
+from ppopt.solver import overlap, relaxation
 from ppopt.solver.chain import Chain
+from ppopt.solver.overlap import Pair
 from ppopt.solver.relaxation import View
 from ppopt.timing import durations
 
@@ -44,9 +48,15 @@ class Model:
     start: dict[int, cp_model.IntVar]
     objective: cp_model.IntVar
     duration: Ints
-    """Time of every operation number, in ticks."""
+    """Time of every operation number run alone, in ticks."""
+    horizon: int
+    """Largest objective of the model, in ticks."""
     latest: int
     """Last instant of the model, in ticks."""
+    pairs: dict[Pair, cp_model.IntVar]
+    """Whether two operations run as one."""
+    end: dict[int, cp_model.LinearExpr]
+    """End of every operation number."""
 
 
 def build(
@@ -73,29 +83,60 @@ def build(
     start = {
         code: cp.new_int_var(0, latest - int(duration[code]), str(pipeline.op(code)))
         for view in views
-        for code in operations(view).tolist()
+        for code in view.operations.tolist()
     }
     value = cp.new_int_var(bound, horizon, str(objective))
-    model = Model(pipeline, objective, fused, kept, cp, start, value, duration, latest)
-    for view in views:
-        _add_precedence(model, relaxation.implied(view))
-        _add_objective(model, view, objective)
+    pairs = {pair: cp.new_bool_var("") for pair in overlap.options(pipeline, kept, fused=fused)}
+    end: dict[int, cp_model.LinearExpr] = {
+        code: begin + int(duration[code]) for code, begin in start.items()
+    }
+    model = Model(
+        pipeline, objective, fused, kept, cp, start, value, duration, horizon, latest, pairs, end
+    )
     _add_devices(model)
+    if pipeline.num_slices > 1:
+        _add_slices(model)
+    else:
+        for view in views:
+            _add_precedence(model, relaxation.implied(view))
+            _add_objective(model, view, objective)
     _add_memory(model, [d for d in sorted(kept) if relaxation.needs_cumulative(views[0], d)])
     cp.minimize(value)
     return model
 
 
-def operations(view: View) -> Ints:
-    """Numbers of the operations of the kept stages of a route, all split or all fused."""
-    kinds = (OpKind.F, OpKind.B) if view.chain.fused else (OpKind.F, OpKind.B, OpKind.W)
-    return np.concatenate([view.codes(kind, stage) for kind in kinds for stage in view.kept])
-
-
 def _add_precedence(model: Model, flow: Constraints) -> None:
-    least = (model.duration[flow.before] + flow.lag).tolist()
-    for before, after, apart in zip(flow.before.tolist(), flow.after.tolist(), least, strict=True):
-        model.cp.add(model.start[after] >= model.start[before] + apart)
+    for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
+        model.cp.add(model.start[after] >= model.end[before] + lag)
+
+
+def _add_slices(model: Model) -> None:
+    """Data flow, order and objective of microbatches cut into slices; all devices are kept.
+
+    Order holds slice by slice: of one kind, stage, route and slice.
+    """
+    pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
+    _add_precedence(model, precedence.data_flow(pipeline, not model.fused))
+    for code in model.start:
+        op = pipeline.op(code)
+        if (op.microbatch + 1) % share:
+            following = pipeline.code(op.kind, op.stage, op.microbatch + 1, op.slice)
+            model.cp.add(model.start[following] >= model.end[code])
+        if op.kind in (OpKind.W, OpKind.BW):
+            for first in _firsts(model, pipeline.device(op.stage, op.microbatch)):
+                model.cp.add(model.objective >= model.end[code] - first)
+
+
+def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
+    """Instants from which the objective counts on a device: 0, or the first F of every route."""
+    if model.goal is Objective.MAKESPAN:
+        return [0]
+    pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
+    return [
+        model.start[pipeline.code(OpKind.F, hosted[device][0], route * share)]
+        for route, hosted in enumerate(pipeline.hosted)
+        if hosted[device]
+    ]
 
 
 def _add_objective(model: Model, view: View, objective: Objective) -> None:
@@ -109,7 +150,7 @@ def _add_objective(model: Model, view: View, objective: Objective) -> None:
         for code, earliest in relaxation.releases(view):
             cp.add(model.start[code] >= earliest)
     for floor in relaxation.floors(view, objective):
-        end = model.start[floor.last] + int(model.duration[floor.last]) + floor.rest
+        end = model.end[floor.last] + floor.rest
         cp.add(model.objective >= (end if floor.first is None else end - model.start[floor.first]))
     if objective is Objective.DEVICE_SPAN and model.pipeline.routes == 2:
         _add_crossing_spans(model, view)
@@ -125,19 +166,47 @@ def _add_crossing_spans(model: Model, view: View) -> None:
             last = int(view.codes(closing, stage)[-1])
             for begin in begins:
                 first = pipeline.code(OpKind.F, begin, other * chain.batches)
-                end = model.start[last] + int(model.duration[last])
-                model.cp.add(model.objective >= end - model.start[first])
+                model.cp.add(model.objective >= model.end[last] - model.start[first])
 
 
 def _add_devices(model: Model) -> None:
+    """One operation at a time, or one pair: it takes the place of its F, its backward takes none.
+
+    Sets the ends of operations that may be in a pair.
+    """
     pipeline, cp = model.pipeline, model.cp
     intervals: dict[int, list[cp_model.IntervalVar]] = {device: [] for device in model.devices}
+    partners: dict[int, list[tuple[cp_model.IntVar, int]]] = {}
+    for pair, chosen in model.pairs.items():
+        cp.add(model.start[pair.forward] == model.start[pair.backward]).only_enforce_if(chosen)
+        for code in pair[:2]:
+            partners.setdefault(code, []).append((chosen, pair.time - int(model.duration[code])))
     for code, start in model.start.items():
-        _, stage, microbatch, _ = pipeline.op(code)
-        interval = cp.new_fixed_size_interval_var(start, int(model.duration[code]), "")
-        intervals[pipeline.device(stage, microbatch)].append(interval)
+        op, alone = pipeline.op(code), int(model.duration[code])
+        if code in partners:
+            interval = _add_partners(model, code, partners[code])
+        else:
+            interval = cp.new_fixed_size_interval_var(start, alone, "")
+        intervals[pipeline.device(op.stage, op.microbatch)].append(interval)
     for group in intervals.values():
         cp.add_no_overlap(group)
+
+
+def _add_partners(
+    model: Model, code: int, partners: list[tuple[cp_model.IntVar, int]]
+) -> cp_model.IntervalVar:
+    """Interval of an operation that may be in a pair; `partners` are (chosen, time added)."""
+    cp, start, alone = model.cp, model.start[code], int(model.duration[code])
+    longest = alone + max(more for _, more in partners)
+    end = cp.new_int_var(0, model.latest, "")
+    cp.add(end == start + alone + sum(chosen * more for chosen, more in partners))
+    model.end[code] = end
+    if model.pipeline.op(code).kind is OpKind.F:
+        cp.add_at_most_one(chosen for chosen, _ in partners)
+        return cp.new_interval_var(start, cp.new_int_var(alone, longest, ""), end, "")
+    by_itself = cp.new_bool_var("")
+    cp.add_exactly_one(by_itself, *(chosen for chosen, _ in partners))
+    return cp.new_optional_fixed_size_interval_var(start, alone, by_itself, "")
 
 
 def _add_memory(model: Model, devices: list[int]) -> None:
@@ -146,17 +215,16 @@ def _add_memory(model: Model, devices: list[int]) -> None:
     if ticks.limits is None:
         return
     held: dict[int, list[tuple[cp_model.IntervalVar, int]]] = {device: [] for device in devices}
-    for microbatch in range(pipeline.batches):
-        for stage in range(pipeline.num_stages):
-            group = held.get(pipeline.device(stage, microbatch))
-            if group is None:
-                continue
-            for first, last, amount in _holdings(pipeline, stage, fused=model.fused):
-                begin = model.start[pipeline.code(first, stage, microbatch)]
-                code = pipeline.code(last, stage, microbatch)
-                end = model.start[code] + int(model.duration[code])
-                size = cp.new_int_var(0, model.latest, "")
-                group.append((cp.new_interval_var(begin, size, end, ""), amount))
+    shape = (pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+    for stage, microbatch, part in np.ndindex(shape):
+        group = held.get(pipeline.device(stage, microbatch))
+        if group is None:
+            continue
+        for first, last, amount in _holdings(pipeline, stage, fused=model.fused):
+            begin = model.start[pipeline.code(first, stage, microbatch, part)]
+            end = model.end[pipeline.code(last, stage, microbatch, part)]
+            size = cp.new_int_var(0, model.latest, "")
+            group.append((cp.new_interval_var(begin, size, end, ""), amount))
     for device, group in held.items():
         room = ticks.limits[device] - ticks.static[device]
         cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
@@ -177,15 +245,28 @@ def _holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKi
 
 def hint(model: Model, schedule: Schedule) -> None:
     """Start the search from a schedule, its microbatches renamed into order."""
-    for code, start in in_order(schedule).items():
+    new = _renamed(schedule)
+    for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         model.cp.add_hint(model.start[code], start)
+    second = np.flatnonzero(schedule.seconds)
+    together = set(zip(new[second - 1].tolist(), new[second].tolist(), strict=True))
+    for pair, chosen in model.pairs.items():
+        model.cp.add_hint(chosen, pair[:2] in together)
     model.cp.add_hint(model.objective, schedule.metrics.value(model.goal))
 
 
 def in_order(schedule: Schedule) -> dict[int, int]:
     """Start of every operation number once each class of slots is in microbatch order."""
+    return dict(zip(_renamed(schedule).tolist(), schedule.start.tolist(), strict=True))
+
+
+def _renamed(schedule: Schedule) -> Ints:
+    """Number of every operation once each class (kind, stage, route, slice) is in that order."""
     pipeline = schedule.pipeline
     routes = schedule.microbatch * pipeline.routes // pipeline.batches
-    place = np.lexsort((schedule.start, routes, schedule.stage, schedule.kind))
-    codes = np.sort(pipeline.code(schedule.kind, schedule.stage, schedule.microbatch))
-    return dict(zip(codes.tolist(), schedule.start[place].tolist(), strict=True))
+    of_class = (schedule.slice, routes, schedule.stage, schedule.kind)
+    kind: Any = schedule.kind
+    codes: Ints = pipeline.code(kind, schedule.stage, schedule.microbatch, schedule.slice)
+    new = np.empty_like(codes)
+    new[np.lexsort((schedule.start, *of_class))] = codes[np.lexsort((codes, *of_class))]
+    return new

@@ -5,6 +5,9 @@ the whole pipeline whose microbatches are in order (see `ppopt.solver.model`), s
 objective of the kept devices under these constraints is a lower bound of the whole. With every
 device kept, the constraints are exactly the pipeline's own data flow.
 
+Where an F may run as one with a backward, each takes as long as the pair, which is at least its own
+time: delays hold, and sums of backwards and W, which never share time; sums with F do not.
+
 Notation: a, b kept stages, k a dropped one; down(a, b) the delay from the end of F(a) to the
 start of F(b) through the stages between; up(b, a) the same of B; K the most microbatches that
 memory lets stage k hold between F and B, L the same between F and W.
@@ -65,10 +68,20 @@ class View(NamedTuple):
         first = self.chain.route * self.chain.batches
         return np.asarray(pipeline.code(kind, stage, first + np.arange(self.chain.batches)))
 
+    @property
+    def operations(self) -> Ints:
+        """Numbers of the operations of the kept stages, all split or all fused."""
+        kinds = (OpKind.F, OpKind.B) if self.chain.fused else (OpKind.F, OpKind.B, OpKind.W)
+        slices = np.arange(self.chain.pipeline.num_slices)[:, None]
+        parts = [self.codes(kind, stage) + slices for kind in kinds for stage in self.kept]
+        return np.concatenate(parts, axis=None)
+
 
 def implied(view: View) -> Constraints:
     """Precedence constraints among the operations of the kept stages."""
-    parts = [*_order(view), *_flow(view), *_memory(view), *_windows(view), *_throughput(view)]
+    parts = [*_order(view), *_flow(view), *_memory(view), *_windows(view)]
+    if not view.chain.overlapped:
+        parts += _throughput(view)
     if not parts:
         return Constraints(*(np.empty(0, dtype=np.int64) for _ in range(3)))
     before = np.concatenate([part[0] for part in parts])
@@ -122,6 +135,8 @@ def needs_cumulative(view: View, device: int) -> bool:
     """
     pipeline = view.chain.pipeline
     stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
+    if pipeline.num_slices > 1:
+        return True
     return len(stages) > 1 or not (view.chain.fused or pipeline.ticks.memory_b[stages[0]] == 0)
 
 
@@ -240,7 +255,7 @@ def _work_after_b(view: View, stages: tuple[int, ...], k: int, j: int) -> int:
             continue
         work += left * (chain.backward[stage] + chain.weight[stage])
         most = chain.most_until_b(stage)
-        if most is not None:
+        if most is not None and not chain.overlapped:
             work += max(0, left - most) * chain.forward[stage]
     return work
 
@@ -249,7 +264,9 @@ def _work_after_f(view: View, stages: tuple[int, ...], k: int, j: int) -> int:
     """Least work of the device once F(k, j) may start: all of j and later, but F before k."""
     chain, left = view.chain, view.chain.batches - j
     return left * sum(
-        chain.backward[stage] + chain.weight[stage] + (chain.forward[stage] if stage >= k else 0)
+        chain.backward[stage]
+        + chain.weight[stage]
+        + (chain.forward[stage] if stage >= k and not chain.overlapped else 0)
         for stage in stages
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain
+
 from ppopt.certificate import Argument, Certificate
 from ppopt.errors import VerificationError
 from ppopt.op import OpKind
@@ -13,8 +16,18 @@ from ppopt.solver.incumbent import Problem, Search
 
 SPREADS = (2, 3, 4, 8)
 """Sizes of the sets of devices spread along the pipeline."""
-FOCUSES = (("reduced_costs", "pseudo_costs"), (), ("lb_tree_search", "no_lp"))
+FOCUSES = (
+    ("core", "objective_lb_search"),
+    ("reduced_costs", "pseudo_costs"),
+    ("core", "objective_lb_search"),
+    ("reduced_costs", "pseudo_costs"),
+    (),
+    ("quick_restart_no_lp", "no_lp"),
+    ("lb_tree_search", "no_lp"),
+)
 """CP-SAT's subsolvers per round: on these models each is, now and then, ten times faster."""
+FIRST = 4
+"""Devices alone that come before the sets."""
 SHARE = 0.4
 """Largest share of a round's time for one relaxed model."""
 
@@ -26,9 +39,13 @@ class Relaxations:
         self._search = search
         self._round = 0
         pipeline = search.problem.pipeline
-        self._open = singles(pipeline)
-        for count in SPREADS:
-            self._open += spread(pipeline, count)
+        first, *others = singles(pipeline), *(spread(pipeline, count) for count in SPREADS)
+        self._open = [*first[:FIRST], *chain.from_iterable(others), *first[FIRST:]]
+
+    @property
+    def settled(self) -> bool:
+        """Whether every relaxed model has been solved to its end."""
+        return not self._open
 
     def raise_bound(self, budget: Budget) -> None:
         """Solve what is open, each set for a share of the time; settled ones do not come back."""
@@ -39,7 +56,8 @@ class Relaxations:
             if budget.over or search.value is None:
                 still_open.append(devices)
                 continue
-            limits = budget.limits(SHARE, FOCUSES[self._round % len(FOCUSES)])
+            focus = FOCUSES[self._round % len(FOCUSES)]
+            limits = replace(budget.limits(SHARE, focus), presolve=False)
             bound, outcome = bound_of(search.problem, devices, search.bound, search.value, limits)
             budget.pay(outcome)
             search.raise_bound(bound)

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
-from typing import Any
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from ppopt.certificate import Argument, Certificate
 from ppopt.errors import InputError
@@ -16,12 +17,15 @@ from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
-from ppopt.solver import bounds, interrupts, periodic
+from ppopt.solver import bounds, interrupts, overlap, periodic
 from ppopt.solver import hint as hints
 from ppopt.solver.hint import Start
 from ppopt.solver.improve import Improver
 from ppopt.solver.incumbent import Problem, Progress, Search
 from ppopt.solver.result import Hinted, Provenance, Result, Status
+
+if TYPE_CHECKING:
+    from ppopt.solver.budget import Budget
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
@@ -31,8 +35,10 @@ PRESOLVE = 0.0005
 """Seconds per operation by which CP-SAT may overrun its limit while it simplifies a model."""
 SMALL_MODEL = 600
 """Most operations for which the full model is tried in every round."""
-SHARES = (0.03, 0.08, 0.2, 0.2)
-"""Per round: the share of the time then left, of its bounds and of its local search."""
+LATER = 3
+"""Round from which it is tried on larger ones."""
+FIRST_ROUND = 0.5
+"""Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
@@ -130,25 +136,37 @@ def _run(search: Search, provenance: Provenance, start: Start) -> None:
 
 
 def _run_phases(search: Search, provenance: Provenance) -> None:
-    """Construct; then bounds and local search in turn; then the whole model for what is left."""
+    """Construct; then rounds of bounds, local search and, where it can help, the whole model."""
     improver = Improver(search, provenance.seed)
     improver.construct()
     _repeat(search, provenance)
-    if search.over or search.value is None:
-        _search_model(search, provenance, 1.0)
+    if search.over:
+        return
+    if search.value is None:
+        _search_model(search, provenance, search.left)
+        return
+    problem = search.problem
+    pipeline = problem.pipeline
+    pairs = overlap.useful(pipeline, fused=problem.fused)
+    if pairs and overlap.count(pipeline) > overlap.MOST_PAIRS:
         return
     with interrupts.held():
-        from ppopt.solver.budget import Budget  # noqa: PLC0415  ortools takes long to load
-        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
+        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415  ortools takes long to load
+    local = pipeline.num_slices == 1 and not pairs
+    small = problem.operations <= SMALL_MODEL or not local
     relaxations = Relaxations(search)
-    for share in SHARES:
-        relaxations.raise_bound(Budget.of(search, provenance.workers, provenance.seed, share))
-        if search.problem.operations <= SMALL_MODEL:
-            _search_model(search, provenance, share)
-        improver.climb(share * search.left if provenance.workers > 1 else search.left)
-    _search_model(search, provenance, 1.0)
-    while improver.ready and not search.over:
-        improver.climb(search.left)
+    for turn in count():
+        seconds = FIRST_ROUND * 2**turn
+        if pipeline.num_slices == 1:
+            relaxations.raise_bound(_budget(search, provenance, seconds))
+        if local:
+            improver.settle()
+            improver.climb(seconds if provenance.workers > 1 else search.left)
+        if small or turn >= LATER:
+            _search_model(search, provenance, seconds, turn)
+        idle = not local and (relaxations.settled or pipeline.num_slices > 1)
+        if search.over or (idle and problem.operations > LARGEST_MODEL):
+            return
 
 
 def _repeat(search: Search, provenance: Provenance) -> None:
@@ -160,17 +178,23 @@ def _repeat(search: Search, provenance: Provenance) -> None:
     periodic.offer(search, solve_short)
 
 
-def _search_model(search: Search, provenance: Provenance, share: float) -> None:
+def _budget(search: Search, provenance: Provenance, seconds: float) -> Budget:
+    with interrupts.held():
+        from ppopt.solver.budget import Budget  # noqa: PLC0415  ortools takes long to load
+    return Budget.of(search, provenance.workers, provenance.seed, seconds)
+
+
+def _search_model(search: Search, provenance: Provenance, seconds: float, turn: int = 0) -> None:
     """CP-SAT on the whole problem, from the best schedule and below it."""
     if search.over or search.problem.operations > LARGEST_MODEL:
         return
     with interrupts.held():
         from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
-        from ppopt.solver.budget import Budget  # noqa: PLC0415
-    budget = Budget.of(search, provenance.workers, provenance.seed, share)
-    limits = budget.limits()
+    limits = _budget(search, provenance, seconds).limits()
     presolve = PRESOLVE * search.problem.operations
-    if limits.seconds > presolve:
+    if turn % 2:
+        whole.search(search, replace(limits, presolve=False, focus=whole.FOCUS))
+    elif min(limits.seconds, search.left) > presolve:
         whole.search(search, replace(limits, seconds=limits.seconds - presolve))
 
 

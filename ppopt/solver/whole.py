@@ -10,6 +10,9 @@ from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.incumbent import Search
 from ppopt.timing import schedule as timed
 
+FOCUS = ("core", "objective_lb_search")
+"""CP-SAT's subsolvers for bounds; its own choice is better for schedules."""
+
 
 def search(state: Search, limits: cpsat.Limits) -> None:
     """Search below the best value until proof, time or Ctrl-C; the state takes what is found."""

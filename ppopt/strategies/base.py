@@ -45,6 +45,10 @@ class Strategy:
     placement: str = "linear"
     chunks: int | Callable[[Options], int] | None = 1
     """Stages per device, or how they follow from the options; None: any number, 2 unless told."""
+    routes: int = 1
+    """2: half of the microbatches run the stages in mirrored placement."""
+    slices: int = 1
+    """Parts into which it cuts every microbatch unless told; 1: it cuts none."""
     fused: bool = False
     """Whether it runs the full backward BW; else B and W apart."""
     takes: tuple[str, ...] = ()
@@ -53,12 +57,14 @@ class Strategy:
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
         """Check the wishes of the user against this strategy's needs and set what it needs.
 
-        Raises InputError, naming both sides, where chunks, placement or options contradict it.
+        Raises InputError, naming both sides, where chunks, placement, routes, slices or options
+        contradict it.
         """
         for field, value in options._asdict().items():
             if value is not None and field not in self.takes:
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
         own = self.chunks(options) if callable(self.chunks) else self.chunks
+        pipeline = self._apply_units(pipeline)
         if not pipeline.named_placement:
             return self._apply_explicit(pipeline, own)
         chunks = own or pipeline.chunks or placement.DEFAULT_CHUNKS[self.placement]
@@ -74,11 +80,20 @@ class Strategy:
             )
         return replace(pipeline, chunks=chunks, placement=self.placement)
 
+    def _apply_units(self, pipeline: Pipeline) -> Pipeline:
+        """Set routes and slices."""
+        if pipeline.routes > self.routes:
+            raise InputError(f"routes: 2 contradicts strategy {self.name}, which has one route")
+        if pipeline.num_slices > 1 and self.slices == 1:
+            raise InputError(f"slices: strategy {self.name} cuts no microbatch; leave it out")
+        slices = pipeline.slices if self.slices == 1 else pipeline.slices or self.slices
+        return replace(pipeline, routes=self.routes, slices=slices)
+
     def _apply_explicit(self, pipeline: Pipeline, own: int | None) -> Pipeline:
         devices = pipeline.num_devices
         chunks, rest = divmod(pipeline.stages, devices)
         expected = placement.named(self.placement, devices, chunks)
-        permuted = own == 1 and sorted(pipeline.placement) == list(range(devices))
+        permuted = own == self.routes == 1 and sorted(pipeline.placement) == list(range(devices))
         placed = permuted or pipeline.placement == expected
         if rest or chunks != (own or chunks) or not placed:
             raise InputError(
@@ -89,6 +104,8 @@ class Strategy:
 
     def unplaced(self, pipeline: Pipeline) -> Pipeline:
         """The same model on the same devices, in this strategy's own chunks and placement."""
+        slices = None if self.slices == 1 else pipeline.slices
+        pipeline = replace(pipeline, routes=1, slices=slices)
         if not pipeline.named_placement:
             return pipeline
         keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
@@ -141,6 +158,11 @@ def in_steps(*streams: tuple[Ints, int]) -> Ints:
     """
     step = np.concatenate([first + np.arange(len(ops)) for ops, first in streams])
     return np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
+
+
+def together(forward: Ints, backward: Ints) -> Ints:
+    """Every F of the one with the backward of the other at its place, run as one."""
+    return np.stack([forward, ~backward], axis=1).ravel()
 
 
 def by_stage(pipeline: Pipeline, order: Callable[[int], Ints]) -> Orders:

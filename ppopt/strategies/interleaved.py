@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ppopt.errors import InputError
@@ -21,20 +23,26 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     stages with p dividing m: bubble (p - 1)(F + BW) / v, memory (v - 1)p + 2(p - i - 1) + 1 chunks
     on device i. Raises InputError where the group size would deadlock.
     """
+    orders = []
+    for forward, backward, warm_up in streams(pipeline, options):
+        steady = in_steps((forward[warm_up:], 0), (backward, 0))
+        orders.append(np.concatenate([forward[:warm_up], steady]))
+    return orders
+
+
+def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, int]]:
+    """Forwards, backwards, each in order, and the number of warm-up forwards, device by device."""
     devices, batches = pipeline.num_devices, pipeline.batches
     group = devices if options.group_size is None else options.group_size
     _check(group, devices, batches)
     chunks = pipeline.num_stages // devices
     chunk, microbatch = _sequence(batches, chunks, group)
-    orders = []
     for device in range(devices):
         forward = pipeline.code(OpKind.F, chunk * devices + device, microbatch)
         mirrored = (chunks - 1 - chunk) * devices + device
         backward = pipeline.code(OpKind.BW, mirrored, microbatch)
         warm_up = min(2 * (devices - 1 - device) + (chunks - 1) * group, len(forward))
-        steady = in_steps((forward[warm_up:], 0), (backward, 0))
-        orders.append(np.concatenate([forward[:warm_up], steady]))
-    return orders
+        yield forward, backward, warm_up
 
 
 def _check(group: int, devices: int, batches: int) -> None:

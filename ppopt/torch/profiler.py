@@ -112,16 +112,16 @@ def _synchronize(stage: Any) -> None:
 def _memory(module: Any, run: Callable[[], Any]) -> tuple[Any, Held]:
     """Run a forward, and count the bytes that it saves for its backward.
 
-    Every storage counts once, parameters do not. Always there are the parameters and their
-    gradients; the optimizer's state is not counted.
+    What lies at one place counts once, parameters do not. Always there are the parameters and
+    their gradients; the optimizer's state is not counted.
     """
     weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
     saved: dict[int, int] = {}
 
     def keep(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
+        if tensor.untyped_storage().data_ptr() not in weights:
+            size = tensor.numel() * tensor.element_size()
+            saved[tensor.data_ptr()] = max(size, saved.get(tensor.data_ptr(), 0))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -34,7 +34,14 @@ export function connect(page) {
     page.plot,
   );
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
-  addEventListener("beforeprint", () => page.draw());
+  addEventListener("beforeprint", () => {
+    page.printing = true;
+    page.figure = page.draw();
+  });
+  addEventListener("afterprint", () => {
+    page.printing = false;
+    page.redraw();
+  });
   addEventListener("hashchange", () => follow(page));
 }
 

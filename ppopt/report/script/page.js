@@ -11,6 +11,8 @@ import { picture } from "./picture.js";
 /** @typedef {import("./types.d.ts").View} View */
 
 const CONFIG = { displayModeBar: false, doubleClick: false, showSendToCloud: false };
+/** Width of the picture on paper: A4 on its side, less margins, in pixels. */
+const PAPER = 1000;
 
 /** The parts of the page and what is shown of it. */
 export class Page {
@@ -22,6 +24,7 @@ export class Page {
     this.last = Math.max(...this.schedules.map(({ raw, unit }) => raw.last / unit));
     this.plot = part("plot");
     this.view = linked(location.hash, this.whole(), this.schedules);
+    this.printing = false;
     this.frame = this.laid();
     /** What a drag over the picture does. */
     this.drag = "zoom";
@@ -52,7 +55,7 @@ export class Page {
   }
 
   laid() {
-    const width = Math.max(320, Math.floor(this.plot.clientWidth));
+    const width = this.printing ? PAPER : Math.max(320, Math.floor(this.plot.clientWidth));
     return frameOf(this.shown(), this.view.on.has("memory"), width);
   }
 

@@ -15,6 +15,8 @@ import { number, percent, plain } from "./words.js";
 
 /** Text must not stand closer than this, in pixels. */
 const LINE = 13;
+/** Width of a letter of a heading in pixels, on average, at most. */
+const LETTER = 6.4;
 
 /** Traces and layout for plotly, and what the reader should be told.
  * @param {Frame} frame @param {Style} style @param {View} view @param {number} last
@@ -104,12 +106,21 @@ function inWindow({ schedule }, view) {
 function notesOf(panel, frame) {
   const { schedule: { raw }, kind } = panel;
   const heading = kind === "gantt"
-    ? `<b>${plain(raw.title)}</b>  ${plain(raw.note)}`
+    ? headed(raw.title, raw.note, Math.floor(span(frame) / LETTER))
     : `memory of every device  (largest peak ${number(Math.max(...raw.peak) / raw.memoryUnit)})`;
   const notes = [note(panel, heading, { x: 0, font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
   return [...notes, note(panel, kind === "gantt" ? "time by use, idle share" : "peak", { x })];
+}
+
+/** Title and note in as many letters as there is room for.
+ * @param {string} title @param {string} said @param {number} letters */
+function headed(title, said, letters) {
+  const cut = (/** @type {string} */ text, /** @type {number} */ most) =>
+    text.length > most ? `${text.slice(0, Math.max(0, most - 1))}…` : text;
+  const name = cut(title, letters);
+  return `<b>${plain(name)}</b>  ${plain(cut(said, letters - name.length - 2))}`;
 }
 
 /** @param {import("./types.d.ts").Raw} raw @param {number} device */

@@ -1,0 +1,191 @@
+"""First paint and zoom of the page in Chromium, beside a naive plotly figure and other renderers.
+
+Every run starts a browser of its own, so that nothing is cached, and the sides run in turn. A side
+that takes longer than `--patience` seconds, drawing in Python included, is not run again. Processor
+time (Linux), of all processes of the browser from the start of navigation, hardly depends on what
+else the machine does; time on the clock does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from selenium.common.exceptions import TimeoutException, WebDriverException
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+from benchmarks import renderers
+from benchmarks.machine import heading
+from ppopt import Pipeline, Schedule, evaluate
+
+SIZES = ((16, 125), (32, 260), (64, 521))
+"""Devices and microbatches, three operations each: 6,000, 24,960 and 100,032."""
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage")
+FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+Render = Callable[[Schedule], str]
+
+
+def written(render: Render, schedule: Schedule, path: Path, patience: float) -> float | None:
+    """Seconds that a side takes to write its page; None beyond the patience."""
+    began = time.perf_counter()
+    worker = multiprocessing.get_context("fork").Process(
+        target=lambda: path.write_text(render(schedule), encoding="utf-8")
+    )
+    worker.start()
+    worker.join(patience)
+    if worker.is_alive():
+        worker.kill()
+        return None
+    assert worker.exitcode == 0, "the side failed"
+    return time.perf_counter() - began
+
+
+class Shown(NamedTuple):
+    """One run of a page in a browser."""
+
+    painted: float
+    """Seconds to the first paint."""
+    processor: float
+    """Processor time until then, in seconds."""
+    zoom: float | None
+    """Seconds of a zoom; None where there is none."""
+
+
+def shown(path: Path, patience: float) -> Shown | None:
+    """Open a page in a new browser; None beyond the patience."""
+    with tempfile.TemporaryDirectory() as profile:
+        options = ChromeOptions()
+        options.binary_location = shutil.which("chromium") or ""
+        options.page_load_strategy = "none"
+        for flag in (*FLAGS, "--window-size=1400,1000", f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
+        driver.set_script_timeout(patience)
+        try:
+            return _measured(driver, path, patience, profile)
+        except (TimeoutException, WebDriverException):
+            return None
+        finally:
+            driver.quit()
+
+
+def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> Shown | None:
+    before = _processor_time(profile)
+    driver.get(path.as_uri())
+    end = time.monotonic() + patience
+    while not (painted := driver.execute_script("return globalThis.painted")):
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.1)
+    processor = _processor_time(profile) - before
+    zoom = driver.execute_async_script(
+        "const end = arguments[0]; globalThis.zoom ? zoom().then(end) : end(null)"
+    )
+    return Shown(painted / 1000, processor, None if zoom is None else zoom / 1000)
+
+
+def _processor_time(profile: str) -> float:
+    """Seconds of processor time of the processes that hold a word in their command line."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if profile.encode() in (process / "cmdline").read_bytes():
+                fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dict[str, Any]]:
+    """Runs of every size and side in turn."""
+    rows = []
+    for devices, batches in SIZES:
+        schedule = evaluate(Pipeline(stages=devices, batches=batches, p2p=0.25), "zb-h1")
+        runs: dict[str, list[Shown]] = {name: [] for name in sides}
+        with tempfile.TemporaryDirectory() as folder:
+            paths = {name: Path(folder) / f"{index}.html" for index, name in enumerate(sides)}
+            made = {
+                name: written(render, schedule, paths[name], patience)
+                for name, render in sides.items()
+            }
+            late = {name for name, seconds in made.items() if seconds is None}
+            for _ in range(repeats):
+                for name in sides:
+                    found = None if name in late else shown(paths[name], patience)
+                    if found is None:
+                        late.add(name)
+                    else:
+                        runs[name].append(found)
+        rows += [
+            {"operations": len(schedule), "side": name, "written": made[name], "runs": runs[name]}
+            for name in sides
+        ]
+        print(f"done: {len(schedule)} operations", flush=True)
+    return rows
+
+
+HEAD = (
+    *("operations", "side", "written, s", "first paint, s", "processor, s", "zoom, s"),
+    *("first paint / ours", "processor / ours"),
+)
+
+
+def record(rows: list[dict[str, Any]], patience: float) -> str:
+    """Rows of the record, as Markdown."""
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    for row in rows:
+        (ours, *_) = (r["runs"] for r in rows if r["operations"] == row["operations"])
+        lines.append(f"| {' | '.join(_cells(row, ours, f'over {patience:g}'))} |")
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
+    runs: list[Shown] = row["runs"]
+    written = late if row["written"] is None else f"{row['written']:.2f}"
+    cells = [f"{row['operations']:,}", row["side"], written]
+    if not runs:
+        return [*cells, late, "", "", "", ""]
+    paint = [run.painted for run in runs]
+    zoom = [run.zoom for run in runs if run.zoom is not None]
+    pairs = list(zip(runs, ours, strict=False))
+    return [
+        *cells,
+        f"{median(paint):.2f} ({min(paint):.2f})",
+        f"{median(run.processor for run in runs):.2f}",
+        f"{median(zoom):.2f}" if zoom else "none",
+        f"{median(theirs.painted / mine.painted for theirs, mine in pairs):.1f}",
+        f"{median(theirs.processor / mine.processor for theirs, mine in pairs):.1f}",
+    ]
+
+
+def main() -> None:
+    """Print the record."""
+    parser = argparse.ArgumentParser(description="first paint and zoom of the page")
+    parser.add_argument("--zeropipe", type=Path, help="checkout of rosinality/zeropipe")
+    parser.add_argument("--visualization", type=Path, help="checkout of PP-Schedule-Visualization")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
+    parser.add_argument("--patience", type=float, default=120, help="seconds (default 120)")
+    given = parser.parse_args()
+    sides: dict[str, Render] = {"ppopt": renderers.ours, "naive plotly": renderers.naive}
+    if given.zeropipe:
+        sides["zeropipe"] = renderers.zeropipe(given.zeropipe)
+    if given.visualization:
+        sides["PP-Schedule-Visualization"] = renderers.visualization(given.visualization)
+    head = heading("First paint and zoom of a page", "plotly", "selenium")
+    rows = measure(sides, given.repeats, given.patience)
+    print(head)
+    print(f"\nMedians of {given.repeats} runs in turn, smallest in brackets; zb-h1, p2p 0.25.\n")
+    print(record(rows, given.patience))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Renew the gallery: pictures of every strategy and of solved optima, and the page in a browser.
+
+    python docs/gallery.py
+
+Everything comes from real runs of the `ppopt` installed beside this Python. The pictures of
+schedules repeat themselves; the screenshots need Chromium and its driver, Pillow and selenium.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import ppopt
+from ppopt.report.html import page
+from ppopt.report.svg import svg
+from ppopt.strategies import registry
+
+FOLDER = Path(__file__).parent / "gallery"
+DOCUMENT = Path(__file__).parent / "gallery.md"
+SHOTS = {
+    "page": "One schedule: causes of idle time as hatching, memory below, time by use beside it.",
+    "path": "The critical path of 1F1B, and the way of one microbatch with its transfers.",
+    "compare": "Six schedules on one axis, the best on top, its end dotted through the others.",
+    "large": "64 devices, 512 microbatches, 98,304 operations: cells in mean colours.",
+    "dark": "Close up in the dark: two chunks per device, memory stacked by chunk.",
+}
+"""Screenshot -> its caption."""
+_WIDTH = 1200
+_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
+
+
+def pipeline(devices: int = 4, batches: int = 8, **fields: object) -> ppopt.Pipeline:
+    """Unit costs, unless fields say otherwise."""
+    return ppopt.Pipeline(stages=devices, batches=batches, **fields)
+
+
+def optimum(**fields: object) -> ppopt.Schedule:
+    """A proved optimum within the memory of 1F1B; one worker, so that it repeats itself."""
+    found = ppopt.solve(pipeline(**fields), mem_limit="1f1b", workers=1)
+    assert found.status is ppopt.Status.OPTIMAL
+    assert found.schedule is not None
+    return found.schedule
+
+
+def schedules() -> dict[str, ppopt.Schedule]:
+    """Optima of two placements and all hand strategies, by the name of their picture."""
+    shown = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
+    return shown | {name: ppopt.evaluate(pipeline(), name) for name in registry()}
+
+
+def pages() -> dict[str, tuple[list[ppopt.Schedule], str, int]]:
+    """Screenshot -> the schedules on its page, the address of its view, its height."""
+    six = ("gpipe", "1f1b", "zb-h1", "interleaved", "zbv")
+    close = "#x=8,20&on=memory"
+    large = ppopt.evaluate(pipeline(64, 512, mem_limit="1f1b"), "zb-1p")
+    return {
+        "page": ([optimum(p2p=0.25)], "", 760),
+        "path": ([ppopt.evaluate(pipeline(p2p=0.5), "1f1b")], "#m=3&on=critical", 540),
+        "compare": ([optimum(), *(ppopt.evaluate(pipeline(), name) for name in six)], "", 1340),
+        "large": ([large], "#on=", 1110),
+        "dark": ([ppopt.evaluate(pipeline(memory_b=-0.5), "v-half")], close, 740),
+    }
+
+
+def write_pictures(shown: dict[str, ppopt.Schedule]) -> None:
+    """Write one SVG per schedule."""
+    for name, schedule in shown.items():
+        (FOLDER / f"{name}.svg").write_text(svg(schedule), encoding="utf-8")
+
+
+def document(shown: dict[str, ppopt.Schedule]) -> str:
+    """The gallery as Markdown."""
+    lines = ["# Gallery\n", "Made by `python docs/gallery.py` from real runs.\n", "## The page\n"]
+    for name, caption in SHOTS.items():
+        lines.append(f"{caption}\n\n![{caption}](gallery/{name}.png)\n")
+    lines.append("## Schedules\n")
+    lines.append("Four devices, eight microbatches, F = B = W = 1.\n")
+    for name in shown:
+        lines.append(f"### {name}\n\n![{name}](gallery/{name}.svg)\n")
+    return "\n".join(lines)
+
+
+def write_shots() -> None:
+    """Take the screenshots, each in few colours so that it stays small."""
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService  # noqa: PLC0415
+
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in _FLAGS:
+        options.add_argument(flag)
+    driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (shown, address, height) in pages().items():
+            path = Path(folder) / f"{name}.html"
+            path.write_text(page(shown, title="ppopt"), encoding="utf-8")
+            driver.set_window_size(_WIDTH, height)
+            driver.get(f"{path.as_uri()}{address}")
+            if name == "dark":
+                driver.execute_script("document.documentElement.dataset.theme = 'dark'")
+                driver.execute_script("ppopt.redraw()")
+            time.sleep(5)
+            (FOLDER / f"{name}.png").write_bytes(_small(driver.get_screenshot_as_png()))
+    driver.quit()
+
+
+def _small(shot: bytes) -> bytes:
+    from PIL import Image  # noqa: PLC0415
+
+    few = (
+        Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, method=Image.Quantize.MAXCOVERAGE)
+    )
+    kept = io.BytesIO()
+    few.save(kept, "PNG", optimize=True)
+    return kept.getvalue()
+
+
+def main() -> None:
+    """Renew the pictures, the screenshots and the document."""
+    FOLDER.mkdir(exist_ok=True)
+    shown = schedules()
+    write_pictures(shown)
+    write_shots()
+    DOCUMENT.write_text(document(shown), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

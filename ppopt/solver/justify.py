@@ -1,0 +1,253 @@
+"""Justification: move every operation as late as it can go, then as early as it can go.
+
+Forward-backward improvement (Li, Willis, EJOR 56, 1992; Valls, Ballestin, Quintanilla,
+"Justification and RCPSP: a technique that pays", EJOR 165, 2005). Each pass takes the operations
+in the order of the schedule before it and gives each the first gap of its device that is long
+enough, so that no pass makes a schedule longer and most make it shorter.
+
+A pipeline is a job shop here: devices run one operation at a time, and everything else is a
+precedence with a delay. Memory is one too where it counts microbatches (`ppopt.solver.relaxation`).
+Elsewhere the schedule's own order of taking and giving back is kept: the i-th taking waits for
+the giving back without which it would not have had room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from functools import cached_property
+from itertools import pairwise
+from operator import add
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt import precedence
+from ppopt.metrics import Objective
+from ppopt.op import OpKind
+from ppopt.schedule import Ints, Schedule, split_codes
+from ppopt.solver import relaxation
+from ppopt.solver.chain import Chain
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.relaxation import View
+from ppopt.timing import durations
+
+Links = list[list[tuple[int, int]]]
+"""Per operation: (another one, least distance of their starts in the direction of the pass)."""
+FAR = 2**62
+
+
+class Arcs(NamedTuple):
+    """Precedence between operations, for passes forwards and backwards in time."""
+
+    ahead: Links
+    behind: Links
+
+
+class Shop:
+    """The operations of a problem, numbered 0, 1, ... in the order of their operation numbers."""
+
+    def __init__(self, problem: Problem) -> None:
+        pipeline = problem.pipeline
+        kept = frozenset(range(pipeline.num_devices))
+        views = [
+            View(Chain(pipeline, problem.fused, route), kept) for route in range(pipeline.routes)
+        ]
+        self.problem = problem
+        self.codes: Ints = np.sort(np.concatenate([view.operations for view in views]))
+        self.kind, self.stage, self.microbatch, _ = split_codes(pipeline, self.codes)
+        hosts = precedence.devices(pipeline)[self.stage, self.microbatch]
+        self.hosts: Ints = hosts
+        self.device: list[int] = hosts.tolist()
+        self.time: list[int] = durations(pipeline)[self.codes].tolist()
+        self.size = len(self.codes)
+        self._fixed = self._arcs(views)
+        self._tight = [
+            device for device in sorted(kept) if relaxation.needs_cumulative(views[0], device)
+        ]
+        if pipeline.ticks.limits is None:
+            self._tight = []
+
+    def _arcs(self, views: list[View]) -> Arcs:
+        arcs = Arcs([[] for _ in self.codes], [[] for _ in self.codes])
+        for view in views:
+            flow = relaxation.implied(view)
+            before = np.searchsorted(self.codes, flow.before).tolist()
+            after = np.searchsorted(self.codes, flow.after).tolist()
+            for first, second, lag in zip(before, after, flow.lag.tolist(), strict=True):
+                self._link(arcs, first, second, lag)
+        return arcs
+
+    def _link(self, arcs: Arcs, first: int, second: int, lag: int) -> None:
+        arcs.ahead[second].append((first, self.time[first] + lag))
+        arcs.behind[first].append((second, self.time[second] + lag))
+
+    @cached_property
+    def _instant(self) -> bool:
+        """Whether some operation takes no time: start and end then leave its order open."""
+        return not all(self.time)
+
+    def arcs(self, start: list[int]) -> Arcs:
+        """All precedence that a schedule's memory keeps to."""
+        if not self._tight:
+            return self._fixed
+        arcs = Arcs(*([list(links) for links in part] for part in self._fixed))
+        starts = np.array(start, dtype=np.int64)
+        for device in self._tight:
+            self._keep_memory(arcs, device, starts)
+        return arcs
+
+    def _keep_memory(self, arcs: Arcs, device: int, start: Ints) -> None:
+        ticks = self.problem.pipeline.ticks
+        assert ticks.limits is not None
+        mine = np.flatnonzero(self.hosts == device)
+        change = self._change[mine]
+        takes, gives = mine[change > 0], mine[change < 0]
+        ends = start + np.array(self.time, dtype=np.int64)
+        takes = takes[np.lexsort((ends[takes], start[takes]))]
+        gives = gives[np.lexsort((start[gives], ends[gives]))]
+        room = ticks.limits[device] - ticks.static[device]
+        given = np.concatenate([[0], np.cumsum(-self._change[gives])])
+        needed = np.searchsorted(given, np.cumsum(self._change[takes]) - room)
+        for chain in (takes.tolist(), gives.tolist()):
+            for first, second in pairwise(chain):
+                self._link(arcs, first, second, 0)
+        for taker, count in zip(takes.tolist(), needed.tolist(), strict=True):
+            if count > 0:
+                self._link(arcs, int(gives[count - 1]), taker, 0)
+
+    @cached_property
+    def _change(self) -> Ints:
+        pipeline = self.problem.pipeline
+        table = np.array(
+            [
+                [pipeline.ticks.memory_change(kind, stage) for stage in range(pipeline.num_stages)]
+                for kind in OpKind
+            ],
+            dtype=np.int64,
+        )
+        return table[self.kind, self.stage]
+
+    def justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
+        """Starts after one pass backwards in time and one forwards.
+
+        `keys` replace the order of the pass backwards: larger keys go last in time.
+        """
+        arcs = self.arcs(start)
+        late = self._backwards(start, arcs, keys)
+        if self._tight:
+            arcs = self.arcs(late)
+        return self._forwards(late, arcs)
+
+    def _backwards(self, start: list[int], arcs: Arcs, keys: list[float] | None) -> list[int]:
+        time = self.time
+        if keys is not None or self._instant:
+            turned = [-key for key in (keys or map(add, start, time))]
+            order = _sorted(turned, arcs.behind, arcs.ahead)
+        else:
+            places = [(-begin - length, -begin) for begin, length in zip(start, time, strict=True)]
+            order = sorted(range(self.size), key=places.__getitem__)
+        firsts = self._firsts(start)
+        latest = max(firsts)
+        mirrored = self._place(order, arcs.behind, [latest - first for first in firsts])
+        length = max(map(add, mirrored, time))
+        return [length - begin - taken for begin, taken in zip(mirrored, time, strict=True)]
+
+    def _forwards(self, start: list[int], arcs: Arcs) -> list[int]:
+        if self._instant:
+            order = _sorted(start, arcs.ahead, arcs.behind)
+        else:
+            order = sorted(range(self.size), key=start.__getitem__)
+        return self._place(order, arcs.ahead, self._firsts(start))
+
+    def _firsts(self, start: list[int]) -> list[int]:
+        """When every device's clock starts: its first operation, for makespan the origin."""
+        devices = self.problem.pipeline.num_devices
+        if self.problem.objective is Objective.MAKESPAN:
+            return [0] * devices
+        firsts = np.full(devices, FAR, dtype=np.int64)
+        np.minimum.at(firsts, self.hosts, np.array(start, dtype=np.int64))
+        firsts[firsts == FAR] = 0
+        released: list[int] = (firsts - firsts.min()).tolist()
+        return released
+
+    def _place(self, order: list[int], links: Links, release: list[int]) -> list[int]:
+        """Give each operation, in order, the first gap of its device that is long enough."""
+        start, time, device = [0] * self.size, self.time, self.device
+        opens, shuts = [[first] for first in release], [[FAR] for _ in release]
+        for op in order:
+            ready = 0
+            for other, apart in links[op]:
+                reached = start[other] + apart
+                ready = max(ready, reached)
+            begins, ends, length = opens[device[op]], shuts[device[op]], time[op]
+            gap = bisect_right(ends, ready)
+            while True:
+                begin = begins[gap]
+                begin = max(begin, ready)
+                end = begin + length
+                if end <= ends[gap]:
+                    break
+                gap += 1
+            start[op] = begin
+            if begin == begins[gap]:
+                if end == ends[gap]:
+                    del begins[gap], ends[gap]
+                else:
+                    begins[gap] = end
+            elif end == ends[gap]:
+                ends[gap] = begin
+            else:
+                begins.insert(gap + 1, end)
+                ends.insert(gap, begin)
+        return start
+
+    def value(self, start: list[int]) -> int:
+        """Makespan or largest device span of these starts, in ticks."""
+        ends = np.array(start, dtype=np.int64) + np.array(self.time, dtype=np.int64)
+        if self.problem.objective is Objective.MAKESPAN:
+            return int(ends.max())
+        first = np.full(self.problem.pipeline.num_devices, FAR, dtype=np.int64)
+        last = np.zeros_like(first)
+        np.minimum.at(first, self.hosts, np.array(start, dtype=np.int64))
+        np.maximum.at(last, self.hosts, ends)
+        return int((last - first).max())
+
+    def starts(self, schedule: Schedule) -> list[int]:
+        """Starts of a schedule of this problem, its microbatches renamed into order."""
+        pipeline = schedule.pipeline
+        routes = schedule.microbatch * pipeline.routes // pipeline.batches
+        place = np.lexsort((schedule.start, routes, schedule.stage, schedule.kind))
+        start: list[int] = schedule.start[place].tolist()
+        return start
+
+    def schedule(self, start: list[int]) -> Schedule:
+        """The schedule of these starts, the earliest at 0."""
+        begin = np.array(start, dtype=np.int64)
+        begin -= begin.min()
+        end = begin + np.array(self.time, dtype=np.int64)
+        return Schedule.from_columns(
+            self.problem.pipeline,
+            self.kind,
+            self.stage,
+            self.microbatch,
+            self.hosts,
+            begin,
+            end,
+        )
+
+
+def _sorted(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:
+    """Operations by key, none before what must come before it."""
+    missing = [len(links) for links in before]
+    heap = [(key, op) for op, key in enumerate(keys) if not missing[op]]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        op = heapq.heappop(heap)[1]
+        order.append(op)
+        for other, _ in after[op]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(heap, (keys[other], other))
+    return order

@@ -1,0 +1,97 @@
+"""Iterated local search over schedules: disturb the order, justify, keep what is not worse.
+
+Each step moves operations of a stretch of time, of all devices or a few, by random amounts (each
+by its own, or all of a kind on a device by one), and justifies the schedule in that order
+(`ppopt.solver.justify`). The search runs for a number of steps, not for a time, so that it repeats
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+
+from ppopt.schedule import Ints
+from ppopt.solver.justify import Shop
+
+STRENGTHS = (0.5, 1, 2, 4, 8)
+"""Sizes of a disturbance, in mean operation times."""
+STRETCHES = (0.05, 0.1, 0.2, 0.5, 2, 2, 2, 2)
+"""Lengths of the stretch of time that is disturbed, as shares of the whole."""
+WARMTH = 0.001
+"""Share of the value by which a step may be worse, at most."""
+PASSES = 4
+"""Most justifications of a schedule that keeps getting shorter."""
+PATIENCE = 60
+"""Steps without a better schedule after which the search returns to the best one."""
+
+
+class Shaker:
+    """Local search on one problem, from one schedule after another."""
+
+    def __init__(self, shop: Shop, rng: Random) -> None:
+        self.shop = shop
+        self._rng = np.random.default_rng(rng.getrandbits(32))
+        self._mean = sum(shop.time) / shop.size
+        self._time: Ints = np.array(shop.time, dtype=np.int64)
+        self._group: Ints = shop.hosts * 4 + shop.kind
+
+    def settle(self, start: list[int]) -> tuple[int, list[int]]:
+        """Justify as long as it helps: value in ticks and starts."""
+        value = self.shop.value(start)
+        for _ in range(PASSES):
+            moved = self.shop.justified(start)
+            reached = self.shop.value(moved)
+            if reached > value:
+                break
+            start, better, value = moved, reached < value, reached
+            if not better:
+                break
+        return value, start
+
+    def shake(
+        self,
+        start: list[int],
+        steps: int,
+        found: Callable[[int, list[int]], None],
+        stop: Callable[[], bool],
+    ) -> list[int]:
+        """Search from these starts; return the best ones met, `found` is told of every better."""
+        rng = self._rng
+        best, best_start = self.shop.value(start), start
+        value, since = best, 0
+        for _ in range(steps):
+            if stop():
+                break
+            moved = self.shop.justified(start, self._disturbed(start, value))
+            reached = self.shop.value(moved)
+            if reached < value:
+                reached, moved = self.settle(moved)
+            since += 1
+            if reached <= value + WARMTH * best * rng.random() ** 3:
+                start, value = moved, reached
+            if reached < best:
+                best, best_start, since = reached, moved, 0
+                found(best, best_start)
+            elif since >= PATIENCE:
+                start, value, since = best_start, best, 0
+        return best_start
+
+    def _disturbed(self, start: list[int], value: int) -> list[float]:
+        """Ends of the operations, some moved at random: keys of the pass backwards."""
+        rng, begins = self._rng, np.array(start, dtype=np.int64)
+        strength = self._mean * rng.choice(STRENGTHS)
+        length = rng.choice(STRETCHES) * value
+        earliest = rng.random() * (value + length) - length
+        chosen = (begins >= earliest) & (begins <= earliest + length)
+        devices = self.shop.problem.pipeline.num_devices
+        if rng.random() < 0.3:
+            chosen &= (rng.random(devices) < 0.25)[self.shop.hosts]
+        if rng.random() < 0.5:
+            moves = rng.uniform(-strength, strength, 4 * devices)[self._group]
+        else:
+            moves = rng.uniform(-strength, strength, self.shop.size)
+        keys: list[float] = (begins + self._time + np.where(chosen, moves, 0.0)).tolist()
+        return keys

@@ -1,0 +1,43 @@
+"""Interleaved 1F1B whose steady F and BW run as one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.strategies.base import Options, Strategy, register, together
+from ppopt.strategies.interleaved import streams
+
+
+def build(pipeline: Pipeline, options: Options) -> Orders:
+    """Interleaved 1F1B with one more F of warm-up; then the next F and BW as one; then the BW left.
+
+    Megatron-LM hides the exchanges of a mixture of experts so: one more warm-up F on every device
+    makes the two of a pair independent (megatron/core/pipeline_parallel/schedules.py and
+    combined_1f1b.py). With O the time of a pair of chunks, F and BW those of a chunk, equal stages,
+    no delay, p dividing m, w = (v - 1) p + 1: makespan (p - 1 + w)(F + BW) + (m v - w) O, since
+    the last device never waits after its first F. Raises InputError where the group size would
+    deadlock.
+    """
+    orders = []
+    for forward, backward, before in streams(pipeline, options):
+        warm_up = min(before + 1, len(forward))
+        steady = len(forward) - warm_up
+        pairs = together(forward[warm_up:], backward[:steady])
+        orders.append(np.concatenate([forward[:warm_up], pairs, backward[steady:]]))
+    return orders
+
+
+register(
+    Strategy(
+        name="interleaved-overlap",
+        summary="interleaved 1F1B with each steady F and BW run as one (--overlap-times)",
+        source="Megatron-LM's combined 1F1B, in the order of arXiv 2104.04473, section 2.2.2",
+        build=build,
+        placement="interleaved",
+        chunks=None,
+        fused=True,
+        takes=("group_size",),
+    )
+)

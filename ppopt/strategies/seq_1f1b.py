@@ -1,0 +1,46 @@
+"""Seq1F1B: 1F1B over slices of microbatches along the sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.precedence import Orders
+from ppopt.schedule import Ints
+from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register
+
+
+def build(pipeline: Pipeline, _: Options) -> Orders:
+    """Stage i: min(m k, p - 1 - i + k - 1) F; then F, BW in turn; then the BW left, k slices each.
+
+    Forwards go by microbatch and slice, backwards by microbatch and, within it, from the last slice
+    to the first: causal attention needs the slices before it, its gradient those after it (Seq1F1B,
+    arXiv 2406.03488, section 3.2). The paper's slices differ in length so that all take the same
+    time; here they are equal. With F and BW the times of a slice, equal stages and no delay:
+    makespan (m k + p - 1)(F + BW); memory min(m k, p - 1 - i + k) slices, of 1/k activation each.
+    """
+    batches, slices = pipeline.batches, pipeline.num_slices
+    microbatch = np.repeat(np.arange(batches), slices)
+    part = np.tile(np.arange(slices), batches)
+
+    def order(stage: int) -> Ints:
+        forward = pipeline.code(OpKind.F, stage, microbatch, part)
+        backward = pipeline.code(OpKind.BW, stage, microbatch, slices - 1 - part)
+        warm_up = min(len(forward), pipeline.num_stages - 1 - stage + slices - 1)
+        steady = in_steps((forward[warm_up:], 0), (backward, 0))
+        return np.concatenate([forward[:warm_up], steady])
+
+    return by_stage(pipeline, order)
+
+
+register(
+    Strategy(
+        name="seq-1f1b",
+        summary="1F1B over slices of microbatches along the sequence (--slices)",
+        source="Seq1F1B, arXiv 2406.03488, section 3.2",
+        build=build,
+        slices=2,
+        fused=True,
+    )
+)

@@ -1,0 +1,117 @@
+"""Everything that docs/tutorial.md shows is run, in one folder, from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppopt.formats.config import pipeline_of, read_config
+from ppopt.formats.schedule_json import read_schedule
+from tests.torch_world import torch
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"```(python|console)\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"# file: (\w+\.py)\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder after everything ran; outputs of the commands in `outputs.txt`."""
+    made = tmp_path_factory.mktemp("tutorial")
+    script = ["set -euo pipefail"]
+    for kind, body in BLOCK.findall(TEXT):
+        if kind == "python":
+            name = FILE.match(body)
+            assert name is not None, body
+            (made / name[1]).write_text(body, encoding="utf-8")
+        else:
+            lines = body.splitlines()
+            assert all(line.startswith("$ ") for line in lines), "write no output: times differ"
+            script += [f"echo '{line}'\n{line[2:]}" for line in lines]
+    (made / "all.sh").write_text("\n".join(script))
+    ran = subprocess.run(
+        ["bash", "all.sh"],
+        cwd=made,
+        env={**os.environ, "PATH": f"{_tools(made)}{os.pathsep}{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    (made / "outputs.txt").write_text(ran.stdout)
+    return made
+
+
+def _tools(folder: Path) -> Path:
+    """Commands of this environment, whether or not it is activated."""
+    place = folder / "bin"
+    place.mkdir()
+    code = {
+        "python": "",
+        "ppopt": " -c 'from ppopt.cli import main; main()'",
+        "torchrun": " -m torch.distributed.run",
+    }
+    for name, rest in code.items():
+        (place / name).write_text(f'#!/bin/sh\nexec {sys.executable}{rest} "$@"\n')
+        (place / name).chmod(0o755)
+    return place
+
+
+def losses(output: str) -> list[float]:
+    return [float(found) for found in re.findall(r"^step \d: loss ([\d.]+)$", output, re.MULTILINE)]
+
+
+def test_the_pipeline_file_is_measured(folder: Path) -> None:
+    """Stage 0 splits as PyTorch does it; the last stage has three times the layers of the second;
+    it keeps an input of 16 x 128 floats per layer at least, and weights and gradients twice."""
+    pipeline = pipeline_of(read_config(folder / "pipeline.yaml"))
+    assert pipeline.hosts == ((0, 1, 1, 0),)
+    costs = pipeline.costs
+    assert costs.backward_input[0] < costs.weight[0] / 4
+    assert costs.forward[3] > costs.forward[1]
+    mebibyte = 2**20
+    for layers, activation, static in zip(
+        (2, 1, 1, 3), costs.activation, costs.static, strict=True
+    ):
+        assert activation >= layers * 16 * 128 * 4 / mebibyte - 1e-5
+        assert abs(static - 2 * 4 * layers * (128 * 128 + 128) / mebibyte) < 1e-5
+
+
+def test_the_trained_losses_are_those_of_one_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    import model  # type: ignore[import-not-found]  # noqa: PLC0415  of the tutorial
+
+    parts = [model.module(index) for index in range(4)]
+    network = torch.nn.Sequential(*parts)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    expected = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        inputs, targets = model.batch()
+        loss = torch.nn.functional.mse_loss(network(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    found = losses((folder / "outputs.txt").read_text())
+    assert found == pytest.approx(expected, abs=2e-5)
+    assert found == sorted(found, reverse=True)
+
+
+def test_the_schedule_and_its_run(folder: Path) -> None:
+    best, _ = read_schedule(folder / "best.json")
+    measured, _ = read_schedule(folder / "measured.json")
+    assert len(measured) == len(best)
+    output = (folder / "outputs.txt").read_text()
+    assert "8 gradients and 6 losses as in one process" in output
+    assert (folder / "references" / "v-2x6.json").exists()
+    for name in ("best.html", "beside.html", "best.csv", "best.trace.json"):
+        assert (folder / name).stat().st_size > 0
