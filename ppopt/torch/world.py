@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -126,7 +127,7 @@ class World:
 
 def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) -> None:
     """Join the process group, then run jobs until told to end."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     import torch  # noqa: PLC0415  the parent may do without it
     from torch import distributed  # noqa: PLC0415
 
