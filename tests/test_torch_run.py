@@ -131,6 +131,12 @@ class TestTraps:
         assert demo.run_text(world, text, hosts, 6) <= 1e-12
         assert demo.run_text(world, text, hosts, 6, defer_pp_recv=True) > 1e-3
 
+    def test_stages_in_any_order(self, world: World) -> None:
+        """PyTorch wants them ascending; a V given the other way round runs all the same."""
+        made = evaluate(Pipeline(stages=RANKS, batches=4), "zbv")
+        ranks = world.run(turned, [(made,)] * RANKS)
+        assert demo.compare(ranks, made.pipeline.num_stages, 4)[1] <= 1e-12
+
     def test_two_routes(self) -> None:
         made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
         mirrored = replace(made, pipeline=Pipeline(stages=2, batches=2, routes=2))
@@ -188,6 +194,13 @@ def refusals(rank: int, schedule: Schedule) -> list[str]:
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
         attempts.append(([stage(rank, RANKS, between, compiled)], split))
     return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
+
+
+def turned(rank: int, schedule: Schedule) -> Any:
+    """On a rank: a step whose stages are given in descending order."""
+    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.0))
+    made = ppopt.torch.runtime(stages[::-1], schedule, demo.loss)
+    return demo._steps_of(made, stages, schedule.pipeline.batches)
 
 
 def _refusal(attempt: Any) -> str:

@@ -101,6 +101,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: flo
     from ppopt.files import write
     from ppopt.formats import schedule_json
     from ppopt.profiles.measured import measured
+    from ppopt.torch import demo
 
     if not targets:
         return
@@ -108,7 +109,8 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: flo
     found = measured(ran.records, schedule.pipeline, unit)
     for target in targets:
         if target.is_page:
-            write_page(target, [schedule, found] if seconds else [found])
+            beside = [demo.prediction(schedule, links=False)] if seconds else []
+            write_page(target, [*beside, found])
         else:
             write(target.path, schedule_json.dumps(found))
 

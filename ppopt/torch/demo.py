@@ -73,16 +73,22 @@ def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **opti
     return compare(ranks, len(hosts), batches)[1]
 
 
-def predicted(schedule: Schedule, *, links: bool = True) -> Fraction:
-    """Makespan of a schedule's order as PyTorch runs it, in the user's unit.
+def prediction(schedule: Schedule, *, links: bool = True) -> Schedule:
+    """Time a schedule's order as PyTorch runs it, from the earliest starts on.
 
     Stage 0 splits as it really does (`as_run`); without `links`, transfers take no time.
     """
     pipeline = as_run(schedule.pipeline)
     if not links:
         pipeline = replace(pipeline, p2p=0)
-    made = timing.schedule(pipeline, schedule.orders)
-    return pipeline.ticks.time(made.metrics.makespan)
+    origin = {"strategy": str(schedule.origin.get("strategy") or "schedule"), "status": "feasible"}
+    return timing.schedule(pipeline, schedule.orders, origin=dict(origin))
+
+
+def predicted(schedule: Schedule, *, links: bool = True) -> Fraction:
+    """Makespan of `prediction`, in the user's unit."""
+    made = prediction(schedule, links=links)
+    return made.pipeline.ticks.time(made.metrics.makespan)
 
 
 def compare(ranks: Sequence[_Rank], stages: int, batches: int) -> tuple[int, float]:
