@@ -184,6 +184,27 @@ def test_slices() -> None:
     assert_below(checked(claimed(case, Objective.MAKESPAN, 10, 0)), Objective.MAKESPAN, 9)
 
 
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"overlap": 5},
+        {"overlap": 5, "routes": 2},
+        {"slices": 2, "mem_limit": 3},
+        {"overlap": 5, "slices": 2, "p2p": 1},
+    ],
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_two_models_agree_on_pairs_and_slices(
+    more: dict, fused: bool, objective: Objective
+) -> None:
+    """What a search calls optimal is confirmed, so a schedule and a bound meet in both."""
+    pipe = Pipeline(stages=2, batches=4, forward=[2, 3], backward=[4, 5], weight=2, **more)
+    result = solve(pipe, fused=fused, objective=objective, workers=1)
+    assert result.status is Status.OPTIMAL
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
+
+
 def test_an_absurd_bound_is_wrong_like_any_other() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     stated = {"status": "feasible", "fused": True, "lower_bound": 1e300}

@@ -76,9 +76,6 @@ def recheck(
     stated = claim.of_schedule(given) if isinstance(given, Schedule) else claim.of_result(given)
     if stated is None:
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
-    pipeline = stated.pipeline
-    if pipeline.overlap is not None or pipeline.num_slices > 1:
-        raise InputError("bounds of overlapped pairs and slices are not re-checked")
     if not 0 < time_limit < inf:
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
