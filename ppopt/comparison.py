@@ -13,7 +13,7 @@ from ppopt import robustness
 from ppopt.errors import InputError
 from ppopt.evaluation import evaluate
 from ppopt.metrics import Metrics, Objective, communication, fits_limits
-from ppopt.pipeline import Pipeline
+from ppopt.pipeline import Layout, Pipeline
 from ppopt.robustness import Jitter
 from ppopt.schedule import Schedule
 from ppopt.solver.incumbent import Progress
@@ -23,8 +23,6 @@ from ppopt.strategies import Options, registry
 
 FEW = 16
 """Microbatches by which the time of a strategy is judged."""
-Space = tuple[tuple[tuple[int, ...], ...], int]
-"""Device of every stage on every route, and the slices of a microbatch: what is searched alike."""
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
 
@@ -110,9 +108,9 @@ def compare(
         robustness.check(jitter)
     deadline = time.monotonic() + time_limit
     made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused)
-    optima: dict[Space, Result] = {}
-    problems = {_space(schedule.pipeline): schedule.pipeline for schedule, _ in made}
-    own = _space(pipeline)
+    optima: dict[Layout, Result] = {}
+    problems = {schedule.pipeline.layout: schedule.pipeline for schedule, _ in made}
+    own = pipeline.layout
     problems = {own: pipeline} | {
         space: problem for space, problem in problems.items() if space != own
     }
@@ -139,10 +137,6 @@ def compare(
             for row in rows
         )
     return Comparison(rows, optimum, skipped)
-
-
-def _space(pipeline: Pipeline) -> Space:
-    return pipeline.hosts, pipeline.num_slices
 
 
 def evaluate_all(
@@ -196,8 +190,8 @@ def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Opti
     return (time.monotonic() - began) * pipeline.batches / few
 
 
-def _rows(made: list[Made], objective: Objective, optima: dict[Space, Result]) -> tuple[Row, ...]:
-    rows = [_row(one, objective, optima.get(_space(one[0].pipeline))) for one in made]
+def _rows(made: list[Made], objective: Objective, optima: dict[Layout, Result]) -> tuple[Row, ...]:
+    rows = [_row(one, objective, optima.get(one[0].pipeline.layout)) for one in made]
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
     rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]

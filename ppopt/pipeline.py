@@ -18,6 +18,7 @@ LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
 MOST_DEVICES = 1024
 """Most devices of a pipeline."""
+Layout = tuple[tuple[tuple[int, ...], ...], int]
 LIMIT_1F1B = "1f1b"
 """The value of `mem_limit` that means: the largest device peak of 1F1B on this pipeline."""
 
@@ -236,6 +237,14 @@ class Pipeline:
             first = self.placement
         mirrored = tuple(max(first) - device for device in first)
         return (first, mirrored)[: self.routes]
+
+    @property
+    def layout(self) -> Layout:
+        """Where every stage sits, per route, and the slices of a microbatch.
+
+        Schedules of one layout are of one search space.
+        """
+        return self.hosts, self.num_slices
 
     @cached_property
     def num_stages(self) -> int:

@@ -45,7 +45,7 @@ def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: f
 def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
     """Assert equal placement, microbatches and costs, however they are given; not the limits."""
     mine, theirs = actual.pipeline, expected.pipeline
-    for what in ("hosts", "batches", "costs"):
+    for what in ("hosts", "num_slices", "batches", "costs"):
         new, old = getattr(mine, what), getattr(theirs, what)
         assert new == old, (
             f"the pipelines differ in {what}: {_short(old)} is expected, not {_short(new)}"

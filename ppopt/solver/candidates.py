@@ -33,8 +33,7 @@ def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
     """
     try:
         placed = strategy.apply(pipeline, Options())
-        same = (placed.hosts, placed.num_slices) == (pipeline.hosts, pipeline.num_slices)
-        return strategy.build(placed, Options()) if same else None
+        return strategy.build(placed, Options()) if placed.layout == pipeline.layout else None
     except InputError:
         return None
 

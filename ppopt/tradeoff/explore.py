@@ -73,7 +73,7 @@ class Explorer:
         pipeline, fused = self.problem.pipeline, self.problem.fused
         starts = [one_at_a_time(pipeline, fused=fused)]
         for hand in hands:
-            if hand.pipeline.hosts == pipeline.hosts:
+            if hand.pipeline.layout == pipeline.layout:
                 starts.append(hand.orders if fused else split(pipeline, hand.orders))
         for orders in starts:
             self._take(timing.schedule(pipeline, orders, self.problem.objective))

@@ -234,7 +234,7 @@ def _hands(
         memory = ticks.memory(max(figures.peak_memory))
         value = ticks.time(figures.value(problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
-        same = schedule.pipeline.hosts == problem.pipeline.hosts
+        same = schedule.pipeline.layout == problem.pipeline.layout
         ratio = value / best[-1] if same and best and best[-1] else None
         hands.append(Hand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

@@ -48,7 +48,7 @@ def candidates(pipeline: Pipeline, *, fused: bool) -> Sequence[int]:
 
 
 def _holdings(pipeline: Pipeline, device: int, *, fused: bool) -> Iterator[tuple[int, int]]:
-    """What one microbatch of a hosted stage holds until B and until W: ticks of memory."""
+    """What one slice of a microbatch of a hosted stage holds until B and until W, in ticks."""
     ticks = pipeline.ticks
     for hosted in pipeline.hosted:
         for stage in hosted[device]:
@@ -57,7 +57,7 @@ def _holdings(pipeline: Pipeline, device: int, *, fused: bool) -> Iterator[tuple
 
 
 def _share(pipeline: Pipeline) -> int:
-    return pipeline.batches // pipeline.routes
+    return pipeline.batches // pipeline.routes * pipeline.num_slices
 
 
 def _top(pipeline: Pipeline, device: int, *, fused: bool) -> int:
