@@ -174,3 +174,28 @@ def test_what_is_no_pipeline_is_refused(given: dict[str, Any], message: str) -> 
         Pipeline(**({"stages": 2, "batches": 2} | given))
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_static_memory_counts_on_both_routes_and_the_limit_of_1f1b_on_one() -> None:
+    """Route 1 has stage s on device 2 - s. 1F1B, of one route, peaks on device 0: 4 + 3 x 2."""
+    pipe = Pipeline(stages=3, batches=6, static=[4, 1, 2], activation=2, routes=2, mem_limit="1f1b")
+    assert [pipe.static_of(device) for device in range(3)] == [6, 2, 6]
+    assert pipe.limits == (10, 10, 10)
+
+
+def test_slices_share_what_a_microbatch_takes() -> None:
+    """Times and activation of a slice are 1/slices of a microbatch's, static memory is not cut."""
+    pipe = Pipeline(
+        stages=2, batches=3, slices=4, forward=2, backward=6, overlap=7, activation=8, static=5,
+        chunks=2, mem_limit="1f1b",
+    )  # fmt: skip
+    costs = pipe.costs
+    assert (costs.forward[0], costs.backward[0], costs.overlap[0]) == (
+        Fraction(1, 4),
+        Fraction(3, 4),
+        Fraction(7, 8),
+    )
+    assert (costs.activation[0], costs.static[0]) == (1, Fraction(5, 2))
+    assert pipe.limits == (5 + 2 * 8,) * 2
+    codes = {pipe.code(*pipe.op(code)) for code in range(pipe.num_codes)}
+    assert codes == set(range(4 * 4 * 3 * 4))

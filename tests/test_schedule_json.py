@@ -16,6 +16,7 @@ from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.verifier import Rule, verify
+from tests import generate
 from tests.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
 
 
@@ -122,6 +123,23 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 class TestRoundTrip:
+    @given(generate.schedules(generate.pipelines(min_devices=2)))
+    @settings(max_examples=60, deadline=None)
+    def test_pairs_slices_and_routes(self, schedule: Schedule) -> None:
+        """Where there are any, every row has route, slice and pair; else none has."""
+        loaded, claims = loads(dumps(schedule), "x")
+        assert loaded == schedule
+        assert verify(loaded, claims) == []
+        pipeline = schedule.pipeline
+        more = pipeline.routes > 1 or pipeline.num_slices > 1 or (schedule.pair >= 0).any()
+        rows = to_object(schedule)["ops"]
+        assert {len(row) for row in rows} == {9 if more else 6}
+        if more:
+            for row in rows:
+                assert row[3] == pipeline.hosts[row[6]][row[1]]
+                partners = [other for other in rows if other[8] == row[8] is not None]
+                assert len(partners) in (0, 2)
+
     @given(pipelines(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3)))
     @settings(max_examples=80, deadline=None)
     def test_schedules(self, pipeline: Pipeline, extra: dict[str, Any]) -> None:
