@@ -13,7 +13,8 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.candidates import candidates
 from ppopt.solver.improve import Improver
 from ppopt.solver.incumbent import Problem, Progress, Search
-from ppopt.solver.relaxed import FOCUSES, Relaxations
+from ppopt.solver.relaxed import Relaxations
+from ppopt.solver.solve import FIRST_ROUND
 
 Work = Callable[[Search, Limits], None]
 
@@ -24,6 +25,7 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
     def work(search: Search, limits: Limits) -> None:
         improver = Improver(search, limits.seed)
         improver.construct()
+        improver.settle()
         while improver.ready and not search.over:
             improver.climb(search.left)
 
@@ -36,9 +38,10 @@ def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Out
     def work(search: Search, limits: Limits) -> None:
         for orders in candidates(pipeline, fused=False):
             search.offer(orders)
-        models = Relaxations(search)
-        for _ in FOCUSES:
-            models.raise_bound(Budget.of(search, limits.workers, limits.seed, 0.5))
+        models, seconds = Relaxations(search), FIRST_ROUND
+        while not search.over and not models.settled:
+            models.raise_bound(Budget.of(search, limits.workers, limits.seed, seconds))
+            seconds *= 2
 
     return _alone(work, pipeline, objective, limits)
 
