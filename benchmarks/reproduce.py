@@ -18,6 +18,7 @@ from benchmarks.machine import heading
 from ppopt import Objective, Pipeline, Schedule, evaluate
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_model
+from ppopt.strategies import names
 
 SPAN = Objective.DEVICE_SPAN
 COLUMNS = ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
@@ -225,12 +226,55 @@ def megatron() -> Table:
     )
 
 
+def dualpipe() -> Table:
+    """Totals, idle times and memory of DualPipe and DualPipe-V."""
+    lines = []
+    for p, m, pair, total, idle in (
+        (8, 20, 3, 66, [6] * 8),
+        (8, 20, 2, 52, [1, 2, 3, 3, 3, 3, 2, 1]),
+        (4, 8, 3, 26, [2] * 4),
+    ):
+        made = evaluate(_overlapped(p, m, pair), "dualpipe")
+        name = f"dualpipe p={p} m={m}, F and BW as one {pair}"
+        waits = [made.metrics.makespan - busy for busy in made.metrics.busy]
+        lines.append(Line(f"{name}: makespan", str(total), str(made.metrics.makespan)))
+        lines.append(Line("idle time of every device", _row(idle), _row(waits)))
+    for name, ends in (("dualpipe", 1), ("dualpipe-v", 2)):
+        sizes = (4, 8) if ends == 1 else (2, 4)
+        made_all = [evaluate(_overlapped(p, 4 * p, 3 * ends, ends), name) for p in sizes]
+        # P = devices, or twice as many stages: (P/2 - 1)(FB + BW - 3W), P + 1 activations
+        formula = [(p * ends // 2 - 1) * 2 for p in sizes]
+        waits = [made.metrics.makespan - min(made.metrics.busy) for made in made_all]
+        lines.append(
+            Line(f"{name}: (P/2-1)(FB+BW-3W), p = {_row(sizes)}", _row(formula), _row(waits))
+        )
+    return Table(
+        "DualPipe: totals and idle time",
+        "github.com/deepseek-ai/DualPipe, its order run, and its README; F = B = W = 1.",
+        tuple(lines),
+    )
+
+
+def _overlapped(devices: int, batches: int, pair: int, chunks: int = 1) -> Pipeline:
+    """F, B and W of one per stage; an F and a BW as one take `pair` per device's share."""
+    return Pipeline(
+        stages=devices,
+        batches=batches,
+        forward=chunks,
+        backward_input=chunks,
+        weight=chunks,
+        overlap=pair,
+    )
+
+
 def tables() -> Iterator[Table]:
     """All tables, one after another."""
     yield table_5()
     yield table_2()
     yield v_family()
     yield megatron()
+    if "dualpipe" in names():
+        yield dualpipe()
 
 
 def main() -> None:

@@ -94,7 +94,7 @@ def compare(
     workers: int | None = None,
     seed: int = 0,
     jitter: float | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress | str], None] | None = None,
 ) -> Comparison:
     """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
 
@@ -107,7 +107,8 @@ def compare(
     if jitter is not None:
         robustness.check(jitter)
     deadline = time.monotonic() + time_limit
-    made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused)
+    tell = progress or _silent
+    made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused, tell=tell)
     optima: dict[Layout, Result] = {}
     problems = {schedule.pipeline.layout: schedule.pipeline for schedule, _ in made}
     own = pipeline.layout
@@ -132,11 +133,20 @@ def compare(
         made = [(optimum.schedule, optimum.solve_seconds), *made]
     rows = _rows(made, objective, optima)
     if jitter is not None:
-        rows = tuple(
-            replace(row, jitter=robustness.jitter(row.schedule, jitter, objective, seed=seed))
-            for row in rows
-        )
+        rows = tuple(_under(row, jitter, objective, seed, tell) for row in rows)
     return Comparison(rows, optimum, skipped)
+
+
+def _silent(_: Progress | str) -> None:
+    """Tell nobody."""
+
+
+def _under(
+    row: Row, deviation: float, objective: Objective, seed: int, tell: Callable[[str], None]
+) -> Row:
+    tell(f"random times: {row.schedule.origin['strategy']}")
+    found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
+    return replace(row, jitter=found)
 
 
 def evaluate_all(
@@ -146,6 +156,7 @@ def evaluate_all(
     *,
     fused: bool,
     seconds: float = inf,
+    tell: Callable[[str], None] = _silent,
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
 
@@ -160,6 +171,7 @@ def evaluate_all(
             continue
         own = Options(**{field: getattr(options, field) for field in strategy.takes})
         began = time.monotonic()
+        tell(f"strategy {name}")
         try:
             unplaced = strategy.unplaced(pipeline)
             needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)

@@ -72,7 +72,7 @@ def eval_(
     jitter: JitterOption = None,
 ) -> int:
     """Evaluate one hand strategy."""
-    from ppopt.cli import output
+    from ppopt.cli import output, progress
     from ppopt.errors import InputError
     from ppopt.evaluation import evaluate
     from ppopt.metrics import Objective
@@ -84,14 +84,15 @@ def eval_(
         raise InputError(f"fused: strategy {strategy} splits the backward; leave --fused out")
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
-    deviation = _deviation(jitter)
-    schedule = evaluate(settings.pipeline(), strategy, objective, _strategy_options(settings))
-    seconds = monotonic() - began
-    spread = (
-        None
-        if deviation is None
-        else run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    )
+    pipeline, deviation = settings.pipeline(), _deviation(jitter)
+    with progress.shown(quiet=settings.quiet) as line:
+        line.update(f"strategy {strategy}")
+        schedule = evaluate(pipeline, strategy, objective, _strategy_options(settings))
+        seconds = monotonic() - began
+        line.update("random times")
+        spread = None
+        if deviation is not None:
+            spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
     output.result(settings, of_evaluation(schedule, seconds, spread), schedule)
     return 0
 
