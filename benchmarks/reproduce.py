@@ -18,7 +18,6 @@ from benchmarks.machine import heading
 from ppopt import Objective, Pipeline, Schedule, evaluate
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_model
-from ppopt.strategies import names
 
 SPAN = Objective.DEVICE_SPAN
 COLUMNS = ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
@@ -273,8 +272,7 @@ def tables() -> Iterator[Table]:
     yield table_2()
     yield v_family()
     yield megatron()
-    if "dualpipe" in names():
-        yield dualpipe()
+    yield dualpipe()
 
 
 def main() -> None:

@@ -8,7 +8,9 @@ from benchmarks import reproduce
 from benchmarks.reproduce import Line, Table
 
 
-@pytest.mark.parametrize("table", [reproduce.table_2, reproduce.v_family, reproduce.megatron])
+@pytest.mark.parametrize(
+    "table", [reproduce.table_2, reproduce.v_family, reproduce.megatron, reproduce.dualpipe]
+)
 def test_formulas_are_met(table) -> None:
     made = table()
     assert [line for line in made.lines if line.wrong] == []
