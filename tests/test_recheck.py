@@ -80,7 +80,7 @@ def test_infeasible_where_it_is_not_is_wrong() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
     arguments = set()
-    for case in cases(seed=36, count=12):
+    for case in cases(seed=35, count=16):
         result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
         again = recheck(result, workers=1)
         assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
