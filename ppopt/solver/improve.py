@@ -13,6 +13,7 @@ from ppopt.precedence import Orders
 from ppopt.solver.candidates import candidates
 from ppopt.solver.climb import climb
 from ppopt.solver.construct import Built, Decoder, Policy, policies
+from ppopt.solver.follow import follow
 from ppopt.solver.incumbent import Search
 from ppopt.solver.justify import Shop
 from ppopt.solver.shake import Shaker
@@ -70,11 +71,15 @@ class Improver:
         search = self._search
         if orders is None:
             return
-        made = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
-        if fits_limits(made):
-            search.take(made)
-            value = made.metrics.value(search.problem.objective)
-            self._made.append((value, len(self._made), orders))
+        pipeline, objective = search.problem.pipeline, search.problem.objective
+        made = timing.schedule(pipeline, orders, objective)
+        if not fits_limits(made):
+            followed = follow(made, pipeline)
+            if followed is None:
+                return
+            orders, made = followed, timing.schedule(pipeline, followed, objective)
+        search.take(made)
+        self._made.append((made.metrics.value(objective), len(self._made), orders))
 
     def settle(self) -> None:
         """Justify the best schedules constructed; the local search starts from the best of them."""

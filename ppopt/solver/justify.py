@@ -62,11 +62,11 @@ class Shop:
         self.time: list[int] = durations(pipeline)[self.codes].tolist()
         self.size = len(self.codes)
         self._fixed = self._arcs(views)
-        self._tight = [
+        self.tight = [
             device for device in sorted(kept) if relaxation.needs_cumulative(views[0], device)
         ]
         if pipeline.ticks.limits is None:
-            self._tight = []
+            self.tight = []
 
     def _arcs(self, views: list[View]) -> Arcs:
         arcs = Arcs([[] for _ in self.codes], [[] for _ in self.codes])
@@ -89,11 +89,11 @@ class Shop:
 
     def arcs(self, start: list[int]) -> Arcs:
         """All precedence that a schedule's memory keeps to."""
-        if not self._tight:
+        if not self.tight:
             return self._fixed
         arcs = Arcs(*([list(links) for links in part] for part in self._fixed))
         starts = np.array(start, dtype=np.int64)
-        for device in self._tight:
+        for device in self.tight:
             self._keep_memory(arcs, device, starts)
         return arcs
 
@@ -135,7 +135,7 @@ class Shop:
         """
         arcs = self.arcs(start)
         late = self._backwards(start, arcs, keys)
-        if self._tight:
+        if self.tight:
             arcs = self.arcs(late)
         return self._forwards(late, arcs)
 

@@ -13,7 +13,9 @@ from random import Random
 
 import numpy as np
 
+from ppopt import timing
 from ppopt.schedule import Ints
+from ppopt.solver.follow import follow
 from ppopt.solver.justify import Shop
 
 STRENGTHS = (0.5, 1, 2, 4, 8)
@@ -65,7 +67,7 @@ class Shaker:
         for _ in range(steps):
             if stop():
                 break
-            moved = self.shop.justified(start, self._disturbed(start, value))
+            moved = self._moved(start, value)
             reached = self.shop.value(moved)
             if reached < value:
                 reached, moved = self.settle(moved)
@@ -78,6 +80,22 @@ class Shaker:
             elif since >= PATIENCE:
                 start, value, since = best_start, best, 0
         return best_start
+
+    def _moved(self, start: list[int], value: int) -> list[int]:
+        """Starts disturbed and justified.
+
+        Justification keeps to the order in which memory is taken and given back wherever that is
+        more than a count of microbatches; list scheduling finds another order there.
+        """
+        keys = self._disturbed(start, value)
+        if not self.shop.tight or self._rng.random() < 0.5:
+            return self.shop.justified(start, keys)
+        problem = self.shop.problem
+        orders = follow(self.shop.schedule([int(key) for key in keys]), problem.pipeline)
+        if orders is None:
+            return start
+        made = timing.schedule(problem.pipeline, orders, problem.objective)
+        return self.shop.justified(self.shop.starts(made))
 
     def _disturbed(self, start: list[int], value: int) -> list[float]:
         """Ends of the operations, some moved at random: keys of the pass backwards."""
