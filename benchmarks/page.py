@@ -52,9 +52,11 @@ class Shown(NamedTuple):
     """One run of a page in a browser."""
 
     painted: float
-    """Seconds to the first paint."""
+    """Seconds to the first paint: all operations are to be seen."""
+    ready: float
+    """Seconds until they answer to the pointer."""
     processor: float
-    """Processor time until then, in seconds."""
+    """Processor time until then, in seconds, of all processes of the browser."""
     zoom: float | None
     """Seconds of a zoom; None where there is none."""
 
@@ -81,7 +83,7 @@ def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> Show
     before = _processor_time(profile)
     driver.get(path.as_uri())
     end = time.monotonic() + patience
-    while not (painted := driver.execute_script("return globalThis.painted")):
+    while not (times := driver.execute_script("return globalThis.ready && [painted, ready]")):
         if time.monotonic() > end:
             return None
         time.sleep(0.1)
@@ -89,7 +91,8 @@ def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> Show
     zoom = driver.execute_async_script(
         "const end = arguments[0]; globalThis.zoom ? zoom().then(end) : end(null)"
     )
-    return Shown(painted / 1000, processor, None if zoom is None else zoom / 1000)
+    painted, ready = (ms / 1000 for ms in times)
+    return Shown(painted, ready, processor, None if zoom is None else zoom / 1000)
 
 
 def _processor_time(profile: str) -> float:
@@ -134,8 +137,8 @@ def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dic
 
 
 HEAD = (
-    *("operations", "side", "written, s", "first paint, s", "processor, s", "zoom, s"),
-    *("first paint / ours", "processor / ours"),
+    *("operations", "side", "written, s", "first paint, s", "answers, s", "processor, s"),
+    *("zoom, s", "first paint / ours", "answers / ours"),
 )
 
 
@@ -153,17 +156,18 @@ def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
     written = late if row["written"] is None else f"{row['written']:.2f}"
     cells = [f"{row['operations']:,}", row["side"], written]
     if not runs:
-        return [*cells, late, "", "", "", ""]
+        return [*cells, late, "", "", "", "", ""]
     paint = [run.painted for run in runs]
     zoom = [run.zoom for run in runs if run.zoom is not None]
     pairs = list(zip(runs, ours, strict=False))
     return [
         *cells,
         f"{median(paint):.2f} ({min(paint):.2f})",
+        f"{median(run.ready for run in runs):.2f}",
         f"{median(run.processor for run in runs):.2f}",
         f"{median(zoom):.2f}" if zoom else "none",
         f"{median(theirs.painted / mine.painted for theirs, mine in pairs):.1f}",
-        f"{median(theirs.processor / mine.processor for theirs, mine in pairs):.1f}",
+        f"{median(theirs.ready / mine.ready for theirs, mine in pairs):.1f}",
     ]
 
 

@@ -1,7 +1,8 @@
 """Pages of one schedule by every side, each telling when it is painted and how to zoom it.
 
-In each page `painted` is the time in ms from the start of navigation to the frame after the
-drawing, and `zoom()` shows the middle tenth of the time, resolving after the frame that shows it.
+In each page `painted` is the time in ms from the start of navigation until all operations are to
+be seen, `ready` that until they answer to the pointer; `zoom()` shows the middle tenth of the time,
+resolving with its ms after the frame that shows it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from ppopt.report.html import page
 
 _FRAMES = """<script>
 const frame = (act) => requestAnimationFrame(() => requestAnimationFrame(act));
-const done = () => frame(() => globalThis.painted = performance.now());
+const done = () => frame(() => {
+  globalThis.ready = performance.now();
+  globalThis.painted = globalThis.ppopt?.painted || ready;
+});
 </script>"""
 _PLOTLY = """{start}
 const plot = document.querySelector(".plotly-graph-div");

@@ -21,6 +21,9 @@ _POLICY = (
 )
 """Content security policy: the browser refuses every request, whatever a script may try."""
 
+_INERT = ' type="text/plain" id="plotly"'
+"""Keeps plotly as text: the script of the page runs it once there is something to see."""
+
 
 def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "") -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
@@ -39,7 +42,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
     titles = [(entry.title, entry.note) for entry in shown]
     return "\n".join(
         [
-            _head(title),
+            _head(title, _plotly("") if opening else ""),
             f"<header><h1>{escape(title)}</h1></header>",
             opening or facts.overview(shown),
             facts.proof(shown[0].figures) if alone else "",
@@ -47,6 +50,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
             controls.picture(),
             controls.usage(),
             *(_section(index, entry, alone) for index, entry in enumerate(shown, start=1)),
+            "" if opening else _plotly(_INERT),
             _data(payload(drawn, titles, single=bool(opening))),
             f"<script>{script()}</script>",
             "</body>\n</html>\n",
@@ -54,7 +58,11 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
     )
 
 
-def _head(title: str) -> str:
+def _plotly(attributes: str) -> str:
+    return f"<script{attributes}>{get_plotlyjs()}</script>"
+
+
+def _head(title: str, scripts: str) -> str:
     style = files("ppopt.report").joinpath("page.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
@@ -65,7 +73,7 @@ def _head(title: str) -> str:
 <title>{escape(title)}</title>
 <style>
 {style}</style>
-<script>{get_plotlyjs()}</script>
+{scripts}
 </head>
 <body>"""
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 MODULES = (
     *("dom", "data", "cells", "gantt", "memory", "layout", "words"),
-    *("picture", "address", "export", "slider", "controls", "page"),
+    *("picture", "address", "export", "slider", "preview", "controls", "page"),
 )
 """Names of the modules, each after those that it imports."""
 _IMPORT = re.compile(r"^import .*?;\n", re.DOTALL | re.MULTILINE)

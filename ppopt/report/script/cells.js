@@ -1,5 +1,6 @@
 // Operations and idle time in cells of about a pixel, each in the mean colour of what it covers.
 
+/** @typedef {import("./data.js").Schedule} Schedule */
 /** @typedef {import("./types.d.ts").Style} Style */
 /** @typedef {import("./types.d.ts").Trace} Trace */
 /** @typedef {import("./layout.js").Panel} Panel */
@@ -7,20 +8,20 @@
 /** Steps of a colour channel: cells of nearly one colour share it. */
 const STEPS = 32;
 
-/** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
- * @param {{from: number, to: number, pixel: number}} window in the user's unit
- * @returns {Trace} */
-export function cells(panel, style, rows, idle, { from, to, pixel }) {
-  const { schedule: { ops, gaps, unit, devices }, axis } = panel;
+/** What every cell covers: a line of cells for each half of a device's row, four numbers a cell,
+ * the colour weighted by opacity and share, and the weight.
+ * @param {Schedule} schedule @param {Style} style @param {number[]} rows @param {number[]} idle
+ * @param {{from: number, to: number, pixel: number}} window in the user's unit */
+export function covered({ ops, gaps, unit, devices }, style, rows, idle, { from, to, pixel }) {
   const columns = Math.ceil((to - from) / pixel);
   const halves = ops.lane.some((lane) => lane > 0) ? 2 : 1;
-  const paint = Array.from({ length: devices * halves }, () => new Float32Array(4 * columns));
+  const lines = Array.from({ length: devices * halves }, () => new Float32Array(4 * columns));
   const time = (/** @type {number} */ tick) => (tick / unit - from) / pixel;
   const kinds = style.kinds.map((kind) => kind.colours.map(channels));
   const causes = style.causes.map((cause) => channels(cause.colour));
   for (const row of idle) {
     for (let half = 0; half < halves; half++) {
-      const line = paint[gaps.device[row] * halves + half];
+      const line = lines[gaps.device[row] * halves + half];
       cover(line, time(gaps.start[row]), time(gaps.end[row]), causes[gaps.cause[row]]);
     }
   }
@@ -28,14 +29,24 @@ export function cells(panel, style, rows, idle, { from, to, pixel }) {
     const colour = kinds[ops.kind[row]][ops.part[row]];
     for (let half = 0; half < halves; half++) {
       if (ops.lane[row] && ops.lane[row] !== half + 1) continue;
-      const line = paint[ops.device[row] * halves + half];
+      const line = lines[ops.device[row] * halves + half];
       cover(line, time(ops.start[row]), time(ops.end[row]), colour);
     }
   }
+  return { lines, halves, columns };
+}
+
+/** The cells of a window, as a heatmap.
+ * @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
+ * @param {{from: number, to: number, pixel: number}} window in the user's unit
+ * @returns {Trace} */
+export function cells({ schedule, axis }, style, rows, idle, window) {
+  const { lines, halves, columns } = covered(schedule, style, rows, idle, window);
+  const { from, pixel } = window;
   const x = Array.from({ length: columns + 1 }, (_, column) => from + column * pixel);
-  const y = edgesOfRows(devices, halves, style.bar);
+  const y = edgesOfRows(schedule.devices, halves, style.bar);
   const fixed = { name: "cells", type: "heatmap", xaxis: "x", yaxis: axis, hoverinfo: "skip" };
-  return { ...fixed, x, y, ...coded(paint, halves, columns) };
+  return { ...fixed, x, y, ...coded(lines, halves, columns) };
 }
 
 /** Red, green and blue, 0 to 255, and opacity of `#rrggbb` or `rgba(...)`.

@@ -197,7 +197,10 @@ function buttons(page) {
       root.dataset.theme = getComputedStyle(root).colorScheme === "dark" ? "light" : "dark";
       page.redraw();
     },
-    link: () => navigator.clipboard?.writeText(location.href),
+    link: () =>
+      navigator.clipboard?.writeText(location.href).then(() => {
+        part("message").textContent = "the address of this view is copied";
+      }),
     print: () => print(),
     png: () => exported(page, "png"),
     svg: () => exported(page, "svg"),

@@ -6,6 +6,7 @@ import { FREE, Schedule } from "./data.js";
 import { part } from "./dom.js";
 import { frameOf } from "./layout.js";
 import { picture } from "./picture.js";
+import { preview } from "./preview.js";
 
 /** @typedef {import("./types.d.ts").Data} Data */
 /** @typedef {import("./types.d.ts").View} View */
@@ -32,7 +33,10 @@ export class Page {
     /** How many pictures plotly was asked for, and has drawn. */
     this.asked = 0;
     this.drawn = 0;
-    this.figure = this.draw();
+    /** @type {{traces: import("./types.d.ts").Trace[], layout: import("./types.d.ts").Trace}} */
+    this.figure = { traces: [], layout: {} };
+    /** When there was something to see, in ms. */
+    this.painted = 0;
   }
 
   /** The view that the page opens with. @returns {View} */
@@ -85,7 +89,7 @@ export class Page {
       this.style,
       this.view,
       this.last,
-      theme(),
+      this.theme(),
     );
     layout.dragmode = this.drag;
     part("message").textContent = messages.join(" · ");
@@ -95,19 +99,42 @@ export class Page {
     });
     return { traces, layout };
   }
+
+  /** @returns {import("./types.d.ts").Theme} */
+  theme() {
+    const found = getComputedStyle(document.documentElement);
+    const colour = (/** @type {string} */ name) => found.getPropertyValue(`--${name}`).trim();
+    return {
+      paper: colour("surface"),
+      ink: colour("ink"),
+      quiet: colour("quiet"),
+      grid: colour("grid"),
+    };
+  }
 }
 
-/** @returns {import("./types.d.ts").Theme} */
-function theme() {
-  const found = getComputedStyle(document.documentElement);
-  const colour = (/** @type {string} */ name) => found.getPropertyValue(`--${name}`).trim();
-  return {
-    paper: colour("surface"),
-    ink: colour("ink"),
-    quiet: colour("quiet"),
-    grid: colour("grid"),
-  };
+/** Draw, and let everything answer. @param {Page} page */
+function begin(page) {
+  page.figure = page.draw();
+  connect(page);
+}
+
+/** Show something at once, and begin when plotly, which takes long to load, is there.
+ * @param {Page} page */
+function open(page) {
+  const remove = preview(page);
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      page.painted = performance.now();
+      const script = document.createElement("script");
+      script.textContent = part("plotly").textContent;
+      document.head.append(script);
+      begin(page);
+      remove();
+    })
+  );
 }
 
 globalThis.ppopt = new Page();
-connect(globalThis.ppopt);
+if (globalThis.Plotly) begin(globalThis.ppopt);
+else open(globalThis.ppopt);

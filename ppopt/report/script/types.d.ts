@@ -96,7 +96,7 @@ interface Plotting {
 }
 
 declare global {
-  const Plotly: Plotting;
+  var Plotly: Plotting;
   /** The page, for those who look into it. */
   var ppopt: import("./page.js").Page;
   interface HTMLElement {
