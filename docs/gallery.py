@@ -12,6 +12,7 @@ import io
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import ppopt
@@ -47,9 +48,12 @@ def optimum(**fields: object) -> ppopt.Schedule:
 
 
 def schedules() -> dict[str, ppopt.Schedule]:
-    """Optima of two placements and all hand strategies, by the name of their picture."""
+    """Optima of two placements and all hand strategies that apply, by the name of their picture."""
     shown = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
-    return shown | {name: ppopt.evaluate(pipeline(), name) for name in registry()}
+    for name in registry():
+        with suppress(ppopt.InputError):
+            shown[name] = ppopt.evaluate(pipeline(), name)
+    return shown
 
 
 def pages() -> dict[str, tuple[list[ppopt.Schedule], str, int]]:
