@@ -1,0 +1,230 @@
+"""Where the optimum beats every hand strategy at the same memory, and where one is optimal.
+
+python -m benchmarks.unequal
+
+Searches, then writes docs/unequal.md with its pictures and schedules; tests check the page
+against them without searching.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ppopt import InputError, Objective, Pipeline, Schedule, evaluate, solve
+from ppopt.exact import plain
+from ppopt.metrics import fits_limits
+from ppopt.report.svg import svg
+from ppopt.strategies import registry
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "unequal.md"
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "v": {"placement": "v"},
+    "interleaved": {"placement": "interleaved"},
+    "two routes": {"routes": 2},
+    "two slices": {"slices": 2},
+}
+"""What hand strategies set, so that the search may, too."""
+STAGES: dict[str, Any] = {
+    "stages": 4,
+    "batches": 8,
+    "forward": [10, 12, 9, 11],
+    "backward_input": [11, 13, 10, 12],
+    "p2p": 1,
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pipeline, and what is special about it."""
+
+    name: str
+    title: str
+    words: str
+    pipeline: Pipeline
+
+    @property
+    def file(self) -> Path:
+        """Where the best schedule found is kept."""
+        return DOCS / f"unequal-{self.name}.json"
+
+    def picture(self, which: str) -> Path:
+        """Where the picture of `hand` or `best` is kept."""
+        return DOCS / f"unequal-{self.name}-{which}.svg"
+
+
+EXAMPLES = (
+    Example(
+        "between",
+        "A limit between the named ones",
+        "Five activations per device: ZB-H1 and ZB-V are made for four, ZB-H2 for seven. The room "
+        "for one more is worth having where stages differ.",
+        Pipeline(**STAGES, weight=[6, 7, 5, 8], mem_limit=5),
+    ),
+    Example(
+        "activations",
+        "Stages that hold unequal activations",
+        "The first stage keeps twice what the last one does. Hand strategies count activations, "
+        "whatever they weigh, so that most exceed the limit.",
+        Pipeline(**STAGES, weight=[9, 10, 8, 9], activation=[6, 4, 4, 3], mem_limit=16),
+    ),
+    Example(
+        "low",
+        "Less memory than 1F1B",
+        "Two and a half activations per device, between V-Min (two) and V-Half (three).",
+        Pipeline(**STAGES, weight=[9, 10, 8, 9], mem_limit="2.5"),
+    ),
+)
+
+
+class Hand(NamedTuple):
+    """A hand strategy that fits the limit, by its makespan."""
+
+    value: Fraction
+    name: str
+    schedule: Schedule
+
+
+def hands(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list[Hand]:
+    """Hand strategies within the limit of a pipeline, each in its own layout, best first."""
+    found = []
+    for name, strategy in registry().items():
+        try:
+            made = evaluate(strategy.unplaced(pipeline), name, objective)
+        except InputError:
+            continue
+        if fits_limits(made):
+            value = made.pipeline.ticks.time(made.metrics.value(objective))
+            found.append(Hand(value, name, made))
+    return sorted(found, key=lambda hand: (hand.value, hand.name))
+
+
+class Case(NamedTuple):
+    """A limit at which a hand strategy is held against the optimum of its placement."""
+
+    strategy: str
+    words: str
+    pipeline: Pipeline
+    objective: Objective = Objective.MAKESPAN
+
+
+EQUAL: dict[str, Any] = {"stages": 4, "batches": 8}
+HEAVY: dict[str, Any] = {
+    "forward": [10, 10, 10, 14],
+    "backward_input": [11, 11, 11, 15],
+    "weight": [9, 9, 9, 12],
+    "p2p": 1,
+}
+CASES = (
+    *(
+        Case(
+            name, f"4 x 8, F = B = W, {limit} activations", Pipeline(**EQUAL, mem_limit=limit), one
+        )
+        for name, limit in (("zb-1p", 4), ("zbv", 4), ("v-half", 3), ("v-min", 2))
+        for one in Objective
+    ),
+    Case(
+        "zb-1p", "4 x 8, heavy last stage, 4 activations", Pipeline(**EQUAL, **HEAVY, mem_limit=4)
+    ),
+    Case("zbv", "4 x 8, heavy last stage, 4 activations", Pipeline(**EQUAL, **HEAVY, mem_limit=4)),
+)
+"""Where a hand strategy is optimal, or where it is not known."""
+
+
+def example_text(example: Example, seconds: float) -> str:
+    """Search every layout, write schedule and pictures, return the section of the page."""
+    searched = {
+        layout: solve(replace(example.pipeline, **settings), time_limit=seconds)
+        for layout, settings in LAYOUTS.items()
+    }
+    found = (one for one in searched.values() if one.schedule)
+    best = min(found, key=lambda one: one.value or 0)
+    assert best.schedule is not None
+    assert best.value is not None
+    best.schedule.to_json(example.file)
+    fitting = hands(example.pipeline)
+    example.picture("best").write_text(svg(best.schedule), encoding="utf-8")
+    example.picture("hand").write_text(svg(fitting[0].schedule), encoding="utf-8")
+    rows = [
+        f"| search, {layout} | {_number(one.value)} | {_number(one.lower_bound)} |"
+        for layout, one in searched.items()
+    ]
+    rows += [f"| `{hand.name}` | {_number(hand.value)} | |" for hand in fitting]
+    less = 1 - best.value / fitting[0].value
+    return "\n".join(
+        (
+            f"## {example.title}\n",
+            f"{example.words}\n",
+            f"{_costs(example.pipeline)}\n",
+            "| schedule | makespan | lower bound |\n|---|---|---|",
+            *rows,
+            f"\nThe best schedule found takes {float(100 * less):.1f} % less time than "
+            f"`{fitting[0].name}`, the best hand strategy within the limit.\n",
+            f"![{fitting[0].name}]({example.picture('hand').name})\n",
+            f"![best found]({example.picture('best').name})\n",
+        )
+    )
+
+
+def _costs(pipeline: Pipeline) -> str:
+    given = {
+        "F": pipeline.forward,
+        "B": pipeline.backward_input,
+        "W": pipeline.weight,
+        "activation": pipeline.activation,
+        "limit": pipeline.limits or (),
+    }
+    parts = [f"{name} {' '.join(_number(one) for one in row)}" for name, row in given.items()]
+    size = f"{pipeline.num_devices} devices, {pipeline.batches} microbatches"
+    return f"{size}, p2p {_number(pipeline.p2p)}; per device: {'; '.join(parts)}."
+
+
+def _number(value: Fraction | None) -> str:
+    return "none" if value is None else f"{plain(value):g}"
+
+
+def cases_text(seconds: float) -> Iterator[str]:
+    """Search the placement of every case; a row of the table each."""
+    for case in CASES:
+        hand = evaluate(case.pipeline, case.strategy, case.objective)
+        value = hand.pipeline.ticks.time(hand.metrics.value(case.objective))
+        found = solve(hand.pipeline, objective=case.objective, time_limit=seconds)
+        verdict = "open"
+        if found.lower_bound == value:
+            verdict = "optimal"
+        elif found.value is not None and found.value < value:
+            verdict = f"beaten: {_number(found.value)}"
+        yield (
+            f"| `{case.strategy}` | {case.words} | {case.objective.value} | {_number(value)} "
+            f"| {_number(found.lower_bound)} | {verdict} |"
+        )
+
+
+def main() -> None:
+    """Search everything and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit per search")
+    parser.add_argument("--proof", type=float, default=900.0, help="seconds per proof at the end")
+    given = parser.parse_args()
+    parts = [
+        "# Where the optimum beats every hand strategy, and where one is optimal\n",
+        "Written by `python -m benchmarks.unequal`. Every hand strategy is evaluated in its own "
+        "layout, with the real times of the stages, and counts where it keeps the limit; the "
+        "search gets the same limit. The lower bound holds for the layout of its row. No static "
+        "memory is given: the second copy of weights that two routes need costs nothing here.\n",
+        *(example_text(example, given.seconds) for example in EXAMPLES),
+        "## Hand strategies against the optimum of their placement\n",
+        "| strategy | pipeline | objective | value | lower bound | |\n|---|---|---|---|---|---|",
+        *cases_text(given.proof),
+    ]
+    PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

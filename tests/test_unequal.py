@@ -1,0 +1,75 @@
+"""The page of unequal stages: what it says is true, without searching anew."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+
+import ppopt
+from benchmarks.unequal import CASES, EXAMPLES, PAGE, Example, hands
+from ppopt import Pipeline, evaluate
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.report.svg import svg
+
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def section(example: Example) -> str:
+    return TEXT.split(f"## {example.title}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_the_best_schedule_beats_every_hand_strategy(example: Example) -> None:
+    """The stored schedule is verified, keeps the limit and is shorter than all that keep it."""
+    schedule, claims = read_schedule(example.file)
+    assert ppopt.verify(schedule, claims) == []
+    assert schedule.pipeline.limits == example.pipeline.limits
+    best = schedule.pipeline.ticks.time(schedule.metrics.makespan)
+    fitting = hands(example.pipeline)
+    assert best < fitting[0].value
+    less = 1 - best / fitting[0].value
+    assert f"takes {float(100 * less):.1f} % less time than `{fitting[0].name}`" in section(example)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_the_stored_schedule_is_of_the_pipeline_shown(example: Example) -> None:
+    pipeline, shown = read_schedule(example.file)[0].pipeline, example.pipeline.costs
+    stored, chunks = pipeline.costs, pipeline.num_stages // pipeline.num_devices
+    for field in ("forward", "backward_input", "weight", "activation"):
+        whole = [one / pipeline.num_slices / chunks for one in getattr(shown, field)]
+        assert sorted(getattr(stored, field)) == sorted(whole * chunks)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_figures_and_pictures_are_current(example: Example) -> None:
+    made = {hand.name: hand for hand in hands(example.pipeline)}
+    rows = re.findall(r"\| `([\w-]+)` \| ([\d.]+) \| \|", section(example))
+    assert rows
+    for name, value in rows:
+        assert float(made[name].value) == float(value), f"renew {PAGE} by benchmarks.unequal"
+    best = read_schedule(example.file)[0]
+    assert example.picture("best").read_text(encoding="utf-8") == svg(best)
+    first = made[rows[0][0]].schedule
+    assert example.picture("hand").read_text(encoding="utf-8") == svg(first)
+
+
+def test_values_of_the_cases_are_current() -> None:
+    rows = re.findall(
+        r"\| `([\w-]+)` \| (.*?) \| ([\w-]+) \| ([\d.]+) \| ([\d.]+) \| (.*) \|", TEXT
+    )
+    assert [row[:3] for row in rows] == [(c.strategy, c.words, c.objective.value) for c in CASES]
+    for case, (*_, value, bound, verdict) in zip(CASES, rows, strict=True):
+        made = evaluate(case.pipeline, case.strategy, case.objective)
+        figure = made.pipeline.ticks.time(made.metrics.value(case.objective))
+        assert figure == Fraction(value)
+        assert (verdict == "optimal") == (figure == Fraction(bound))
+
+
+def test_limits_are_those_of_the_named_strategies() -> None:
+    """4 x 8: ZB-1P and ZB-V hold four activations, V-Half three, V-Min two: no room is left."""
+    for case in CASES:
+        made = evaluate(Pipeline(stages=4, batches=8), case.strategy)
+        peak = max(made.pipeline.ticks.memory(one) for one in made.metrics.peak_memory)
+        assert case.pipeline.limits == (peak,) * 4
