@@ -193,6 +193,29 @@ def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
     assert memory == sorted(memory)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        # Both slices of a microbatch are held at once, half an activation each.
+        {"slices": 2},
+        {"routes": 2, "batches": 4},
+        {"overlap": 2},
+    ],
+)
+def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
+    """Every point is what a search within its limit proves, and half a unit less gives more."""
+    pipeline = Pipeline(**({"stages": 2, "batches": 3} | more))
+    found = frontier(pipeline, time_limit=240)
+    assert found.status is Status.OPTIMAL
+    assert_sound(found)
+    assert len(found.points) > 1
+    for point in found.points:
+        assert solve(pipeline, mem_limit=point.limit, time_limit=240).value == point.result.value
+        less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=240)
+        assert less.value is None or less.value > (point.result.value or 0)
+    assert solve(pipeline, time_limit=240).value == found.points[-1].result.value
+
+
 def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> list[int]:
     """Note the limit of every search; `after` is told how many there were."""
     searched: list[int] = []

@@ -55,8 +55,11 @@ def follow(schedule: Schedule, pipeline: Pipeline) -> Orders | None:
     """Orders within the pipeline's limits that follow a schedule of the same operations.
 
     The schedule's own limits do not matter. None where no order is found: only where a B of no
-    length takes memory, or where one microbatch alone has too little room.
+    length takes memory, or where one microbatch alone has too little room; and of slices, whose
+    order within a microbatch is not kept here.
     """
+    if pipeline.num_slices > 1:
+        return None
     return _Run(schedule, pipeline).result()
 
 

@@ -114,7 +114,7 @@ def _offer(search: Search, hint: Hint) -> None:
     if fits_limits(made):
         search.take(made)
         search.offer(made.orders)
-    elif pipeline.num_slices == 1:
+    else:
         search.offer(follow(made, pipeline))
 
 

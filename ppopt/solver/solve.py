@@ -139,7 +139,6 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     """Construct; then rounds of bounds, local search and, where it can help, the whole model."""
     improver = Improver(search, provenance.seed)
     improver.construct()
-    _repeat(search, provenance)
     if search.over:
         return
     if search.value is None:
@@ -153,6 +152,8 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     with interrupts.held():
         from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415  ortools takes long to load
     local = pipeline.num_slices == 1 and not pairs
+    if local:
+        _repeat(search, provenance)
     small = problem.operations <= SMALL_MODEL or not local
     relaxations = Relaxations(search)
     for turn in count():

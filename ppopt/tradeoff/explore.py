@@ -17,6 +17,7 @@ from math import inf
 
 from ppopt import timing
 from ppopt.metrics import fits_limits
+from ppopt.precedence import Orders, codes
 from ppopt.schedule import Schedule
 from ppopt.solver import bounds
 from ppopt.solver.bounds import Bound
@@ -74,7 +75,8 @@ class Explorer:
         starts = [one_at_a_time(pipeline, fused=fused)]
         for hand in hands:
             if hand.pipeline.layout == pipeline.layout:
-                starts.append(hand.orders if fused else split(pipeline, hand.orders))
+                orders: Orders = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
+                starts.append(orders if fused else split(pipeline, orders))
         for orders in starts:
             self._take(timing.schedule(pipeline, orders, self.problem.objective))
 

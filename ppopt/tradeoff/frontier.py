@@ -14,7 +14,7 @@ from ppopt.comparison import evaluate_all
 from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
-from ppopt.schedule import Schedule
+from ppopt.schedule import ALONE, Schedule
 from ppopt.solver import bounds
 from ppopt.solver.bounds import Bound
 from ppopt.solver.incumbent import Problem, Progress
@@ -225,6 +225,13 @@ def _proof(problem: Problem, curve: Curve) -> str:
     return searched if _is_least(curve, first) else f"{words}; between is not decided"
 
 
+def _comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
+    """Whether a schedule is of the kind that a search of the pipeline could find."""
+    paired = bool((schedule.pair != ALONE).any())
+    alike = schedule.pipeline.layout == pipeline.layout
+    return alike and (not paired or pipeline.overlap is not None)
+
+
 def _hands(
     problem: Problem, made: list[tuple[Schedule, float]], points: tuple[Point, ...]
 ) -> tuple[Hand, ...]:
@@ -234,7 +241,7 @@ def _hands(
         memory = ticks.memory(max(figures.peak_memory))
         value = ticks.time(figures.value(problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
-        same = schedule.pipeline.layout == problem.pipeline.layout
+        same = _comparable(schedule, problem.pipeline)
         ratio = value / best[-1] if same and best and best[-1] else None
         hands.append(Hand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))
