@@ -30,7 +30,12 @@ BACKWARDS = ("split", "fused", "mixed")
 
 @st.composite
 def pipelines(
-    draw: st.DrawFn, *, min_devices: int = 1, min_batches: int = 1, max_devices: int = 4
+    draw: st.DrawFn,
+    *,
+    min_devices: int = 1,
+    min_batches: int = 1,
+    max_devices: int = 4,
+    slices: Sequence[int | None] = (None, None, None, None, 1, 2, 3),
 ) -> Pipeline:
     """Draw a pipeline: every placement, one or two routes, slices, unequal exact costs, no limit.
 
@@ -38,10 +43,12 @@ def pipelines(
     """
     devices = draw(st.integers(min_devices, max_devices))
     routes = draw(st.sampled_from([1, 1, 2]))
+    cut = draw(st.sampled_from(slices))
+    most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
     return Pipeline(
-        batches=routes * draw(st.integers(min_batches, 5 - routes)),
+        batches=routes * draw(st.integers(min_batches, most)),
         routes=routes,
-        slices=draw(st.sampled_from([None, None, None, 1, 2, 3])),
+        slices=cut,
         p2p=draw(_p2p(devices)),
         **draw(_placements(devices)),
     )

@@ -21,6 +21,8 @@ def test_what_is_written_is_read(kind: OpKind, stage: int, microbatch: int) -> N
         "0X0",
         "0F0xyz",
         "0F1.5",
+        "0F1s0",
+        "0F1s",
         " 0F0",
         "0F0\n",
         "00F0",
@@ -32,3 +34,10 @@ def test_what_is_written_is_read(kind: OpKind, stage: int, microbatch: int) -> N
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="not an operation"):
         parse(text)
+
+
+@given(st.sampled_from(OpKind), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
+def test_slices_are_written_behind(kind: OpKind, stage: int, microbatch: int, part: int) -> None:
+    op = Op(kind, stage, microbatch, part)
+    assert parse(str(op)) == op
+    assert str(op) == f"{stage}{kind.name}{microbatch}" + (f"s{part}" if part else "")

@@ -177,3 +177,9 @@ def test_a_bound_that_is_too_high_is_noticed() -> None:
     problem, limits = Problem(given, Objective.MAKESPAN, False), Limits(20, 1, 0)
     with pytest.raises(VerificationError, match="lost a schedule of 6 ticks"):
         bound_of(problem, (0,), Bound(0, "", Certificate(Argument.WORK)), 6, limits)
+
+
+@pytest.mark.parametrize("given", [{"slices": 2}, {"overlap": 2}, {"overlap": 2, "routes": 2}])
+def test_long_runs(given: dict[str, Any]) -> None:
+    """Hundreds of microbatches, where the middle of a short run is repeated or left alone."""
+    assert_sound(solve(Pipeline(stages=2, batches=200, **given), time_limit=2, workers=1))

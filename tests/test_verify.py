@@ -26,6 +26,7 @@ SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""
 SEEDS = st.integers(0, 2**32 - 1)
 ROOMY = pipelines(min_devices=2, min_batches=2)
+SLICED = pipelines(min_devices=2, min_batches=2, max_devices=3, slices=(2,))
 """Pipelines in which every rule can be broken."""
 
 
@@ -76,7 +77,7 @@ def test_breaking_one_rule_reports_that_rule_alone(
     rule: Rule, data: st.DataObject, seed: int
 ) -> None:
     kinds = ["split"] if rule is Rule.WEIGHT else ["split", "fused", "mixed"]
-    schedule = data.draw(schedules(ROOMY, kinds))
+    schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
     broken, claims = MUTATIONS[rule](Random(seed), schedule)
     found = verify(broken, claims)
     assert rules(found) == {rule}, explain(broken, found)
@@ -175,6 +176,60 @@ def test_messages_of_two_devices_name_the_delay_and_the_right_device() -> None:
     early = schedule_of(pipeline, "0: 0F0@0..1 0BW0@10..12", "1: 1F0@3..4 1BW0@5..7")
     assert [str(violation) for violation in verify(early)] == [
         "forward-order: 1F0 starts at 3 on device 1, but 0F0 ends at 1 on device 0 and p2p takes 3"
+    ]
+
+
+def pairs_by_hand() -> Schedule:
+    """One stage, two microbatches, F = 1 and BW = 2, 2 as one; F1 runs with BW0, drawn by hand:
+
+    device 0: F0, then F1 and BW0 from 1 to 3, then BW1.
+    """
+    rows = [(F, 0, 0, 0, 0, 1), (F, 0, 1, 0, 1, 3), (BW, 0, 0, 0, 1, 3), (BW, 0, 1, 0, 3, 5)]
+    numbered = [(*row, 0, pair) for row, pair in zip(rows, (-1, 4, 4, -1), strict=True)]
+    return Schedule.from_rows(Pipeline(stages=1, batches=2, overlap=2), numbered)
+
+
+def test_a_pair_by_hand() -> None:
+    """It takes time once; F1 is held beside F0 from its start, BW0 gives back at its end."""
+    schedule = pairs_by_hand()
+    assert verify(schedule) == []
+    assert figures(schedule) == Figures(5, 5, busy=(5,), peak_memory=(2,))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"end": [1, 4, 4, 6], "start": [0, 1, 1, 4]}, ["duration", "duration"]),
+        ({"pair": [-1, -1, -1, -1]}, ["duration", "overlap"]),
+        ({"pair": [-1, 0, 0, 0]}, ["pair", "pair", "pair", "duration", "overlap"]),
+        ({"pair": [0, 1, 1, 0]}, ["pair", "pair", "duration"]),
+        ({"end": [1, 2, 3, 5]}, ["pair", "pair", "duration", "overlap"]),
+    ],
+)
+def test_broken_pairs(change: dict[str, list[int]], expected: list[str]) -> None:
+    columns = {name: np.array(values) for name, values in change.items()}
+    found = verify(replace(pairs_by_hand(), **columns))
+    assert [violation.rule.value for violation in found] == expected
+
+
+def test_a_pair_says_what_it_lacks() -> None:
+    found = verify(replace(pairs_by_hand(), pair=np.array([-1, 2, -1, -1])))
+    assert str(found[0]) == (
+        "pair: 0F1 at 1..3 on device 0 is to run as one with no other; a pair is one F and one B "
+        "or BW of different microbatches, on one device, with one start and one end"
+    )
+
+
+def test_slices_by_hand() -> None:
+    """Two slices of one microbatch: F forth, BW back; a slice may not go before another."""
+    pipeline = Pipeline(stages=1, batches=1, slices=2, forward=2, backward=2, weight=2)
+    right = [(F, 0, 0, 0, 0, 1, 0, -1), (F, 0, 0, 0, 1, 2, 1, -1)]
+    right += [(BW, 0, 0, 0, 2, 3, 1, -1), (BW, 0, 0, 0, 3, 4, 0, -1)]
+    assert verify(Schedule.from_rows(pipeline, right)) == []
+    wrong = [(*row[:6], 1 - row[6], -1) for row in right]
+    assert [str(violation) for violation in verify(Schedule.from_rows(pipeline, wrong))] == [
+        "slice-order: 0F0s1 starts at 0 on device 0, but 0F0 ends at 2 on device 0",
+        "slice-order: 0BW0 starts at 2 on device 0, but 0BW0s1 ends at 4 on device 0",
     ]
 
 

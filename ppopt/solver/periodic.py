@@ -82,7 +82,7 @@ class Trial(NamedTuple):
 def short_problem(problem: Problem) -> Problem | None:
     """The same pipeline with fewer microbatches; None where the run itself is not long."""
     pipeline = problem.pipeline
-    if pipeline.routes > 1:
+    if pipeline.routes > 1 or pipeline.num_slices > 1:
         return None
     least, most = (times * pipeline.num_devices for times in PER_DEVICE)
     each = problem.operations // pipeline.batches
