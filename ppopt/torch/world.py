@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
@@ -53,6 +55,7 @@ class World:
     def __enter__(self) -> World:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "ppopt.torch.demo"])
+        _start_server()
         store = str(Path(self._folder.name) / "store")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
@@ -123,6 +126,19 @@ class World:
         for process in self._processes:
             if process.is_alive():
                 process.terminate()
+
+
+def _start_server() -> None:
+    """Start the process that ranks are forked from; Ctrl-C is ours to answer, not theirs.
+
+    A blocked signal stays blocked in the processes that begin while it is.
+    """
+    resource_tracker.ensure_running()  # first, as it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) -> None:
