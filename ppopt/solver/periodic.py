@@ -26,6 +26,7 @@ from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.schedule import Ints, Schedule
+from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.follow import follow
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.result import Result, Status
@@ -96,12 +97,13 @@ def offer(search: Search, solve: Callable[[Problem, float], Result]) -> None:
     """Offer a long run the repeated middle of a short one; others are left alone.
 
     `solve` searches the short problem for so many seconds. Raises KeyboardInterrupt where that
-    was interrupted.
+    was interrupted; one microbatch at a time is there to be returned by then.
     """
     problem = short_problem(search.problem)
     if problem is None or search.over:
         return
     search.enter("a shorter run, to repeat its middle")
+    search.offer(one_at_a_time(search.problem.pipeline, fused=search.problem.fused))
     found = solve(problem, SHARE * search.left)
     if found.interrupted:
         raise KeyboardInterrupt

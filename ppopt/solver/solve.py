@@ -137,6 +137,7 @@ def _run(search: Search, provenance: Provenance, start: Start) -> None:
 
 def _run_phases(search: Search, provenance: Provenance) -> None:
     """Construct; then rounds of bounds, local search and, where it can help, the whole model."""
+    _repeat(search, provenance)
     improver = Improver(search, provenance.seed)
     improver.construct()
     if search.over:
@@ -152,8 +153,6 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     with interrupts.held():
         from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415  ortools takes long to load
     local = pipeline.num_slices == 1 and not pairs
-    if local:
-        _repeat(search, provenance)
     small = problem.operations <= SMALL_MODEL or not local
     relaxations = Relaxations(search)
     for turn in count():
@@ -171,7 +170,10 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
 
 
 def _repeat(search: Search, provenance: Provenance) -> None:
-    """Begin a long run from the middle of a short one."""
+    """Begin a long run from the middle of a short one: construction takes long there."""
+    problem = search.problem
+    if overlap.useful(problem.pipeline, fused=problem.fused):
+        return
 
     def solve_short(short: Problem, seconds: float) -> Result:
         return search_from(Start(), short, replace(provenance, time_limit=seconds))
