@@ -73,7 +73,8 @@ def build(
     `devices` are those kept (default all): fewer give a relaxation (`ppopt.solver.relaxation`).
     For device span the starts reach to twice the horizon: two devices' windows always overlap,
     since a later stage's first forward follows an earlier stage's first and precedes its last
-    backward, so no device starts a whole span after another.
+    backward, so no device starts a whole span after another. On one route time then counts from
+    the first forward of the lowest stage kept, which everything else follows.
     """
     cp = cp_model.CpModel()
     kept = frozenset(range(pipeline.num_devices) if devices is None else devices)
@@ -100,6 +101,8 @@ def build(
         for view in views:
             _add_precedence(model, relaxation.implied(view))
             _add_objective(model, view, objective)
+    if objective is Objective.DEVICE_SPAN and pipeline.routes == 1 and views[0].kept:
+        cp.add(start[int(views[0].codes(OpKind.F, views[0].kept[0])[0])] == 0)
     _add_memory(model, [d for d in sorted(kept) if relaxation.needs_cumulative(views[0], d)])
     cp.minimize(value)
     return model
