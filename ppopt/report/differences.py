@@ -39,18 +39,22 @@ class Entry(NamedTuple):
     use: Use
     title: str
     above: str
-    """How much its value is above that of the best; empty for the best."""
+    """How much its value is above that of the best, and whether it is over the limit; empty for
+    the best."""
     note: str
     """Value and idle time, in words."""
 
 
 def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Entry]:
-    """What there is to say of schedules, the least value first, or in their own order."""
+    """What there is to say of schedules, the best first, or in their own order.
+
+    Those over their memory limit come after those within it, and none of them is the best unless
+    all are.
+    """
     found = [(summary(made), made) for made in schedules]
-    best = min(figures["value"] for figures, _ in found)
-    if not ordered:
-        found.sort(key=lambda pair: pair[0]["value"])
-    return [_entry(made, figures, best) for figures, made in found]
+    ranked = sorted(found, key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
+    best = ranked[0][0]["value"]
+    return [_entry(made, figures, best) for figures, made in (found if ordered else ranked)]
 
 
 def use_of(schedule: Schedule) -> Use:
@@ -71,11 +75,14 @@ def use_of(schedule: Schedule) -> Use:
 def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry:
     use = use_of(schedule)
     more = figures["value"] - best
-    above = f"{number(more)} ({percent(more / best)})" if more else ""
+    above = f"{number(more)} ({percent(more / best)})" if more > 0 else ""
+    said = _note(figures, use, above)
+    if not figures["fits_limit"]:
+        above = f"{above} over the limit".strip()
     name = " \N{MIDDLE DOT} ".join(
         part for part in (title(figures), schedule.pipeline.name) if part
     )
-    return Entry(schedule, figures, use, name, above, _note(figures, use, above))
+    return Entry(schedule, figures, use, name, above, said)
 
 
 def _note(figures: Mapping[str, Any], use: Use, above: str) -> str:
@@ -84,7 +91,8 @@ def _note(figures: Mapping[str, Any], use: Use, above: str) -> str:
     if figures["objective"] != Objective.MAKESPAN.value:
         said += f", device span {value}"
     if figures["mem_limit"] is not None:
-        said += f" within memory {spread(figures['mem_limit'])}"
+        place = "within" if figures["fits_limit"] else "over the limit of"
+        said += f" {place} memory {spread(figures['mem_limit'])}"
     if above:
         said += f", {above} more than the best"
     return f"{said}; {idle_words(use)}"

@@ -1,0 +1,19 @@
+"""What a page says of schedules beside each other."""
+
+from __future__ import annotations
+
+from ppopt.evaluation import evaluate
+from ppopt.pipeline import Pipeline
+from ppopt.report.differences import entries
+
+
+def test_the_best_of_a_comparison_is_one_that_fits() -> None:
+    """A shorter schedule over the limit comes last, and says that it is over it."""
+    pipeline = Pipeline(stages=4, batches=8, mem_limit=4)
+    over, within = evaluate(pipeline, "zb-2p"), evaluate(pipeline, "1f1b")
+    assert over.metrics.makespan < within.metrics.makespan
+    best, other = entries([over, within])
+    assert (best.title, best.above) == ("1f1b", "")
+    assert best.note.startswith("makespan 33 within memory 4 each; ")
+    assert (other.title, other.above) == ("zb-2p", "over the limit")
+    assert other.note.startswith("makespan 27 over the limit of memory 4 each; ")
