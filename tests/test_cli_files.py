@@ -171,6 +171,24 @@ TAMPERED: dict[str, Change] = {
 }
 
 
+def unpair(file: dict[str, Any]) -> None:
+    """One of an overlapped pair is said to run with nothing."""
+    next(row for row in file["ops"] if row[8] is not None)[8] = 99
+
+
+def hurry(file: dict[str, Any]) -> None:
+    """The second slice of a microbatch starts before the first has ended."""
+    row = next(row for row in file["ops"] if (*row[:3], row[7]) == ("F", 0, 0, 1))
+    row[4:6] = [row[4] - 1, row[5] - 1]
+
+
+TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
+    "pair": ("eval dualpipe --stages 4 --batches 8 --overlap-times 3", unpair),
+    "slice-order": ("eval seq-1f1b --stages 2 --batches 2", hurry),
+}
+"""What plain schedules have not: pairs and slices."""
+
+
 def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any]:
     (found,) = (row for row in file["ops"] if row[:3] == [kind, stage, microbatch])
     return found
@@ -213,8 +231,21 @@ class TestVerify:
         for entry in told.json["violations"]:
             assert entry.keys() == {"rule", "ops", "device", "time", "message"}
 
+    @pytest.mark.parametrize("rule", TAMPERED_OTHERS)
+    def test_tampered_pairs_and_slices(self, rule: str, tmp_path: Path) -> None:
+        command, change = TAMPERED_OTHERS[rule]
+        path = tmp_path / "a.json"
+        done(f"{command} -o", path)
+        assert done("verify", path).code == 0
+        file = json.loads(path.read_text())
+        change(file)
+        path.write_text(json.dumps(file))
+        ran = run("verify", path)
+        assert (ran.code, ran.err) == (5, "")
+        assert f"{rule}: " in ran.out
+
     def test_every_rule_is_tried(self) -> None:
-        assert set(TAMPERED) == {rule.value for rule in Rule}
+        assert {*TAMPERED, *TAMPERED_OTHERS} == {rule.value for rule in Rule}
 
     def test_a_strategy_over_the_limit_is_no_valid_file(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
