@@ -39,6 +39,8 @@ LATER = 3
 """Round from which it is tried on larger ones."""
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
+MODEL_SHARE = 3
+"""Seconds of the whole model in a round, as a multiple of those of bounds."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
@@ -163,7 +165,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
             improver.settle()
             improver.climb(seconds if provenance.workers > 1 else search.left)
         if small or turn >= LATER:
-            _search_model(search, provenance, seconds, turn)
+            _search_model(search, provenance, MODEL_SHARE * seconds, turn)
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
         if search.over or (idle and problem.operations > LARGEST_MODEL):
             return
@@ -195,7 +197,7 @@ def _search_model(search: Search, provenance: Provenance, seconds: float, turn: 
         from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
     limits = _budget(search, provenance, seconds).limits()
     presolve = PRESOLVE * search.problem.operations
-    if turn % 2:
+    if turn % 3 == 2:
         whole.search(search, replace(limits, presolve=False, focus=whole.FOCUS))
     elif min(limits.seconds, search.left) > presolve:
         whole.search(search, replace(limits, seconds=limits.seconds - presolve))
