@@ -3,9 +3,8 @@
 Every device takes, of the operations that have arrived or are on their way, the one that comes
 first in the order given, and waits for it if need be. An operation for which there is no room is
 put off, and what is ready goes before it. The room that the oldest microbatch still needs on a
-device is never given to another one, so every
-microbatch comes to its end wherever one at a time does (the banker's rule of Dijkstra, EWD 123,
-section 6, for microbatches).
+device is never given to another one, so every microbatch comes to its end wherever one at a time
+does (the banker's rule of Dijkstra, EWD 123, section 6, for microbatches).
 """
 
 from __future__ import annotations

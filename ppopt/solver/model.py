@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -30,6 +29,7 @@ from ppopt.solver import overlap, relaxation
 from ppopt.solver.chain import Chain
 from ppopt.solver.overlap import Pair
 from ppopt.solver.relaxation import View
+from ppopt.solver.slots import renamed
 from ppopt.timing import durations
 
 
@@ -248,7 +248,7 @@ def _holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKi
 
 def hint(model: Model, schedule: Schedule) -> None:
     """Start the search from a schedule, its microbatches renamed into order."""
-    new = _renamed(schedule)
+    new = renamed(schedule)
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         model.cp.add_hint(model.start[code], start)
     second = np.flatnonzero(schedule.seconds)
@@ -260,16 +260,4 @@ def hint(model: Model, schedule: Schedule) -> None:
 
 def in_order(schedule: Schedule) -> dict[int, int]:
     """Start of every operation number once each class of slots is in microbatch order."""
-    return dict(zip(_renamed(schedule).tolist(), schedule.start.tolist(), strict=True))
-
-
-def _renamed(schedule: Schedule) -> Ints:
-    """Number of every operation once each class (kind, stage, route, slice) is in that order."""
-    pipeline = schedule.pipeline
-    routes = schedule.microbatch * pipeline.routes // pipeline.batches
-    of_class = (schedule.slice, routes, schedule.stage, schedule.kind)
-    kind: Any = schedule.kind
-    codes: Ints = pipeline.code(kind, schedule.stage, schedule.microbatch, schedule.slice)
-    new = np.empty_like(codes)
-    new[np.lexsort((schedule.start, *of_class))] = codes[np.lexsort((codes, *of_class))]
-    return new
+    return dict(zip(renamed(schedule).tolist(), schedule.start.tolist(), strict=True))
