@@ -26,6 +26,7 @@ def evaluate(
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)
+    options = rule.settled(placed, options)
     orders = rule.build(placed, options)
     objective = Objective(objective)
     origin: dict[str, object] = {
@@ -33,9 +34,9 @@ def evaluate(
         "objective": objective.value,
         "status": "feasible",
     }
-    given = {name: value for name, value in options._asdict().items() if value is not None}
-    if given:
-        origin["options"] = given
+    settled = {name: value for name, value in options._asdict().items() if value is not None}
+    if settled:
+        origin["options"] = settled
     made = timing.schedule(placed, orders, objective, origin)
     return checked(made, enforce_limit=False)
 

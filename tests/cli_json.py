@@ -33,7 +33,7 @@ COMMON = {
 """Keys of `--json` and the types of their values, by section 4 of the design."""
 SOLVED = COMMON | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
 PLACED = {"chunks": INT, "placement": TEXT}
-EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG}
+EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,
     "ratio_to_best": NUMBER,

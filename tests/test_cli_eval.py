@@ -77,6 +77,16 @@ class TestEval:
             for microbatch in range(4)
         ]
 
+    def test_the_group_size_chosen_is_said(self) -> None:
+        """5 devices, 7 microbatches: groups of 5 or 6 leave 2 or 1, fewer than the devices."""
+        line = "eval interleaved --stages 5 --batches 7"
+        assert shown(line)["options"] == {"group_size": 7}
+        assert "interleaved, group size 7" in done(line).out
+        assert "group" not in done(f"eval 1f1b {UNIT}").out
+        refused = run(f"{line} --group-size 5")
+        assert refused.code == 2
+        assert "the least that works is 7" in refused.err
+
     def test_chunks(self) -> None:
         found = shown("eval interleaved --stages 2 --batches 4 --chunks 3")
         assert (found["chunks"], found["placement"]) == (3, "interleaved")

@@ -37,9 +37,6 @@ def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int
 
 def condition(name: str, stages: int, batches: int) -> str | None:
     """Why a strategy does not apply; None where it does."""
-    rest = batches % stages
-    if name.startswith("interleaved") and 0 < rest < stages and batches > stages:
-        return r"group_size: .* deadlocks"
     if name in ("chimera", "dualpipe") and batches % 2:
         return "batches: .* is odd"
     if name in ("chimera", "dualpipe") and stages % 2:
@@ -217,6 +214,27 @@ def test_group_sizes_run_or_are_refused(group: int) -> None:
         else:
             with pytest.raises(InputError, match=f"group_size: {group} deadlocks"):
                 evaluate(pipe, "interleaved", options=Options(group_size=group))
+
+
+@pytest.mark.parametrize("name", ["interleaved", "interleaved-overlap"])
+def test_the_default_group_is_the_least_that_works(name: str) -> None:
+    """Megatron-LM's default p where p divides m; elsewhere its rule on the remainder decides."""
+    for p in range(1, 6):
+        for m in range(1, 14):
+            made = evaluate(Pipeline(stages=p, batches=m), name)
+            working = [
+                group for group in range(p, max(p, m) + 1) if m <= group or not 0 < m % group < p
+            ]
+            assert made.origin["options"] == {"group_size": working[0]}
+            assert m % p or working[0] == p
+
+
+def test_options_given_are_kept() -> None:
+    pipe = Pipeline(stages=2, batches=6)
+    made = evaluate(pipe, "interleaved", options=Options(group_size=3))
+    assert made.origin["options"] == {"group_size": 3}
+    assert evaluate(pipe, "hanayo").origin["options"] == {"waves": 2}
+    assert "options" not in evaluate(pipe, "1f1b").origin
 
 
 def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:

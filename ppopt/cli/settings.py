@@ -116,7 +116,12 @@ def shared(
     ] = None,
     group_size: Annotated[
         str | None,
-        _option("--group-size", help="Microbatches per group (interleaved).", metavar="N"),
+        _option(
+            "--group-size",
+            help="Microbatches per group of interleaved strategies (the least, P or more, that "
+            "leaves 0, P or more: P where P divides M).",
+            metavar="N",
+        ),
     ] = None,
     waves: Annotated[
         str | None, _option("--waves", help="Waves of hanayo (2).", metavar="N")

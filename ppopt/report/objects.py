@@ -54,8 +54,9 @@ def of_evaluation(
 ) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
-    An evaluation draws nothing and runs on one thread: seed 0, workers 1. `jitter` is there where
-    random times were asked for.
+    `options` are those that the strategy went by, given or its own choice. An evaluation draws
+    nothing and runs on one thread: seed 0, workers 1. `jitter` is there where random times were
+    asked for.
     """
     found = summary(schedule)
     return {
@@ -64,6 +65,7 @@ def of_evaluation(
         **{key: found[key] for key in FIGURES},
         "idle": by_cause(schedule),
         "fits_limit": found["fits_limit"],
+        "options": schedule.origin.get("options") or {},
         **_placed(schedule),
         "seed": 0,
         "workers": 1,

@@ -34,7 +34,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
     table.add_column(overflow="fold")
     objective = str(figures.get("objective") or "makespan").replace("-", " ")
     lines = {
-        "strategy": Text(str(figures.get("strategy") or ""), style="bold"),
+        "strategy": _made_by(figures),
         "status": Text(status_words(figures), style=_tone(figures)),
         "makespan": _number(figures, "makespan"),
         "device span": _number(figures, "device_span"),
@@ -51,6 +51,13 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         if words:
             table.add_row(name, words)
     return table
+
+
+def _made_by(figures: Mapping[str, Any]) -> Text:
+    """Name the strategy and the options that it went by."""
+    chosen = figures.get("options") or {}
+    words = (f", {name.replace('_', ' ')} {value}" for name, value in chosen.items())
+    return Text(str(figures.get("strategy") or ""), style="bold").append("".join(words), "not bold")
 
 
 def _tone(figures: Mapping[str, Any]) -> str:

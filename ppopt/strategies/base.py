@@ -24,12 +24,14 @@ class Options(NamedTuple):
     """What some strategies take besides the pipeline; None means the strategy's own default."""
 
     group_size: int | None = None
-    """Microbatches per group of interleaved schedules; default: the number of devices."""
+    """Microbatches per group of interleaved schedules; default: the least that works, which is the
+    number of devices where it divides the microbatches."""
     waves: int | None = None
     """Waves of hanayo; default: 2."""
 
 
 Build = Callable[[Pipeline, Options], Orders]
+Defaults = Callable[[Pipeline], Options]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Strategy:
     """Whether it runs the full backward BW; else B and W apart."""
     takes: tuple[str, ...] = ()
     """The fields of Options it uses."""
+    defaults: Defaults | None = None
+    """What it takes for each of them on a pipeline, unless told."""
 
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
         """Check the wishes of the user against this strategy's needs and set what it needs.
@@ -79,6 +83,13 @@ class Strategy:
                 f"which is placed {self.placement}; leave --placement out"
             )
         return replace(pipeline, chunks=chunks, placement=self.placement)
+
+    def settled(self, pipeline: Pipeline, options: Options) -> Options:
+        """The options that the strategy goes by on its own pipeline: as given, else its default."""
+        if self.defaults is None:
+            return options
+        given = {name: value for name, value in options._asdict().items() if value is not None}
+        return self.defaults(pipeline)._replace(**given)
 
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""

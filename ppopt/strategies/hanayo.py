@@ -84,5 +84,6 @@ register(
         chunks=chunks,
         fused=True,
         takes=("waves",),
+        defaults=lambda _: Options(waves=WAVES),
     )
 )

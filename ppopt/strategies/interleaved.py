@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 
@@ -21,7 +22,8 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     and so on; backwards in the same pattern with the chunks reversed (Megatron-LM, arXiv
     2104.04473, section 2.2.2; `--microbatch-group-size-per-virtual-pipeline-stage`). On equal
     stages with p dividing m: bubble (p - 1)(F + BW) / v, memory (v - 1)p + 2(p - i - 1) + 1 chunks
-    on device i. Raises InputError where the group size would deadlock.
+    on device i. The group size is `least_group` unless told. Raises InputError where it would
+    deadlock.
     """
     orders = []
     for forward, backward, warm_up in streams(pipeline, options):
@@ -33,8 +35,17 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
 def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, int]]:
     """Forwards, backwards, each in order, and the number of warm-up forwards, device by device."""
     devices, batches = pipeline.num_devices, pipeline.batches
-    group = devices if options.group_size is None else options.group_size
-    _check(group, devices, batches)
+    given = options.group_size
+    group = least_group(devices, batches) if given is None else given
+    if group < 1:
+        raise InputError(f"group_size: {group} is below 1")
+    if not _works(group, devices, batches):
+        least = least_group(devices, batches)
+        raise InputError(
+            f"group_size: {group} deadlocks on {devices} devices with {batches} batches: it must "
+            f"be at least the devices and leave no remainder of batches, or one of {devices} or "
+            f"more; the least that works is {least}, taken without --group-size"
+        )
     chunks = pipeline.num_stages // devices
     chunk, microbatch = _sequence(batches, chunks, group)
     for device in range(devices):
@@ -45,16 +56,26 @@ def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, 
         yield forward, backward, warm_up
 
 
-def _check(group: int, devices: int, batches: int) -> None:
-    if group < 1:
-        raise InputError(f"group_size: {group} is below 1")
+def least_group(devices: int, batches: int) -> int:
+    """Fewest microbatches per group, p or more, with which no device waits for ever.
+
+    Megatron-LM's own default, p, where p divides m or m < p. Elsewhere Megatron-LM refuses to run
+    without a group size, by the rule that the last group must hold p microbatches as well
+    (`--microbatch-group-size-per-virtual-pipeline-stage`, megatron/core/model_parallel_config.py
+    and pipeline_parallel/schedules.py). Every microbatch more costs v - 1 chunks of memory.
+    """
+    return next(group for group in count(devices) if _works(group, devices, batches))
+
+
+def defaults(pipeline: Pipeline) -> Options:
+    """The least group that works."""
+    return Options(group_size=least_group(pipeline.num_devices, pipeline.batches))
+
+
+def _works(group: int, devices: int, batches: int) -> bool:
+    """Whether every group, the last one included, keeps all devices busy in turn."""
     rest = batches % group
-    if batches > group and (group < devices or 0 < rest < devices):
-        raise InputError(
-            f"group_size: {group} deadlocks on {devices} devices with {batches} batches: it must "
-            f"be at least the devices and leave no remainder of batches, or one of {devices} or "
-            f"more; --group-size {batches} always works"
-        )
+    return batches <= group or (group >= devices and not 0 < rest < devices)
 
 
 def _sequence(batches: int, chunks: int, group: int) -> tuple[Ints, Ints]:
@@ -76,5 +97,6 @@ register(
         chunks=None,
         fused=True,
         takes=("group_size",),
+        defaults=defaults,
     )
 )

@@ -7,7 +7,7 @@ import numpy as np
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.strategies.base import Options, Strategy, register, together
-from ppopt.strategies.interleaved import streams
+from ppopt.strategies.interleaved import defaults, streams
 
 
 def build(pipeline: Pipeline, options: Options) -> Orders:
@@ -17,8 +17,8 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     makes the two of a pair independent (megatron/core/pipeline_parallel/schedules.py and
     combined_1f1b.py). With O the time of a pair of chunks, F and BW those of a chunk, equal stages,
     no delay, p dividing m, w = (v - 1) p + 1: makespan (p - 1 + w)(F + BW) + (m v - w) O, since
-    the last device never waits after its first F. Raises InputError where the group size would
-    deadlock.
+    the last device never waits after its first F. The group size is that of `interleaved` unless
+    told; raises InputError where it would deadlock.
     """
     orders = []
     for forward, backward, before in streams(pipeline, options):
@@ -39,5 +39,6 @@ register(
         chunks=None,
         fused=True,
         takes=("group_size",),
+        defaults=defaults,
     )
 )
