@@ -87,6 +87,38 @@ class TestEval:
         assert refused.code == 2
         assert "the least that works is 7" in refused.err
 
+    def test_pairs_that_lose_time_are_noted(self) -> None:
+        """F + BW = 3: a pair of 4 is taken as it is, in one line; 3 and less are as expected."""
+        line = "eval 1f1b-overlap --stages 2 --batches 3 --overlap-times"
+        slow = done(f"{line} 3,4 --json")
+        assert slow.err.count("\n") == 1
+        assert "overlap_times: stage 1: 4 is above F + BW = 3:" in slow.err
+        assert json.loads(slow.out)["value"] > shown(f"{line} 3")["value"]
+        assert "as in 1 more" in done(f"{line} 4").err
+        assert done(f"{line} 4 --quiet").err == done(f"{line} 2,3").err == ""
+
+    def test_help_says_how_pairs_of_two_stages_last(self) -> None:
+        words = " ".join(done("eval --help").out.split())
+        assert "Of two stages: both alone less the smaller of what each saves" in words
+
+    def test_routes(self) -> None:
+        """DualPipe has two, 1F1B one: a flag that says so changes nothing, another is refused."""
+        line = "--stages 2 --batches 4"
+        assert shown(f"eval dualpipe {line} --routes 2")["value"] == 12
+        assert shown(f"eval 1f1b {line} --routes 1")["value"] == 15
+        for name, routes in (("dualpipe", 1), ("1f1b", 2)):
+            refused = run(f"eval {name} {line} --routes {routes}")
+            assert (refused.code, refused.out) == (2, "")
+            assert f"routes: {routes} contradicts strategy {name}" in refused.err
+
+    def test_two_routes_are_searched(self) -> None:
+        """Each of two devices has a stage to begin with: 12, the work alone, where one route
+        needs 13."""
+        line = "solve --stages 2 --batches 4"
+        assert shown(f"{line} --routes 2")["value"] == 12
+        assert shown(line)["value"] == 13
+        assert "routes: 3 is neither 1 nor 2" in run(f"{line} --routes 3").err
+
     def test_chunks(self) -> None:
         found = shown("eval interleaved --stages 2 --batches 4 --chunks 3")
         assert (found["chunks"], found["placement"]) == (3, "interleaved")

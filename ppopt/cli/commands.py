@@ -80,8 +80,11 @@ def eval_(
     from ppopt.robustness import jitter as run_under
     from ppopt.strategies import resolve
 
-    if settings.get("fused") and not resolve(strategy).fused:
+    rule = resolve(strategy)
+    if settings.get("fused") and not rule.fused:
         raise InputError(f"fused: strategy {strategy} splits the backward; leave --fused out")
+    if settings.get("routes") == 1 < rule.routes:
+        raise InputError(f"routes: 1 contradicts strategy {strategy}; leave --routes out")
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     pipeline, deviation = settings.pipeline(), _deviation(jitter)

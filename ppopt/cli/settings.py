@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,13 +36,32 @@ class Settings:
 
         given = self.values.keys() & PIPELINE_FIELDS
         if default is None or given - {"mem_limit"}:
-            return pipeline_of(self.values)
+            described = pipeline_of(self.values)
+            if not self.quiet:
+                _note_slow_pairs(described)
+            return described
         return replace(default, mem_limit=self.values["mem_limit"]) if given else default
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a setting of the run, or the default where it is not given."""
         found = self.values.get(name)
         return default if found is None else found
+
+
+def _note_slow_pairs(pipeline: Pipeline) -> None:
+    """Say where an F and a BW as one take longer than one after the other: that may be a slip."""
+    from ppopt.exact import plain  # noqa: PLC0415  commands load on use
+
+    both = zip(pipeline.overlap or (), pipeline.forward, pipeline.backward, strict=False)
+    slow = [(stage, pair, f + bw) for stage, (pair, f, bw) in enumerate(both) if pair > f + bw]
+    if slow:
+        stage, pair, apart = slow[0]
+        more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
+        print(
+            f"note: overlap_times: stage {stage}: {plain(pair)} is above F + BW = "
+            f"{plain(apart)}{more}: such a pair loses time; only strategies that pair make it",
+            file=sys.stderr,
+        )
 
 
 def _option(*names: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002
@@ -106,9 +126,15 @@ def shared(
         str | None,
         _option(
             "--overlap-times",
-            help="F and BW run as one, by strategies that pair them and by searches (F + BW).",
+            help="F and BW of a stage run as one (F + BW), at least the larger; by strategies that "
+            "pair them and by searches. Of two stages: both alone less the smaller of what each "
+            "saves, at least the larger; a B saves what BW would.",
             metavar="LIST",
         ),
+    ] = None,
+    routes: Annotated[
+        str | None,
+        _option("--routes", help="2: half of the microbatches run the other way (1).", metavar="N"),
     ] = None,
     slices: Annotated[
         str | None,
@@ -170,6 +196,7 @@ def shared(
         "static": _list(static),
         "mem_limit": _list(mem_limit),
         "overlap_times": _list(overlap_times),
+        "routes": _whole("routes", routes),
         "slices": _whole("slices", slices),
         "group_size": _whole("group_size", group_size),
         "waves": _whole("waves", waves),

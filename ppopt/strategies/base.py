@@ -94,7 +94,9 @@ class Strategy:
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""
         if pipeline.routes > self.routes:
-            raise InputError(f"routes: 2 contradicts strategy {self.name}, which has one route")
+            raise InputError(
+                f"routes: 2 contradicts strategy {self.name}, which has one; leave --routes out"
+            )
         if pipeline.num_slices > 1 and self.slices == 1:
             raise InputError(f"slices: strategy {self.name} cuts no microbatch; leave it out")
         slices = pipeline.slices if self.slices == 1 else pipeline.slices or self.slices
