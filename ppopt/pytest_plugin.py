@@ -41,14 +41,18 @@ class References:
         self.update = update
 
     def load(self, name: str) -> Schedule:
-        """Read a reference, verified; fails the test where there is none."""
+        """Read a reference, verified; fails the test, in one line, where there is none such."""
+        from ppopt.errors import InputError  # noqa: PLC0415  loads on use
         from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
         from ppopt.verifier import verify  # noqa: PLC0415
 
-        path = self.folder / f"{name}.json"
+        path = self._path(name)
         if not path.exists():
             pytest.fail(f"{path}: no such reference; `pytest --ppopt-update` writes it", False)
-        schedule, claims = read_schedule(path)
+        try:
+            schedule, claims = read_schedule(path)
+        except InputError as error:
+            pytest.fail(f"{error}; `pytest --ppopt-update` writes it anew", False)
         found = verify(schedule, claims, enforce_limit=False)
         if found:
             pytest.fail(f"{path}: {found[0]}; `ppopt verify` lists all violations", False)
@@ -57,16 +61,31 @@ class References:
     def __call__(self, name: str, actual: Schedule, *, times: bool = True) -> None:
         """Assert that a schedule equals its reference; without `times`, that it is not worse.
 
-        Under `--ppopt-update` the reference is written.
+        Under `--ppopt-update` the reference is written, if the verifier finds nothing.
         """
         from ppopt.testing import assert_not_worse_than, assert_schedule_equal  # noqa: PLC0415
 
         if self.update:
-            self.folder.mkdir(exist_ok=True)
-            actual.to_json(self.folder / f"{name}.json")
+            self._write(self._path(name), actual, enforce_limit=not times)
             return
         compare = assert_schedule_equal if times else assert_not_worse_than
         compare(actual, self.load(name))
+
+    def _path(self, name: str) -> Path:
+        """File of a reference; a name may have folders (`v/small`), all within the folder."""
+        path = self.folder / f"{name}.json"
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            pytest.fail(f"{name}: lies outside {self.folder}; name a reference within it", False)
+        return path
+
+    def _write(self, path: Path, actual: Schedule, *, enforce_limit: bool) -> None:
+        from ppopt.verifier import verify  # noqa: PLC0415  loads numpy
+
+        found = verify(actual, enforce_limit=enforce_limit)
+        if found:
+            pytest.fail(f"{path}: not written, not a schedule of its pipeline: {found[0]}", False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        actual.to_json(path)
 
 
 @pytest.fixture

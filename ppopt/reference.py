@@ -18,6 +18,8 @@ from ppopt.strategies import Options, names
 
 SEARCHED = "optimal"
 """Strategy of what a search found."""
+FREE = ("order", "times", "proof", "peak memory")
+"""What schedules of equal value may differ in: not compared where a search had several workers."""
 
 
 class Difference(NamedTuple):
@@ -40,24 +42,31 @@ class Check(NamedTuple):
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
     """What may make a difference that means nothing."""
+    free: tuple[Difference, ...] = ()
+    """Differences in what is not compared."""
+    ordered: bool = True
+    """Whether the order and what follows from it (`FREE`) were compared."""
 
 
 def check(reference: Schedule, progress: Callable[[Progress], None] | None = None) -> Check:
     """Make a reference again and compare.
 
     A search runs with the objective, seed, workers and time limit that the file names, a strategy
-    with its options; any other order (an imported one) is timed again. Orders are not compared
-    where a search had several workers, which may find another schedule of equal value. Raises
-    InputError where the file does not say enough, or a strategy no longer applies.
+    with its options; any other order (an imported one) is timed again. Where a search had several
+    workers, which may find another schedule of equal value, orders are not compared, nor what
+    follows from them (`FREE`); `Check.free` tells what is otherwise there. Raises InputError where
+    the file does not say enough, or a strategy no longer applies.
     """
     made = _remade(reference, progress)
     notes = _notes(reference, made)
+    ordered = not (_searched(reference) and reference.origin.get("workers") != 1)
     if made is None:
-        return Check(None, (Difference("status", _said(reference, "status"), "unknown"),), notes)
+        status = Difference("status", _said(reference, "status"), "unknown")
+        return Check(None, (status,), notes, ordered=ordered)
     found = differences(reference, made)
-    if _searched(reference) and reference.origin.get("workers") != 1:
-        found = tuple(entry for entry in found if entry.what not in ("order", "times", "proof"))
-    return Check(made, found, notes)
+    free = () if ordered else tuple(entry for entry in found if entry.what in FREE)
+    counted = tuple(entry for entry in found if entry not in free)
+    return Check(made, counted, notes, free, ordered)
 
 
 def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
@@ -138,7 +147,10 @@ def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
     origin = reference.origin
     told = []
     if _searched(reference) and origin.get("workers") != 1:
-        told.append("the search had several workers: its order may differ, its value may not")
+        told.append(
+            "order not compared: the search had several workers, which may find another of equal "
+            "value; --workers 1 repeats itself"
+        )
     if "hint" in origin:
         told.append("the search began from a schedule of its user's, which is not at hand")
     if _searched(reference) and origin.get("status") != "optimal":

@@ -44,11 +44,15 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
 
 
 def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:
-    """Its operations take their own times: `view` draws it, `verify` says that it keeps none."""
+    """Its operations take their own times: `view` draws it, `verify` says that it is measured."""
     path = tmp_path / "m.json"
     told = done("run --steps 1", native, "-o", path).out
     assert "4 gradients and 3 losses as in one process" in told
-    assert run("verify", path).code == 5
+    ran = run("verify", path)
+    assert ran.code == 5
+    assert "a measured step, not a planned schedule" in ran.out.splitlines()[-1]
+    assert run("verify --json", path).json["measured"] is True
+    assert run("verify --json", native).json["measured"] is False
     done("view", native, path, "-o", tmp_path / "both.html")
     file = json.loads(path.read_text())
     file["ops"].pop()

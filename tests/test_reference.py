@@ -79,8 +79,14 @@ class TestCheck:
 
     def test_several_workers_may_find_another_order(self) -> None:
         found = check(solved(workers=2))
+        assert (found.differences, found.ordered) == ((), False)
+        assert found.notes[0].startswith("order not compared: the search had several workers")
+        made = solved()
+        turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
+        other = replace(made, microbatch=turned, origin={**made.origin, "workers": 2})
+        found = check(other)
         assert found.differences == ()
-        assert "several workers" in found.notes[0]
+        assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(str, found.free)
 
     def test_times(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1), "gpipe")
@@ -138,8 +144,26 @@ class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
         done(f"eval 1f1b {UNIT} --quiet -o", tmp_path / "a.json")
         assert shown("check", tmp_path / "a.json") == {
-            "schema": 1, "unchanged": True, "differences": [], "notes": [],
+            "schema": 1, "unchanged": True, "differences": [], "order_compared": True,
+            "not_compared": [], "notes": [],
         }  # fmt: skip
+
+    def test_an_order_that_is_not_compared_is_not_called_unchanged(self, tmp_path: Path) -> None:
+        """A search of one worker found it; the file says two, and another order of equal value."""
+        path = tmp_path / "ref.json"
+        done(f"solve {UNIT} --mem-limit --workers 1 --quiet -o", path)
+        file = json.loads(path.read_text())
+        file["origin"]["workers"] = 2
+        for op in file["ops"]:
+            op[2] = {0: 1, 1: 0}.get(op[2], op[2])
+        path.write_text(json.dumps(file))
+        lines = done("check", path).out.splitlines()
+        assert lines[0] == f"{path}: status, value and lower bound unchanged"
+        assert lines[1].startswith("note: order not compared: the search had several workers")
+        assert any(line.startswith("note: not compared: order: was 0F1 as") for line in lines)
+        found = shown("check", path)
+        assert (found["unchanged"], found["order_compared"]) == (True, False)
+        assert "order" in [entry["what"] for entry in found["not_compared"]]
 
     def test_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text("{}")
@@ -198,6 +222,33 @@ class TestPlugin:
             References(folder, update=False)("a", other)
         References(folder, update=True)("a", other)
         References(folder, update=False)("a", other)
+
+    def test_names_with_folders(self, tmp_path: Path) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        References(tmp_path / "references", update=True)("v/small/a", made)
+        assert (tmp_path / "references/v/small/a.json").exists()
+        References(tmp_path / "references", update=False)("v/small/a", made)
+        for name in ("../a", str(tmp_path / "a")):
+            with pytest.raises(pytest.fail.Exception, match="name a reference within it"):
+                References(tmp_path / "references", update=True)(name, made)
+
+    def test_what_is_no_schedule_is_not_written(self, tmp_path: Path) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe")
+        broken = replace(made, start=made.start - 1)
+        with pytest.raises(pytest.fail.Exception, match="not written, not a schedule of its pip"):
+            References(tmp_path, update=True)("a", broken)
+        with pytest.raises(pytest.fail.Exception, match="not written, .* memory-limit"):
+            References(tmp_path, update=True)("a", made, times=False)
+        assert list(tmp_path.iterdir()) == []
+        References(tmp_path, update=True)("a", made)
+
+    @pytest.mark.parametrize("text", ["", "{}", "[1", '{"schema": 1, "ops": 3}'])
+    def test_a_malformed_reference_is_one_line(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(pytest.fail.Exception, match=r"a\.json: .* `pytest --ppopt-update`") as at:
+            References(tmp_path, update=False).load("a")
+        assert not at.value.pytrace
+        assert "\n" not in str(at.value)
 
     def test_a_missing_reference_fails(self, tmp_path: Path) -> None:
         with pytest.raises(pytest.fail.Exception, match="no such reference; `pytest --ppopt-upd"):

@@ -30,11 +30,21 @@ def check(
     if json:
         changes = [entry._asdict() for entry in found.differences]
         notes = list(found.notes)
-        unchanged = not changes
-        print_json({"schema": 1, "unchanged": unchanged, "differences": changes, "notes": notes})
+        not_compared = [entry._asdict() for entry in found.free]
+        print_json(
+            {
+                "schema": 1,
+                "unchanged": not changes,
+                "differences": changes,
+                "order_compared": found.ordered,
+                "not_compared": not_compared,
+                "notes": notes,
+            }
+        )
     elif not quiet:
+        same = "unchanged" if found.ordered else "status, value and lower bound unchanged"
         told = [f"{label(file)}: {entry}" for entry in found.differences]
-        print(*(told or [f"{label(file)}: unchanged"]), sep="\n")
-        for note in found.notes:
+        print(*(told or [f"{label(file)}: {same}"]), sep="\n")
+        for note in (*found.notes, *(f"not compared: {entry}" for entry in found.free)):
             print(f"note: {note}")
     return EXIT_CHANGED if found.differences else 0

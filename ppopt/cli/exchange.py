@@ -70,6 +70,8 @@ def import_(
     from ppopt.cli import output
     from ppopt.evaluation import checked
     from ppopt.formats import torch_csv_reader
+    from ppopt.formats.documents import label
+    from ppopt.formats.fields import within
     from ppopt.metrics import Objective
     from ppopt.report.objects import of_evaluation
 
@@ -77,9 +79,8 @@ def import_(
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     order = torch_csv_reader.read_order(file)
-    made = checked(
-        torch_csv_reader.schedule(order, settings.values, objective), enforce_limit=False
-    )
+    timed = within(label(file), torch_csv_reader.schedule, order, settings.values, objective)
+    made = checked(timed, enforce_limit=False)
     output.result(settings, of_evaluation(made, monotonic() - began), made)
     return 0
 

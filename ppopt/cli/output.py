@@ -16,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.files import write
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
+from ppopt.profiles.measured import MEASURED, UNTIMED
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
 from ppopt.report.words import robustness_words, what_if
@@ -104,12 +105,23 @@ def verification(
         print_json(of_verification(schedule, found, bound))
     elif found and not quiet:
         print(explain(schedule, found))
+        if schedule.origin.get("strategy") == MEASURED:
+            print(f"{label(file)}: {_of_measured(found)}")
     elif not quiet:
         checked = f"{len(schedule)} operations, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
         if bound is not None:
             stated = schedule.origin["lower_bound"]
             print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
+
+
+def _of_measured(found: Sequence[Violation]) -> str:
+    untimed = sum(violation.rule in UNTIMED for violation in found)
+    rest = f"{untimed} of the violations are no matter of times" if untimed else "nothing is missing"
+    return (
+        "a measured step, not a planned schedule: its operations took their own times, which "
+        f"break the rules of times; {rest}"
+    )
 
 
 def _files(

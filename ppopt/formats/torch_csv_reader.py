@@ -3,7 +3,8 @@
 The form is that of `ppopt.formats.torch_csv`. Read as well are: empty cells, CRLF and blanks
 around cells; and, left out, the communication that `_dump_csv` writes by default (SEND_F, RECV_F,
 SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD). The older dialect, in which B before a W meant
-today's I, is recognised by a W that has no I. An overlapped pair takes as long as both its parts
+today's I, is recognised by a W that has no I. The order of torch's own Schedule1F1B (2.13) numbers
+the last stage's forwards from 1 and its backwards from 0; torch rejects it, here it is read. An overlapped pair takes as long as both its parts
 unless the pipeline says otherwise.
 
 PyTorch 2.13 takes without a word, and this reader refuses: cells with something after them
@@ -100,6 +101,7 @@ def schedule(
 def _order(content: str) -> Order:
     lines = content.removesuffix("\n").split("\n")
     cells = _newer([within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)])
+    cells = _from_zero(cells)
     rows = [[op for cell in row for op in cell] for row in cells]
     batches = _check_numbers(rows)
     _check_complete(rows)
@@ -150,6 +152,23 @@ def _newer(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
         if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
     }
     return [[tuple(newer.get(op, op) for op in cell) for cell in row] for row in rows]
+
+
+def _from_zero(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
+    """Number the last stage's forwards from 0 where they, and nothing else, run from 1 to M.
+
+    `Schedule1F1B._get_pipeline_order` counts a forward up before it writes it, which is right on
+    every rank but the last, where none came before (torch 2.13, schedules.py).
+    """
+    ops = [op for row in rows for cell in row for op in cell]
+    last = max((op.stage for op in ops), default=0)
+    forwards = [op for op in ops if op.kind is OpKind.F and op.stage == last]
+    others = set(ops).difference(forwards)
+    batches = 1 + max((op.microbatch for op in others), default=-1)
+    if [op.microbatch for op in forwards] != list(range(1, batches + 1)):
+        return rows
+    down = {op: op._replace(microbatch=op.microbatch - 1) for op in forwards}
+    return [[tuple(down.get(op, op) for op in cell) for cell in row] for row in rows]
 
 
 def _check_numbers(rows: list[list[Op]]) -> int:

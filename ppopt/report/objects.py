@@ -10,6 +10,7 @@ from ppopt.comparison import Comparison, Row
 from ppopt.exact import plain
 from ppopt.formats import schedule_json
 from ppopt.idle import by_cause
+from ppopt.profiles.measured import MEASURED
 from ppopt.report.summary import summary
 from ppopt.robustness import Jitter
 from ppopt.schedule import Schedule
@@ -187,6 +188,7 @@ def of_verification(
     return {
         "schema": SCHEMA,
         "verified": not found,
+        "measured": schedule.origin.get("strategy") == MEASURED,
         "violations": [
             {
                 "rule": violation.rule.value,
