@@ -63,7 +63,7 @@ def entries(world: World, pipeline: Pipeline) -> Iterator[Entry]:
     for name, schedule in made.items():
         (found,) = (p for p in seen.values() if p.hosts == schedule.pipeline.hosts)
         length = timing.schedule(found, schedule.orders).metrics.makespan / found.ticks.per_unit
-        slept = float(demo.predicted(schedule, links=False))
+        slept = float(demo.predicted(schedule))
         yield Entry(pipeline.name, name, schedule, unit(slept), unit(length), [])
 
 

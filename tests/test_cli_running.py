@@ -31,6 +31,7 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     assert found["losses"] == 3
     assert found["largest_difference"] <= 1e-12
     assert found["predicted_seconds"] == pytest.approx(0.1)
+    assert found["p2p_seconds"] == 0
     assert found["measured_seconds"] >= 0.1
     assert found["ratio"] == pytest.approx(found["measured_seconds"] / 0.1, rel=1e-3)
     assert len(found["steps"]) == 2
@@ -41,6 +42,14 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
     assert "zb-h1" in page
     assert "measured" in page
+
+
+def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
+    """1F1B of 2 x 1 at unit times ends at 6, and at 10 over links of 2."""
+    done("eval 1f1b --stages 2 --batches 1 --p2p-time 2 --quiet -o", tmp_path / "a.json")
+    told = done("run --sleep 0.01 --steps 1", tmp_path / "a.json").out
+    assert "predicted  100.0 ms a step, transfers of up to 20 ms\n" in told
+    assert float(told.split("measured   ")[1].split()[0]) >= 100
 
 
 def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:

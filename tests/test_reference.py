@@ -237,7 +237,7 @@ class TestPlugin:
         broken = replace(made, start=made.start - 1)
         with pytest.raises(pytest.fail.Exception, match="not written, not a schedule of its pip"):
             References(tmp_path, update=True)("a", broken)
-        with pytest.raises(pytest.fail.Exception, match="not written, .* memory-limit"):
+        with pytest.raises(pytest.fail.Exception, match=r"not written, .* memory-limit"):
             References(tmp_path, update=True)("a", made, times=False)
         assert list(tmp_path.iterdir()) == []
         References(tmp_path, update=True)("a", made)
@@ -245,7 +245,9 @@ class TestPlugin:
     @pytest.mark.parametrize("text", ["", "{}", "[1", '{"schema": 1, "ops": 3}'])
     def test_a_malformed_reference_is_one_line(self, text: str, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text(text)
-        with pytest.raises(pytest.fail.Exception, match=r"a\.json: .* `pytest --ppopt-update`") as at:
+        with pytest.raises(
+            pytest.fail.Exception, match=r"a\.json: .* `pytest --ppopt-update`"
+        ) as at:
             References(tmp_path, update=False).load("a")
         assert not at.value.pytrace
         assert "\n" not in str(at.value)

@@ -6,25 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from ppopt import Pipeline, Schedule, evaluate, solve, timing, verify
+from ppopt import Pipeline, evaluate, solve, timing, verify
 from ppopt.errors import InputError, RunError
 from ppopt.formats import torch_csv, torch_csv_reader
 from ppopt.formats.fields import shown
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.op import OpKind
 from ppopt.strategies import names
+from tests import torch_jobs
 from tests.generate import build
+from tests.torch_jobs import RANKS
 from tests.torch_world import VERSION
 
 import ppopt.torch  # isort: skip
 from ppopt.torch import demo, probe  # isort: skip
 from ppopt.torch.world import World  # isort: skip
-
-RANKS = 4
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +133,7 @@ class TestTraps:
     def test_stages_in_any_order(self, world: World) -> None:
         """PyTorch wants them ascending; a V given the other way round runs all the same."""
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zbv")
-        ranks = world.run(turned, [(made,)] * RANKS)
+        ranks = world.run(torch_jobs.turned, [(made,)] * RANKS)
         assert demo.compare(ranks, made.pipeline.num_stages, 4)[1] <= 1e-12
 
     def test_two_routes(self) -> None:
@@ -145,7 +144,11 @@ class TestTraps:
                 refuses(mirrored)
 
     def test_stages_that_do_not_go_with_the_schedule(self, world: World) -> None:
-        told = world.run(refusals, [(evaluate(Pipeline(stages=RANKS, batches=2), "1f1b"),)] * RANKS)
+        fitting = [
+            evaluate(Pipeline(stages=stages, batches=2), strategy)
+            for stages, strategy in ((RANKS, "1f1b"), (2, "1f1b"), (RANKS, "zb-h1"))
+        ]
+        told = world.run(torch_jobs.refusals, [fitting] * RANKS)
         for rank, messages in enumerate(told):
             assert messages == [
                 "stages: none is given; build those of placement(schedule)[rank]",
@@ -165,52 +168,6 @@ class TestTraps:
             ] * (rank == 0)
 
 
-def refusals(rank: int, schedule: Schedule) -> list[str]:
-    """On a rank: what the runtime says of stages that are wrong in one way each."""
-    import torch  # noqa: PLC0415  in the rank's process
-    from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415
-
-    from ppopt.torch.building import runtime  # noqa: PLC0415
-
-    small = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    split = evaluate(Pipeline(stages=RANKS, batches=2), "zb-h1")
-    plain, between = torch.zeros(2, 2), torch.zeros(2, 2, requires_grad=True)
-
-    def stage(index: int, of: int, tensor: Any, module: Any = None) -> Any:
-        device = torch.device("cpu")
-        module = torch.nn.Linear(2, 2) if module is None else module
-        return PipelineStage(module, index, of, device, input_args=tensor, output_args=tensor)
-
-    attempts: list[tuple[list[Any], Schedule]] = [
-        ([], schedule),
-        (["stage"], schedule),
-        ([stage((rank + 1) % RANKS, RANKS, between)], schedule),
-        ([stage(rank, 2 * RANKS, between)], schedule),
-        ([stage(rank, RANKS, between)], small),
-        ([stage(rank, RANKS, None)], schedule),
-        ([stage(rank, RANKS, plain)], schedule),
-    ]
-    if rank == 0:  # the first use of torch.compile imports for seconds
-        compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
-        attempts.append(([stage(rank, RANKS, between, compiled)], split))
-    return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
-
-
-def turned(rank: int, schedule: Schedule) -> Any:
-    """On a rank: a step whose stages are given in descending order."""
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.0))
-    made = ppopt.torch.runtime(stages[::-1], schedule, demo.loss)
-    return demo._steps_of(made, stages, schedule.pipeline.batches)
-
-
-def _refusal(attempt: Any) -> str:
-    try:
-        attempt()
-    except InputError as error:
-        return str(error)
-    return "taken"
-
-
 class TestFilesOfPyTorch:
     """PyTorch's own schedule classes, dumped by themselves, are read, verified and evaluated."""
 
@@ -225,7 +182,7 @@ class TestFilesOfPyTorch:
     @pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
     @pytest.mark.parametrize("case", CLASSES, ids=lambda case: case[0])
     def test_dumped(self, world: World, case: tuple[str, int, str], form: str) -> None:
-        text = world.run(dump, [(*case, form)] * RANKS)[0]
+        text = world.run(torch_jobs.dump, [(*case, form)] * RANKS)[0]
         order = torch_csv_reader.loads(text, "torch.csv")
         made = torch_csv_reader.schedule(order, {"forward": 3, "backward": 6})
         assert verify(made) == []
@@ -235,44 +192,20 @@ class TestFilesOfPyTorch:
 
     def test_interleaved_is_ours(self, world: World) -> None:
         """PyTorch's interleaved 1F1B is Megatron's, in groups of as many microbatches as ranks."""
-        text = world.run(dump, [("ScheduleInterleaved1F1B", 2, "loop", "compute_only")] * RANKS)[0]
+        text = world.run(
+            torch_jobs.dump, [("ScheduleInterleaved1F1B", 2, "loop", "compute_only")] * RANKS
+        )[0]
         order = torch_csv_reader.loads(text, "torch.csv")
         ours = evaluate(Pipeline(stages=RANKS, batches=8), "interleaved")
         assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
 
     def test_its_1f1b_is_off_by_one(self, world: World) -> None:
         """`Schedule1F1B.pipeline_order` numbers the last rank's forwards from 1 (torch 2.13)."""
-        text = world.run(dump, [("Schedule1F1B", 1, "loop", "order")] * RANKS)[0]
+        text = world.run(torch_jobs.dump, [("Schedule1F1B", 1, "loop", "order")] * RANKS)[0]
         assert "3F8" in text
         order = torch_csv_reader.loads(text, "torch.csv")
         ours = evaluate(Pipeline(stages=RANKS, batches=8), "1f1b")
         assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
-
-
-def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
-    """On a rank: the order of one of PyTorch's schedule classes, as its text."""
-    import csv  # noqa: PLC0415
-    import io  # noqa: PLC0415
-    from tempfile import TemporaryDirectory  # noqa: PLC0415
-
-    import torch  # noqa: PLC0415  in the rank's process
-    from torch.distributed.pipelining import PipelineStage, schedules  # noqa: PLC0415
-
-    second = 2 * RANKS - 1 - rank if placement == "v" else rank + RANKS
-    stages = [
-        PipelineStage(torch.nn.Linear(2, 2), index, chunks * RANKS, torch.device("cpu"))
-        for index in (rank, second)[:chunks]
-    ]
-    made = getattr(schedules, name)(
-        stages[0] if form == "order" else stages, 8, loss_fn=torch.nn.functional.mse_loss
-    )
-    if form == "order":
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows(row for _, row in sorted(made._get_pipeline_order().items()))
-        return text.getvalue()
-    with TemporaryDirectory() as folder:
-        made._dump_csv(f"{folder}/order.csv", form)
-        return Path(f"{folder}/order.csv").read_bytes().decode()
 
 
 class TestMeasure:
@@ -305,7 +238,7 @@ class TestMeasure:
         pipeline = Pipeline(
             stages=RANKS, batches=4, forward=[8, 12, 16, 24], backward=26, weight=10
         )
-        texts = world.run(traced, [(evaluate(pipeline, "zb-h1"),)] * RANKS)
+        texts = world.run(torch_jobs.traced, [(evaluate(pipeline, "zb-h1"),)] * RANKS)
         read = [loads(text, "trace", 99) for text in texts]
         assert [rank for rank, _ in read] == list(range(RANKS))
         found = profile(without_waits(record for _, records in read for record in records))
@@ -318,7 +251,7 @@ class TestMeasure:
     def test_memory_is_counted(self, world: World) -> None:
         """A stage saves its input (2 x 8 doubles) and its output for the backward, and holds 8 x 8
         weights and 8 biases twice."""
-        held = world.run(profiled, [(probe(2, range(RANKS)),)] * RANKS)
+        held = world.run(torch_jobs.profiled, [(probe(2, range(RANKS)),)] * RANKS)
         for memories in held:
             assert set(memories) == set(range(RANKS))
             for activation, static in memories.values():
@@ -328,37 +261,20 @@ class TestMeasure:
     def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
         ran = demo.run(world, made, steps=2, seconds_per_unit=0.01)
-        length = float(demo.predicted(made, links=False)) * 0.01
+        length = float(demo.predicted(made)) * 0.01
         assert length <= min(ran.steps) < 3 * length
 
-
-def traced(rank: int, schedule: Schedule) -> str:
-    """On a rank: two steps under torch.profiler, its trace as text."""
-    from tempfile import TemporaryDirectory  # noqa: PLC0415
-
-    import torch.profiler  # noqa: PLC0415  in the rank's process
-
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.001))
-    made = ppopt.torch.runtime(stages, schedule, demo.loss)
-    demo._steps_of(made, stages, schedule.pipeline.batches)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        for _ in range(2):
-            demo._steps_of(made, stages, schedule.pipeline.batches)
-    with TemporaryDirectory() as folder:
-        profiler.export_chrome_trace(f"{folder}/trace.json")
-        return Path(f"{folder}/trace.json").read_text()
-
-
-def profiled(rank: int, schedule: Schedule) -> Any:
-    """On a rank: the memory that the profiler finds, of all ranks."""
-    profiler_times = demo._times(schedule, 0.0)
-    stages = demo._build(rank, schedule.pipeline.hosts[0], profiler_times)
-    made = ppopt.torch.runtime(stages, schedule, demo.loss)
-    with ppopt.torch.Profiler(stages) as profiler:
-        for _ in range(2):
-            demo._steps_of(made, stages, schedule.pipeline.batches)
-            profiler.next_step()
-    return dict(profiler.gather().held)
+    def test_links_take_their_time(self, world: World) -> None:
+        """One microbatch crosses three links and back: 4 x (1 + 2) of work and 6 x 5 of links, the
+        same with and without a split. Links of two speeds: there 2 + 3 + 4, back three times 1."""
+        matrix = [[0, 2, 9, 9], [1, 0, 3, 9], [9, 1, 0, 4], [9, 9, 1, 0]]
+        for p2p, wanted in ((5, 42), (matrix, 12 + 9 + 3)):
+            made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
+            assert demo.predicted(made) == wanted
+            ran = demo.run(world, made, steps=2, seconds_per_unit=0.005)
+            assert wanted * 0.005 <= min(ran.steps) < 2 * wanted * 0.005
+            quiet = sorted(r.end - r.start for r in ran.records)[: len(ran.records) // 2]
+            assert quiet[-1] < 4 * 0.005 * 1e9, "waits are no work"
 
 
 def test_as_run() -> None:
@@ -377,28 +293,18 @@ def test_as_run() -> None:
 class TestWorld:
     def test_a_failing_rank_is_named(self) -> None:
         with World(1) as world, pytest.raises(RunError, match=r"rank 0: (?s:.*)ZeroDivisionError"):
-            world.run(divide, [(0,)])
+            world.run(torch_jobs.divide, [(0,)])
 
     def test_a_silent_rank_is_not_waited_for_for_ever(self) -> None:
         with World(1) as world:
-            world.run(divide, [(1,)])
+            world.run(torch_jobs.divide, [(1,)])
             world.patience = 0.3
             with pytest.raises(RunError, match=r"rank 0 has not answered in 0\.3 s"):
-                world.run(doze, [()])
+                world.run(torch_jobs.doze, [()])
 
     def test_sizes(self) -> None:
         with pytest.raises(InputError, match="run: 100 processes; from 1 to 64"):
             World(100)
-
-
-def divide(_: int, by: int) -> float:
-    return 1 / by
-
-
-def doze(_: int) -> None:
-    import time  # noqa: PLC0415
-
-    time.sleep(60)
 
 
 def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def verification(
 
 def _of_measured(found: Sequence[Violation]) -> str:
     untimed = sum(violation.rule in UNTIMED for violation in found)
-    rest = f"{untimed} of the violations are no matter of times" if untimed else "nothing is missing"
+    rest = (
+        f"{untimed} of the violations are no matter of times" if untimed else "no other is broken"
+    )
     return (
         "a measured step, not a planned schedule: its operations took their own times, which "
         f"break the rules of times; {rest}"

@@ -28,7 +28,7 @@ def run(
         typer.Option(
             "--sleep",
             metavar="SECONDS",
-            help="Stages sleep for the pipeline's times; a unit of time lasts so long.",
+            help="Stages and links take the pipeline's times; a unit of time lasts so long.",
         ),
     ] = None,
     steps: Annotated[
@@ -65,11 +65,11 @@ def run(
     with World(ranks) as world:
         from ppopt.torch import demo
 
-        length = float(demo.predicted(schedule, links=False)) * seconds
+        length = float(demo.predicted(schedule)) * seconds
         _tell(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
         world.patience += 2 * (steps + 1) * length
         ran = demo.run(world, schedule, steps=steps, seconds_per_unit=seconds)
-    shown = _shown(schedule, ran, length)
+    shown = _shown(schedule, ran, length, seconds)
     _write(targets, schedule, ran, seconds)
     if json:
         print_json(shown)
@@ -109,16 +109,18 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: flo
     found = measured(ran.records, schedule.pipeline, unit)
     for target in targets:
         if target.is_page:
-            beside = [demo.prediction(schedule, links=False)] if seconds else []
+            beside = [demo.prediction(schedule)] if seconds else []
             write_page(target, [*beside, found])
         else:
             write(target.path, schedule_json.dumps(found))
 
 
-def _shown(schedule: Schedule, ran: Run, length: float) -> dict[str, Any]:
+def _shown(schedule: Schedule, ran: Run, length: float, seconds: float) -> dict[str, Any]:
     from ppopt.torch.version import require
 
     measured = median(ran.steps)
+    ticks = schedule.pipeline.ticks
+    link = float(ticks.time(max(map(max, ticks.p2p)))) * seconds
     return {
         "schema": 1,
         "devices": schedule.pipeline.num_devices,
@@ -127,6 +129,7 @@ def _shown(schedule: Schedule, ran: Run, length: float) -> dict[str, Any]:
         "losses": schedule.pipeline.batches,
         "largest_difference": ran.difference,
         "predicted_seconds": length or None,
+        "p2p_seconds": link if length else None,
         "measured_seconds": round(measured, 6),
         "steps": [round(seconds, 6) for seconds in ran.steps],
         "ratio": round(measured / length, 4) if length else None,
@@ -143,7 +146,9 @@ def _words(shown: dict[str, Any]) -> str:
     steps = shown["steps"]
     spread = f"median of {len(steps)} ({1000 * min(steps):.1f} to {1000 * max(steps):.1f})"
     if shown["predicted_seconds"] is not None:
-        lines.append(f"predicted  {1000 * shown['predicted_seconds']:.1f} ms a step")
+        link = 1000 * shown["p2p_seconds"]
+        sent = f", transfers of up to {link:.3g} ms" if link else ""
+        lines.append(f"predicted  {1000 * shown['predicted_seconds']:.1f} ms a step{sent}")
         spread += f", {shown['ratio']:.3f} of the prediction"
     lines.append(f"measured   {1000 * shown['measured_seconds']:.1f} ms a step, {spread}")
     return "\n".join(lines)

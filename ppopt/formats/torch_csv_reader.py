@@ -4,8 +4,8 @@ The form is that of `ppopt.formats.torch_csv`. Read as well are: empty cells, CR
 around cells; and, left out, the communication that `_dump_csv` writes by default (SEND_F, RECV_F,
 SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD). The older dialect, in which B before a W meant
 today's I, is recognised by a W that has no I. The order of torch's own Schedule1F1B (2.13) numbers
-the last stage's forwards from 1 and its backwards from 0; torch rejects it, here it is read. An overlapped pair takes as long as both its parts
-unless the pipeline says otherwise.
+the last stage's forwards from 1 and its backwards from 0; torch rejects it, here it is read. An
+overlapped pair takes as long as both its parts unless the pipeline says otherwise.
 
 PyTorch 2.13 takes without a word, and this reader refuses: cells with something after them
 (`0F0xyz`), operations given twice, microbatches numbered from 1, and forwards of the last stage

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from ppopt.formats import torch_csv
 from ppopt.profiles.records import Record
 from ppopt.schedule import Schedule
 from ppopt.torch.building import as_run, load, placement, runtime
+from ppopt.torch.links import Links, links
 from ppopt.torch.profiler import Profiler
 from ppopt.torch.stages import WIDTH, Stage, Times, batch, loss, reference
 from ppopt.torch.world import World
@@ -51,13 +53,17 @@ def run(world: World, schedule: Schedule, *, steps: int = 1, seconds_per_unit: f
     """Run a schedule: one step to warm up, then `steps` measured ones.
 
     With `seconds_per_unit` above 0 the stages sleep for the pipeline's times, each unit of which
-    lasts so long. Raises InputError where PyTorch cannot run the schedule, VerificationError where
-    a gradient or a loss differs from the reference.
+    lasts so long, and wait for their inputs as long as its links take. Raises InputError where
+    PyTorch cannot run the schedule, VerificationError where a gradient or a loss differs from the
+    reference.
     """
     hosted = placement(schedule)
     torch_csv.dumps(schedule)
     times = _times(schedule, seconds_per_unit)
-    ranks: list[_Rank] = world.run(_step_rank, [(schedule, times, steps)] * len(hosted))
+    with TemporaryDirectory(prefix="ppopt-") as folder:
+        between = links(schedule, seconds_per_unit, Path(folder) / "ends")
+        given = [(schedule, times, between, steps)] * len(hosted)
+        ranks: list[_Rank] = world.run(_step_rank, given)
     found, difference = compare(ranks, schedule.pipeline.num_stages, schedule.pipeline.batches)
     if not difference <= TOLERANCE:
         raise VerificationError(
@@ -73,21 +79,19 @@ def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **opti
     return compare(ranks, len(hosts), batches)[1]
 
 
-def prediction(schedule: Schedule, *, links: bool = True) -> Schedule:
+def prediction(schedule: Schedule) -> Schedule:
     """Time a schedule's order as PyTorch runs it, from the earliest starts on.
 
-    Stage 0 splits as it really does (`as_run`); without `links`, transfers take no time.
+    Stage 0 splits as it really does (`as_run`).
     """
     pipeline = as_run(schedule.pipeline)
-    if not links:
-        pipeline = replace(pipeline, p2p=0)
     origin = {"strategy": str(schedule.origin.get("strategy") or "schedule"), "status": "feasible"}
     return timing.schedule(pipeline, schedule.orders, origin=dict(origin))
 
 
-def predicted(schedule: Schedule, *, links: bool = True) -> Fraction:
+def predicted(schedule: Schedule) -> Fraction:
     """Makespan of `prediction`, in the user's unit."""
-    made = prediction(schedule, links=links)
+    made = prediction(schedule)
     return made.pipeline.ticks.time(made.metrics.makespan)
 
 
@@ -150,10 +154,14 @@ def _telling(stage: Any, module: Stage) -> PipelineStage:
     return stage
 
 
-def _step_rank(rank: int, schedule: Schedule, times: Sequence[Times], steps: int) -> _Rank:
+def _step_rank(
+    rank: int, schedule: Schedule, times: Sequence[Times], between: Links | None, steps: int
+) -> _Rank:
     stages = _build(rank, schedule.pipeline.hosts[0], times)
     made = runtime(stages, schedule, loss)
     with Profiler(stages) as profiler:
+        if between is not None:
+            between.on(stages)
         for _ in range(1 + steps):
             distributed.barrier()
             found = _steps_of(made, stages, schedule.pipeline.batches)
