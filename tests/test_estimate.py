@@ -14,7 +14,7 @@ from ppopt.formats.config import pipeline_of, read_config
 from ppopt.op import Op, OpKind
 from ppopt.profiles.estimate import Held, link, profile
 from ppopt.profiles.measured import measured
-from ppopt.profiles.pipeline_file import dumps, notes
+from ppopt.profiles.pipeline_file import dumps, notes, warnings
 from ppopt.profiles.records import Record
 
 MS = 10**6
@@ -89,13 +89,70 @@ def test_jitter_is_no_outlier() -> None:
     ran = [Record(OpKind.F, 0, m, 0, 0, 1000 + (m % 3 - 1) * 10) for m in range(9)]
     ran += [Record(OpKind.BW, 0, m, 0, 0, 2000) for m in range(9)]
     assert profile(ran).outliers == ()
-    assert len(profile([*ran, Record(OpKind.F, 0, 9, 0, 0, 1060)]).outliers) == 1
+    late = [Record(OpKind.F, 0, 9, 0, 0, 1060), Record(OpKind.BW, 0, 9, 0, 0, 2000)]
+    assert len(profile([*ran, *late]).outliers) == 1
+
+
+NOISE = {
+    "a link": ([8, 9, 10, 11, 12], 10, True),
+    "as much noise as link": ([1, 2, 10, 18, 19], 10, False),
+    "too few": ([10], 10, False),
+    "clocks that disagree": ([-6, -5, -4, -5, -6], -5, False),
+}
+"""Delays of both directions between two devices, their median, and whether it counts: the median
+deviations are 1 (x 1.4826 < 10), 8 (x 1.4826 > 10), unknown, and 1 about a time below 0."""
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_a_link_counts_above_its_noise(name: str) -> None:
+    """One microbatch a step on two devices: F to F over one delay, BW to BW over another."""
+    delays, middle, counts = NOISE[name]
+    ran = []
+    for step, delay in enumerate(delays):
+        begin, there = 1000 * step, 1000 * step + 100 + delay
+        back = there + 100 + 200 + delay
+        ran += [
+            Record(OpKind.F, 0, 0, 0, begin, begin + 100, step),
+            Record(OpKind.F, 1, 0, 1, there, there + 100, step),
+            Record(OpKind.BW, 1, 0, 1, there + 100, there + 300, step),
+            Record(OpKind.BW, 0, 0, 0, back, back + 200, step),
+        ]
+    found = profile(ran)
+    assert found.link is not None
+    assert (found.link.median, found.link.delays) == (middle, 2 * len(delays))
+    assert found.link.above_noise is counts
+    assert found.costs(1)["p2p"] == (middle if counts else 0)
+    told = "\n".join(notes(found))
+    assert ("not above its noise" in told) is not counts
+    assert f"({2 * len(delays)} delays, standard deviation" in told or counts
+    assert "p2p is the median of 10 delays" in told or not counts
+
+
+def test_a_raised_whole_is_told() -> None:
+    ran = [
+        Record(OpKind.F, 0, 0, 0, 0, 1 * MS),
+        Record(OpKind.F, 0, 1, 0, 1 * MS, 2 * MS),
+        Record(OpKind.BW, 0, 0, 0, 2 * MS, 32 * MS),
+        Record(OpKind.B, 0, 1, 0, 32 * MS, 32 * MS),
+        Record(OpKind.W, 0, 1, 0, 32 * MS, 63 * MS),
+    ]
+    assert warnings(profile(ran)) == [
+        "BW of stage 0 was measured at 30.000 ms, below a part of it, 31.000 ms: that is written."
+    ]
 
 
 def test_no_link_where_nobody_waits_for_one() -> None:
     one = evaluate(Pipeline(stages=1, batches=2), "1f1b")
     assert link(records(one), (0,)) is None
     assert "p2p is unmeasured" in notes(profile(records(one)))[-1]
+
+
+def whole_step(step: int) -> list[Record]:
+    return [
+        Record(kind, 0, m, 0, 2 * m + place, 2 * m + place + 1, step)
+        for m in range(2)
+        for place, kind in enumerate((OpKind.F, OpKind.BW))
+    ]
 
 
 MISSING = {
@@ -111,6 +168,19 @@ MISSING = {
     ),
     "a stage": ([Record(OpKind.F, 1, 0, 0, 0, 1)], "stage 0 has no operation"),
     "a device": ([Record(OpKind.F, 0, 0, 1, 0, 1)], "device 0 has no operation"),
+    "a microbatch of a step": (
+        [r for s in range(2) for r in whole_step(s) if (r.step, r.microbatch) != (1, 0)],
+        "in step 1 stage 0 ran nothing of microbatch 0",
+    ),
+    "half of a backward": (
+        [*whole_step(0), *whole_step(1)[:-1], Record(OpKind.W, 0, 1, 0, 5, 6, 1)],
+        "in step 1 stage 0 ran F W of microbatch 1",
+    ),
+    "twice": ([*whole_step(0), *whole_step(0)], "in step 0 stage 0 ran F F BW BW of microbatch 0"),
+    "no time": (
+        [r._replace(end=r.start) if r.kind is OpKind.F else r for r in whole_step(0)],
+        "F of stage 0 took no time",
+    ),
 }
 
 
@@ -141,7 +211,8 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
 
     ran = records(build(pipeline, Random(1), "split"), steps=1)
     held = {stage: Held(3 * 2**19, 7 * 2**20) for stage in range(len(hosts))}
-    found = profile([*ran, *_whole(pipeline)], held)
+    whole = records(build(pipeline, Random(2), "fused"))
+    found = profile([*ran, *(record._replace(step=1) for record in whole)], held)
     text = dumps(found, description='a "test"', source="tests", day=date(2026, 1, 2))
     path = tmp_path / "p.yaml"
     path.write_text(text)
@@ -157,14 +228,6 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     assert again.hosts == pipeline.hosts
     assert again.costs._replace(static=()) == pipeline.costs._replace(static=())
     assert again.ticks.static == pipeline.ticks.static
-
-
-def _whole(pipeline: Pipeline) -> list[Record]:
-    """A whole backward of every stage, long after the rest."""
-    return [
-        Record(OpKind.BW, stage, 0, host, 10**12, 10**12 + 9 * MS, 5)
-        for stage, host in enumerate(pipeline.hosts[0])
-    ]
 
 
 def test_a_measured_step_is_the_median_one() -> None:

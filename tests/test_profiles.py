@@ -45,6 +45,8 @@ def traces(schedule: Schedule) -> list[dict[str, Any]]:
             end = 1000 * row.end / per_unit
             events.append(event(f"PP:{row.stage}RECV_F{row.microbatch}", free, 0.0))
             events.append(event(name, free, end - free))
+            if row.kind is OpKind.F and row.stage + 1 < schedule.pipeline.num_stages:
+                events.append(event(f"PP:{row.stage}SEND_F{row.microbatch}", end, 0.0))
             free = end
         events.append(event("ProfilerStep#0", 0.0, free))
         about = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 10**18}
@@ -70,15 +72,31 @@ class TestTraces:
     def test_kernels_count_where_there_are_any(self) -> None:
         ran = [event("PP:0F0", 0, 5), event("PP:0B0", 5, 5)]
         kernels = [event(e["name"], e["ts"] + 2, 9, cat="gpu_user_annotation") for e in ran]
-        _, found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
-        assert found == [
+        found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        assert found.records == [
             Record(OpKind.F, 0, 0, 0, 2000, 11000),
             Record(OpKind.BW, 0, 0, 0, 7000, 16000),
         ]
 
+    def test_an_operation_without_kernels(self) -> None:
+        """The B of stage 0 does nothing, so that an accelerator has no range of it."""
+        ran = [event(f"PP:0{letter}0", 10 * n, 1) for n, letter in enumerate("FIW")]
+        kernels = [{**e, "dur": 9, "cat": "gpu_user_annotation"} for e in (ran[0], ran[2])]
+        found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        lasting = {record.kind: record.end - record.start for record in found.records}
+        assert lasting == {OpKind.F: 9000, OpKind.B: 1000, OpKind.W: 9000}
+
+    def test_a_rank_that_is_missing(self, tmp_path: Path) -> None:
+        """The last one's too, which no gap among the stages tells of."""
+        first, last = written(tmp_path, traces(MADE))
+        with pytest.raises(InputError, match="stage 1 is missing, to which stage 0 sends"):
+            profile(torch_trace.read_traces([first]))
+        with pytest.raises(InputError, match="stage 0 has no operation"):
+            profile(torch_trace.read_traces([last]))
+
     def test_steps_are_counted(self) -> None:
         ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
-        _, found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 3)
+        found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 3).records
         assert [(record.step, record.device) for record in found] == [(0, 3), (1, 3), (2, 3)]
 
     def test_an_operation_that_always_waits(self) -> None:
@@ -105,6 +123,10 @@ class TestTraces:
         "far away": ({"traceEvents": [event("PP:0F0", 1e300, 1)]}, "1e+300 is no time"),
         "rank": ({"traceEvents": [], "distributedInfo": {"rank": "0"}}, "rank: '0' is not"),
         "base": ({"traceEvents": [], "baseTimeNanoseconds": 0.5}, "baseTimeNanoseconds: 0.5 is"),
+        "an event twice": (
+            {"traceEvents": [event("PP:0F0", 7, 1), event("PP:0F0", 7, 1)]},
+            "PP:0F0 at 7 is there twice",
+        ),
         "overlap": (
             {"traceEvents": [event("PP:(1F0;2B1)OVERLAP_F_B", 0, 1)]},
             "overlapped operations have no times of their own",
@@ -134,14 +156,14 @@ class TestTraces:
     @pytest.mark.parametrize("seed", range(40))
     def test_damage_is_refused_or_harmless(self, seed: int, tmp_path: Path) -> None:
         """Values replaced at random: one line, or a profile."""
-        random, content = Random(seed), traces(MADE)[0]
+        random, (content, other) = Random(seed), traces(MADE)
         for _ in range(3):
             broken = random.choice(content["traceEvents"])
             broken[random.choice(["name", "ph", "ts", "dur"])] = random.choice(
                 [None, "PP:0F9", -1, 1e99, [], {}, True, "X", 0]
             )
         try:
-            profile(torch_trace.read_traces(written(tmp_path, [content])))
+            profile(torch_trace.read_traces(written(tmp_path, [content, other])))
         except InputError as error:
             told = str(error)
         else:
@@ -201,6 +223,7 @@ class TestTimers:
             (LOG.replace("backward-compute", "backward"), 2, "timer backward-compute is missing"),
             (LOG, 3, "timer forward-compute has 2 ranks, which 3 devices cannot share"),
             (LOG.replace("rank  1", "rank  7"), 2, "cannot share equally"),
+            (LOG.replace("102.40", "0.00"), 2, "timer forward-compute of device 0 is 0"),
             ("times across ranks (ms):\n  forward-compute:\n     rank  0: nan\n", 1, "missing"),
         ],
     )
@@ -235,6 +258,41 @@ class TestCommand:
         again = pipeline_of(read_config(tmp_path / "q.yaml"))
         assert again.costs.forward == MADE.pipeline.costs.forward
         done("view", tmp_path / "m.json", "-o", tmp_path / "m.html")
+
+    def test_cut_traces_write_nothing(self, tmp_path: Path) -> None:
+        """A trace that ends early; a rank left out; a measured step given twice."""
+        made = traces(MADE)
+        made[1]["traceEvents"] = [
+            e for e in made[1]["traceEvents"] if e["name"] not in ("PP:1W3", "PP:1I3")
+        ]
+        first, cut = written(tmp_path, made)
+        one = tmp_path / "m.json"
+        done("profile --from torch-profiler", *written(tmp_path, traces(MADE)), "-o", one)
+        out = tmp_path / "p.yaml"
+        for given, told in (
+            (("torch-profiler", first), "stage 1 is missing"),
+            (("measured", one, one), f"m.json: the same step as {one}"),
+        ):
+            ran = run("profile -o", out, "--from", *given)
+            assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+            assert told in ran.err
+        cut.write_text(json.dumps(made[1]))
+        ran = run("profile --from torch-profiler -o", out, first, cut)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert "in step 0 stage 1 ran F of microbatch 3" in ran.err
+        assert not out.exists()
+
+    def test_what_was_repaired_is_told(self, tmp_path: Path) -> None:
+        """F, BW, F, B, W of one stage; BW of 3 ms is below W of 5 ms."""
+        names = (("0F0", 2), ("0B0", 3), ("0F1", 2), ("0I1", 0), ("0W1", 5))
+        events = [event(f"PP:{name}", 10_000 * n, 1000 * ms) for n, (name, ms) in enumerate(names)]
+        (path,) = written(tmp_path, [{"traceEvents": events}])
+        ran = done("profile --from torch-profiler", path, "-o", tmp_path / "p.yaml")
+        told = (
+            "BW of stage 0 was measured at 3.000 ms, below a part of it, 5.000 ms: that is written."
+        )
+        assert ran.err == f"note: {told}\n"
+        assert f"# {told}" in (tmp_path / "p.yaml").read_text()
 
     def test_timers(self, tmp_path: Path) -> None:
         log, out = tmp_path / "log.txt", tmp_path / "p.yml"
@@ -273,6 +331,6 @@ class TestCommand:
 def test_names_of_operations_are_pytorchs() -> None:
     """`PP:1I0` is a B of ours, and `PP:1B0` a BW."""
     ran = [event(f"PP:1{letter}0", 0, 1) for letter in "FIWB"]
-    _, found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 0)
+    found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 0).records
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
     assert [record.op for record in found] == [Op(kind, 1, 0) for kind in kinds]

@@ -227,7 +227,8 @@ class TestMeasure:
         for field in ("forward", "backward", "weight", "backward_input"):
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert slept - 0.1 <= measured <= slept + 3
-        assert found.link is None or 0 <= found.link < 50 * 10**6
+        assert found.link is not None
+        assert 0 <= found.link.time < 50 * 10**6
 
     def test_a_trace_of_the_profiler_of_pytorch(self, world: World) -> None:
         """Its ranges hold the waits for receives; taken off, they leave what the stages slept:
@@ -240,8 +241,9 @@ class TestMeasure:
         )
         texts = world.run(torch_jobs.traced, [(evaluate(pipeline, "zb-h1"),)] * RANKS)
         read = [loads(text, "trace", 99) for text in texts]
-        assert [rank for rank, _ in read] == list(range(RANKS))
-        found = profile(without_waits(record for _, records in read for record in records))
+        assert [trace.rank for trace in read] == list(range(RANKS))
+        assert [trace.followed for trace in read] == [{0}, {1}, {2}, set()]
+        found = profile(without_waits(record for trace in read for record in trace.records))
         assert (found.hosts, found.batches, found.steps) == (tuple(range(RANKS)), 4, 2)
         costs, wanted = found.costs(10**6), ppopt.torch.as_run(pipeline).costs
         for field in ("forward", "weight", "backward_input"):
@@ -272,7 +274,7 @@ class TestMeasure:
             made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
             assert demo.predicted(made) == wanted
             ran = demo.run(world, made, steps=2, seconds_per_unit=0.005)
-            assert wanted * 0.005 <= min(ran.steps) < 2 * wanted * 0.005
+            assert min(ran.steps) >= wanted * 0.005
             quiet = sorted(r.end - r.start for r in ran.records)[: len(ran.records) // 2]
             assert quiet[-1] < 4 * 0.005 * 1e9, "waits are no work"
 

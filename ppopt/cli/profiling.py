@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -76,6 +77,7 @@ def profile(
 
 def _records(files: Sequence[Path], source: Source) -> list[Record]:
     from ppopt.cli.files import valid_schedule
+    from ppopt.errors import InputError
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.profiles.measured import records_of
@@ -83,11 +85,15 @@ def _records(files: Sequence[Path], source: Source) -> list[Record]:
 
     if source is Source.TORCH_PROFILER:
         return read_traces(files)
-    return [
-        record._replace(step=step)
-        for step, file in enumerate(files)
-        for record in within(label(file), records_of, valid_schedule(file))
-    ]
+    steps: dict[tuple[Record, ...], Path] = {}
+    for file in files:
+        step = tuple(within(label(file), records_of, valid_schedule(file)))
+        if step in steps:
+            raise InputError(
+                f"{label(file)}: the same step as {label(steps[step])}; give each once"
+            )
+        steps[step] = file
+    return [record._replace(step=n) for n, ran in enumerate(steps) for record in ran]
 
 
 def _of_records(records: Sequence[Record], source: Source, description: str, suffix: str) -> str:
@@ -98,6 +104,8 @@ def _of_records(records: Sequence[Record], source: Source, description: str, suf
     from ppopt.profiles.measured import measured
 
     found = estimate(records)
+    for warning in pipeline_file.warnings(found):
+        print(f"note: {warning}", file=sys.stderr)
     if suffix != ".json":
         return pipeline_file.dumps(found, description=description, source=source.value)
     where = Pipeline(

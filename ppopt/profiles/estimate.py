@@ -4,6 +4,10 @@ Times are medians, which a few disturbed operations do not move. Such operations
 the modified z-score: 0.6745 |x - median| / MAD above 3.5, MAD the median absolute deviation
 (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993, section 3.3); MAD is taken as one
 per cent of the median at least, so that steady clocks do not make every deviation one.
+
+A link's time counts where it is above its noise: it is larger than the standard deviation of the
+delays that it is the median of, which for normal noise is 1.4826 MAD, and they are three at least.
+Otherwise it is 0, and the notes of the pipeline's file say what was measured.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,6 +29,10 @@ Z_LIMIT = 3.5
 Z_SCALE = 0.6745
 LEAST_MAD = 0.01
 """Share of the median."""
+DEVIATION = 1.4826
+"""Standard deviation of normal noise / MAD."""
+LEAST_DELAYS = 3
+"""Delays, beside others of the same direction, that make a link's time."""
 
 
 class Times(NamedTuple):
@@ -32,6 +41,29 @@ class Times(NamedTuple):
     median: int
     runs: int
     outliers: tuple[Record, ...]
+
+
+class Link(NamedTuple):
+    """Time of a transfer between devices, in nanoseconds."""
+
+    median: int
+    """Over all pairs of devices; negative where the clocks' noise is larger."""
+    deviation: int
+    """Standard deviation of the delays, each from the median of its direction."""
+    delays: int
+    """Of operations that waited for nothing else, all directions together."""
+    compared: int
+    """Delays that have others of the same direction to differ from."""
+
+    @property
+    def time(self) -> int:
+        """The time that counts: 0 where it is not above its noise."""
+        return self.median if self.above_noise else 0
+
+    @property
+    def above_noise(self) -> bool:
+        """Whether the median says more than the scatter of its delays."""
+        return self.compared >= LEAST_DELAYS and self.median > self.deviation
 
 
 class Held(NamedTuple):
@@ -53,8 +85,8 @@ class Profile:
     """Microbatches of a step."""
     times: Mapping[tuple[OpKind, int], Times]
     """By kind and stage, for what ran."""
-    link: int | None
-    """Nanoseconds between devices; None where no operation waited for one."""
+    link: Link | None
+    """Time between devices; None where no operation waited for that alone."""
     steps: int
     held: Mapping[int, Held] = field(default_factory=dict)
     """By stage, where it was measured."""
@@ -81,7 +113,22 @@ class Profile:
         for stage in range(len(self.hosts)):
             for name, time in _backward(self._median(stage)).items():
                 columns[name].append(Fraction(time, unit))
-        return {**columns, "p2p": Fraction(self.link or 0, unit)}
+        return {**columns, "p2p": Fraction(self.link.time if self.link else 0, unit)}
+
+    @property
+    def shortened(self) -> dict[int, tuple[int, int]]:
+        """Stages whose BW was measured below one of its parts: both, in nanoseconds.
+
+        The part's time is taken for both; noise makes such, and PyTorch's W of stage 0, which
+        runs a whole backward.
+        """
+        found = {}
+        for stage in range(len(self.hosts)):
+            times = self._median(stage)
+            part = max(times.get(OpKind.B, 0), times.get(OpKind.W, 0))
+            if (whole := times.get(OpKind.BW, part)) < part:
+                found[stage] = (whole, part)
+        return found
 
     def _median(self, stage: int) -> dict[OpKind, int]:
         return {kind: t.median for (kind, where), t in self.times.items() if where == stage}
@@ -97,9 +144,10 @@ def _backward(times: dict[OpKind, int]) -> dict[str, int]:
 
 
 def profile(records: Iterable[Record], held: Mapping[int, Held] | None = None) -> Profile:
-    """Take medians over all steps. Raises InputError where operations are missing.
+    """Take medians over all steps. Raises InputError where operations are missing or run twice.
 
-    Every stage needs forwards and, of its backwards, whole ones or both parts.
+    In every step each stage runs every microbatch: F, and either BW or both B and W. A forward
+    whose median is 0 is an error too: no pipeline has such.
     """
     ran = list(records)
     if not ran:
@@ -109,10 +157,18 @@ def profile(records: Iterable[Record], held: Mapping[int, Held] | None = None) -
     for record in ran:
         groups[record.kind, record.stage].append(record)
     _check_kinds(groups.keys(), len(hosts))
+    batches = 1 + max(record.microbatch for record in ran)
+    _check_steps(ran, len(hosts), batches)
+    times = {key: _times(group) for key, group in sorted(groups.items())}
+    for (kind, stage), found in times.items():
+        if kind is OpKind.F and not found.median:
+            raise InputError(
+                f"profile: F of stage {stage} took no time; measure times of operations"
+            )
     return Profile(
         hosts=hosts,
-        batches=1 + max(record.microbatch for record in ran),
-        times={key: _times(group) for key, group in sorted(groups.items())},
+        batches=batches,
+        times=times,
         link=link(ran, hosts),
         steps=len({record.step for record in ran}),
         held=held or {},
@@ -145,6 +201,24 @@ def _check_kinds(found: Iterable[tuple[OpKind, int]], stages: int) -> None:
             )
 
 
+_WHOLE = ([OpKind.F, OpKind.BW], [OpKind.F, OpKind.B, OpKind.W])
+
+
+def _check_steps(records: Sequence[Record], stages: int, batches: int) -> None:
+    ran: dict[tuple[int, int, int], list[OpKind]] = defaultdict(list)
+    for record in records:
+        ran[record.step, record.stage, record.microbatch].append(record.kind)
+    for step in sorted({record.step for record in records}):
+        for stage, microbatch in product(range(stages), range(batches)):
+            kinds = sorted(ran[step, stage, microbatch])
+            if kinds not in map(sorted, _WHOLE):
+                told = " ".join(kind.name for kind in kinds) or "nothing"
+                raise InputError(
+                    f"profile: in step {step} stage {stage} ran {told} of microbatch {microbatch}, "
+                    "not one F and either one BW or one B and one W; measure whole steps, each once"
+                )
+
+
 def _times(records: Sequence[Record]) -> Times:
     lengths = [record.end - record.start for record in records]
     middle = median(lengths)
@@ -157,8 +231,8 @@ def _times(records: Sequence[Record]) -> Times:
     return Times(max(round(middle), 0), len(records), outliers)
 
 
-def link(records: Sequence[Record], hosts: Sequence[int]) -> int | None:
-    """Estimate the nanoseconds that a tensor takes between two devices.
+def link(records: Sequence[Record], hosts: Sequence[int]) -> Link | None:
+    """Estimate the time that a tensor takes between two devices.
 
     Where a device was idle when its input was made, the input's delay is what passes until it
     starts. Devices may have clocks of their own: a difference lengthens one direction by what it
@@ -174,10 +248,17 @@ def link(records: Sequence[Record], hosts: Sequence[int]) -> int | None:
             here, there = record.device, hosts[source.stage]
             if made is not None and here != there and before[record.step, record.op] <= made:
                 gaps[there, here].append(record.start - made)
-    pairs = [
-        (median(gaps[a, b]) + median(gaps[b, a])) / 2 for a, b in gaps if a < b and (b, a) in gaps
-    ]
-    return max(round(median(pairs)), 0) if pairs else None
+    middle = {way: median(delays) for way, delays in gaps.items()}
+    both = [(a, b) for a, b in gaps if (b, a) in gaps]
+    if not both:
+        return None
+    off = [abs(gap - middle[way]) for way in both if len(gaps[way]) > 1 for gap in gaps[way]]
+    return Link(
+        median=round(median((middle[a, b] + middle[b, a]) / 2 for a, b in both)),
+        deviation=round(DEVIATION * median(off)) if off else 0,
+        delays=sum(len(gaps[way]) for way in both),
+        compared=len(off),
+    )
 
 
 def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:

@@ -95,4 +95,7 @@ def _column(
             f"{where}: timer {timer} has {len(times)} ranks, which {devices} devices cannot share "
             "equally; give --stages, the size of the pipeline"
         )
-    return [max(times[d * each + k] for k in range(each)) for d in range(devices)]
+    found_times = [max(times[d * each + k] for k in range(each)) for d in range(devices)]
+    if 0 in found_times:
+        raise InputError(f"{where}: timer {timer} of device {found_times.index(Fraction())} is 0")
+    return found_times

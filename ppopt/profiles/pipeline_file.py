@@ -8,7 +8,7 @@ from datetime import date
 from fractions import Fraction
 
 from ppopt.op import OpKind
-from ppopt.profiles.estimate import Profile
+from ppopt.profiles.estimate import Link, Profile
 from ppopt.profiles.megatron_timers import Stages
 
 MILLISECOND = 10**6
@@ -60,7 +60,12 @@ def notes(profile: Profile) -> list[str]:
     if OpKind.BW not in kinds:
         told.append("Every backward was split: BW is B and W together, unmeasured.")
     if profile.link is None:
-        told.append("No operation waited for another device alone: p2p is unmeasured.")
+        told.append(
+            "No operation waited for another device alone: p2p is unmeasured, 0 is written."
+        )
+    elif profile.link.above_noise:
+        told.append(f"p2p is the median of {_delays(profile.link)}.")
+    told += warnings(profile)
     outliers = profile.outliers
     if outliers:
         shown = ", ".join(
@@ -70,6 +75,29 @@ def notes(profile: Profile) -> list[str]:
         more = ", ..." if len(outliers) > _MOST_LISTED else ""
         told.append(f"{len(outliers)} outliers (they do not move a median): {shown}{more}")
     return told
+
+
+def warnings(profile: Profile) -> list[str]:
+    """Say where what is written is not what was measured; one line each."""
+    told = [
+        f"BW of stage {stage} was measured at {_ms(whole)}, below a part of it, {_ms(part)}: that "
+        "is written."
+        for stage, (whole, part) in profile.shortened.items()
+    ]
+    if profile.link is not None and not profile.link.above_noise:
+        told.append(
+            f"p2p was measured at {_ms(profile.link.median)}, not above its noise "
+            f"({_delays(profile.link)}): 0 is written."
+        )
+    return told
+
+
+def _delays(link: Link) -> str:
+    return f"{link.delays} delays, standard deviation {_ms(link.deviation)}"
+
+
+def _ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / MILLISECOND:.3f} ms"
 
 
 def _listed(values: Iterable[Fraction]) -> str:

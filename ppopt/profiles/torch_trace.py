@@ -4,7 +4,8 @@ PyTorch's pipeline runtime names a range after every action: `PP:1F0`, `PP:1I0`,
 (torch 2.13, schedules.py). On an accelerator the range of the kernels (`gpu_user_annotation`)
 counts, else that of the processor (`user_annotation`), which includes the wait for a receive: an
 operation that began before its input was made counts from its end back, as long as those last
-that did not wait.
+that did not wait. An operation that launched no kernels (the B of stage 0, which does nothing)
+counts by the processor's range. Ranges of sends and receives tell which stages there are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
@@ -28,7 +29,10 @@ LARGEST_FILE = 2**29
 """Bytes of a trace."""
 _KINDS = {letter: kind for kind, letter in LETTERS.items()}
 _NAME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
+_NEXT = re.compile(r"PP:([0-9]{1,6})(?:SEND_F|RECV_B)[0-9]{1,6}")
+"""What a stage does only where another one follows."""
 _OVERLAP = re.compile(r"PP:\(.*\)OVERLAP_F_B")
+_KERNELS = "gpu_user_annotation"
 _LATEST = 2**62
 
 
@@ -38,24 +42,47 @@ def read_traces(paths: Sequence[Path]) -> list[Record]:
     Ranks are those that the files state, or else their order. Raises InputError where a file is
     no such trace, or two are of one rank.
     """
-    found: dict[int, list[Record]] = {}
+    found: dict[int, Trace] = {}
     for index, path in enumerate(paths):
-        rank, records = loads(read_text(path, LARGEST_FILE), label(path), index)
-        if rank in found:
-            raise InputError(f"{label(path)}: rank {rank} has been read already; give each once")
-        found[rank] = records
-    return without_waits([record for records in found.values() for record in records])
+        trace = loads(read_text(path, LARGEST_FILE), label(path), index)
+        if trace.rank in found:
+            raise InputError(
+                f"{label(path)}: rank {trace.rank} has been read already; give each once"
+            )
+        found[trace.rank] = trace
+    records = [record for trace in found.values() for record in trace.records]
+    _check_next({stage for trace in found.values() for stage in trace.followed}, records)
+    return without_waits(records)
 
 
-def loads(content: str, where: str, rank: int) -> tuple[int, list[Record]]:
-    """Read the text of a trace: its rank (`rank` where it states none) and its operations.
+def _check_next(followed: set[int], records: Sequence[Record]) -> None:
+    missing = {stage + 1 for stage in followed} - {record.stage for record in records}
+    if missing:
+        stage = min(missing)
+        raise InputError(
+            f"stage {stage} is missing, to which stage {stage - 1} sends; give the trace of its "
+            "rank too"
+        )
+
+
+class Trace(NamedTuple):
+    """What a rank's trace holds."""
+
+    rank: int
+    records: list[Record]
+    followed: frozenset[int]
+    """Stages of the rank that send forwards to a next one on another rank."""
+
+
+def loads(content: str, where: str, rank: int) -> Trace:
+    """Read the text of a trace; its rank is `rank` where it states none.
 
     Raises InputError, beginning with `where`, on anything that holds no such operations.
     """
     return within(where, _records, parse_json(content, where, float), rank)
 
 
-def _records(trace: object, rank: int) -> tuple[int, list[Record]]:
+def _records(trace: object, rank: int) -> Trace:
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(trace, dict) or not isinstance(events, list):
         raise InputError("holds no traceEvents; give a trace that torch.profiler exported")
@@ -64,17 +91,27 @@ def _records(trace: object, rank: int) -> tuple[int, list[Record]]:
         rank = within("distributedInfo: rank", whole, about["rank"], 0, 2**20)
     base = within("baseTimeNanoseconds", whole, trace.get("baseTimeNanoseconds", 0), 0, _LATEST)
     named = [event for event in events if isinstance(event, dict) and _is_range(event)]
-    kernels = [event for event in named if event.get("cat") == "gpu_user_annotation"]
     times: Counter[Op] = Counter()
-    records = []
-    for event in kernels or named:
+    records: dict[tuple[Op, int], Record] = {}
+    for event in _counted(named):
         op, start, length = _operation(event)
         begin = base + start
-        records.append(Record(*op[:3], rank, begin, begin + length, times[op]))
+        if (op, begin) in records:
+            raise InputError(f"{event['name']} at {event['ts']} is there twice; keep one of both")
+        records[op, begin] = Record(*op[:3], rank, begin, begin + length, times[op])
         times[op] += 1
     if not records:
         raise InputError("holds no operation of PyTorch's pipeline runtime (PP:0F0 and the like)")
-    return rank, records
+    names = [event.get("name") for event in events if isinstance(event, dict)]
+    matches = [_NEXT.fullmatch(name) for name in names if isinstance(name, str)]
+    followed = frozenset(int(match[1]) for match in matches if match)
+    return Trace(rank, list(records.values()), followed)
+
+
+def _counted(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ranges that count: those of the kernels, or of the processor where there are none."""
+    kernels = {event["name"] for event in events if event.get("cat") == _KERNELS}
+    return [e for e in events if e.get("cat") == _KERNELS or e["name"] not in kernels]
 
 
 def _is_range(event: dict[str, Any]) -> bool:
