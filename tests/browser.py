@@ -61,14 +61,35 @@ class View:
     def __init__(self, driver: Chrome, folder: Path) -> None:
         self.driver = driver
         self.folder = folder
+        self.text = ""
 
-    def open(self, text: str, address: str = "") -> None:
-        """Open a page, and wait until it is drawn."""
+    def open(self, text: str, address: str = "", *, fresh: bool = False) -> None:
+        """Open a page, and wait until it is drawn.
+
+        The page that is open already is only sent to the address, unless it must be `fresh`.
+        """
+        if text == self.text and not fresh:
+            self.follow(address)
+            return
         path = self.folder / "page.html"
         path.write_text(text, encoding="utf-8")
         self.driver.get("about:blank")
         self.driver.get_log("browser")
         self.driver.get(f"{path.as_uri()}{address}")
+        self.text = text
+        self.settle()
+
+    def follow(self, address: str) -> None:
+        """Go to another address of the open page, as one who pastes a link into it."""
+        self.run(
+            """const [address] = arguments;
+            if (location.hash.slice(1) === address.slice(1)) return;
+            return new Promise((done) => {
+              addEventListener("hashchange", () => done(), { once: true });
+              location.hash = address;
+            });""",
+            address,
+        )
         self.settle()
 
     def run(self, script: str, *arguments: Any) -> Any:
@@ -109,7 +130,7 @@ class View:
                 """const [schedule, time, device, kind] = arguments;
                 const { frame, view, plot } = ppopt;
                 const panel = frame.panels.find((p) => p.kind === kind && p.index === schedule);
-                const y = panel.top + (device + 0.5) * panel.row;
+                const y = panel.top + (device - panel.low + 0.5) * panel.row;
                 const inner = frame.width - frame.left - frame.right;
                 const share = (time - view.from) / (view.to - view.from);
                 scrollBy(0, plot.getBoundingClientRect().top + y - innerHeight / 2);

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests import browser
+from tests.browser import View
+
+
+@pytest.fixture(scope="session")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
+    """One browser for all tests of pages."""
+    yield from browser.browser(tmp_path_factory.mktemp("browser"))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

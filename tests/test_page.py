@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,15 +20,10 @@ from ppopt.schedule import ALONE, Schedule
 from ppopt.solver.solve import solve
 from ppopt.tradeoff.frontier import frontier
 from ppopt.verifier import verify
-from tests.browser import View, browser, rgb
+from tests.browser import View, rgb
 from tests.generate import BW, F
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">&lt;b>"
-
-
-@pytest.fixture(scope="module")
-def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
-    yield from browser(tmp_path_factory.mktemp("browser"))
 
 
 def hand(strategy: str, devices: int = 4, batches: int = 8, **pipeline: object) -> Schedule:
@@ -63,6 +57,10 @@ def count(view: View, schedule: Schedule) -> dict[OpKind, tuple[int, int]]:
         for kind in OpKind
         if (schedule.kind == kind).any()
     }
+
+
+def message(view: View) -> str:
+    return str(view.run("return document.getElementById('message').textContent"))
 
 
 def test_4_x_8_draws_every_operation_once(view: View) -> None:
@@ -140,7 +138,7 @@ def test_the_critical_path_is_drawn_from_0_to_the_makespan(view: View) -> None:
     )
     rows = critical_path(small())
     assert (x[0], x[-1]) == (0, 27)
-    assert y[::2] == small().device[rows].tolist()
+    assert [round(device) for device in y[::2]] == small().device[rows].tolist()
     assert x[1::2] == small().end[rows].tolist()
     view.press("c")
     assert "critical path" not in view.traces()
@@ -192,13 +190,13 @@ def test_a_link_restores_the_view(view: View) -> None:
     address = view.run("return location.hash")
     seen = view.run("return [ppopt.view.from, ppopt.view.to, ppopt.view.microbatch]")
     traces = view.traces()
-    view.open(text, address)
+    view.open(text, address, fresh=True)
     assert view.run("return [ppopt.view.from, ppopt.view.to, ppopt.view.microbatch]") == seen
     assert seen[2] >= 0
     assert view.traces() == traces
     assert "W 0" not in traces
     assert "critical path" in traces
-    view.open(text, "#x=5,2&m=no&op=7,7&off=&on=nothing,%22&unknown=1")
+    view.open(text, "#x=5,2&y=3,9&m=no&op=7,7&off=&on=nothing,%22&drag=x&theme=x&unknown=1")
     assert view.range() == (0, 27)
     view.quiet()
 
@@ -281,6 +279,7 @@ def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     view.open(large())
     assert view.run("return ppopt.schedules[0].ops.length") == 64 * 512 * 3
     assert view.traces().count("cells") == 1
+    assert "a spot has the mean colour of all that runs there" in message(view)
     nodes = "return document.querySelectorAll('#plot *').length"
     assert view.run(nodes) < 2000
     assert view.point(0, 700.5, 13).splitlines()[0].split()[0] == view.run(
@@ -288,6 +287,7 @@ def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     )
     view.press("++++++")
     assert "cells" not in view.traces()
+    assert message(view) == ""
     assert view.run(nodes) < 10000
     view.quiet()
 

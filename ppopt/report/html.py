@@ -21,6 +21,11 @@ _POLICY = (
 )
 """Content security policy: the browser refuses every request, whatever a script may try."""
 
+_THEME = (
+    "document.documentElement.dataset.theme ="
+    " matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';"
+)
+"""Says which colours of `page.css` hold; the script of the page changes it."""
 _INERT = ' type="text/plain" id="plotly"'
 """Keeps plotly as text: the script of the page runs it once there is something to see."""
 
@@ -71,6 +76,7 @@ def _head(title: str, scripts: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{escape(title)}</title>
+<script>{_THEME}</script>
 <style>
 {style}</style>
 {scripts}

@@ -30,9 +30,8 @@ def payload(
     `single`: the page shows one of them at a time. Where it shows several, it opens without the
     charts of memory.
     """
-    most = max(len(parts(schedule).names) for schedule in schedules)
     data = {
-        "style": _style(most),
+        "style": _style(),
         "single": single or len(schedules) == 1,
         "schedules": [_schedule(*one) for one in zip(schedules, titles, strict=True)],
     }
@@ -62,7 +61,7 @@ def _schedule(schedule: Schedule, title: tuple[str, str]) -> dict[str, Any]:
         "needs": [packed(column) for column in _needs(schedule)],
         "gaps": _columns(idle(schedule)._asdict()),
         "critical": packed(critical_path(schedule, arrived)),
-        "parts": parts(schedule).names,
+        **_shades(parts(schedule).names),
         "change": memory_changes(schedule.pipeline).tolist(),
         "static": ticks.static,
         "limits": ticks.limits,
@@ -100,14 +99,24 @@ def _needs(schedule: Schedule) -> list[Ints]:
     return list(needs)
 
 
-def _style(shades: int) -> dict[str, Any]:
-    """Colours and words of kinds and causes; colours of kinds and of memory are per part."""
-    kinds = []
-    for kind in OpKind:
-        tones = [colours.shade(kind, part, shades) for part in range(shades)]
-        inks = [colours.ink(tone) for tone in tones]
-        words = KIND_WORDS[kind]
-        kinds.append({"name": kind.name, "words": words, "colours": tones, "inks": inks})
+def _shades(names: Sequence[str]) -> dict[str, Any]:
+    """Names of the parts, and colours by kind and part: the last part is always the lightest."""
+    each = range(len(names))
+    tones = [[colours.shade(kind, part, len(names)) for part in each] for kind in OpKind]
+    return {
+        "parts": names,
+        "colours": tones,
+        "inks": [list(map(colours.ink, shades)) for shades in tones],
+        "memory": [colours.memory_shade(part, len(names)) for part in each],
+    }
+
+
+def _style() -> dict[str, Any]:
+    """Colours and words of kinds and causes."""
+    kinds = [
+        {"name": kind.name, "words": KIND_WORDS[kind], "colour": colours.HUES[kind]}
+        for kind in OpKind
+    ]
     causes = [
         {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
         for cause in Cause
@@ -115,7 +124,6 @@ def _style(shades: int) -> dict[str, Any]:
     return {
         "kinds": kinds,
         "causes": causes,
-        "memory": [colours.memory_shade(part, shades) for part in range(shades)],
         "static": colours.STATIC,
         "limit": colours.LIMIT,
         "bar": BAR,

@@ -12,12 +12,12 @@ const STEPS = 32;
  * the colour weighted by opacity and share, and the weight.
  * @param {Schedule} schedule @param {Style} style @param {number[]} rows @param {number[]} idle
  * @param {{from: number, to: number, pixel: number}} window in the user's unit */
-export function covered({ ops, gaps, unit, devices }, style, rows, idle, { from, to, pixel }) {
+export function covered({ ops, gaps, unit, devices, raw }, style, rows, idle, { from, to, pixel }) {
   const columns = Math.ceil((to - from) / pixel);
   const halves = ops.lane.some((lane) => lane > 0) ? 2 : 1;
   const lines = Array.from({ length: devices * halves }, () => new Float32Array(4 * columns));
   const time = (/** @type {number} */ tick) => (tick / unit - from) / pixel;
-  const kinds = style.kinds.map((kind) => kind.colours.map(channels));
+  const kinds = raw.colours.map((shades) => shades.map(channels));
   const causes = style.causes.map((cause) => channels(cause.colour));
   for (const row of idle) {
     for (let half = 0; half < halves; half++) {

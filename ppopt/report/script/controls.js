@@ -1,5 +1,6 @@
 // What moves the view: pointer, keyboard, buttons, search, and the strip of all time.
 
+import { linked, sectionOf } from "./address.js";
 import { FREE } from "./data.js";
 import { part } from "./dom.js";
 import { span } from "./layout.js";
@@ -45,13 +46,15 @@ export function connect(page) {
   addEventListener("hashchange", () => follow(page));
 }
 
-/** Show the schedule that a link of the page names. @param {Page} page */
+/** Show what a new address names: a view, or a schedule, which is shown or scrolled to.
+ * @param {Page} page */
 function follow(page) {
-  const [, section] = /^#schedule-(\d+)$/.exec(location.hash) ?? [];
-  const only = Number(section) - 1;
-  if (!page.data.single || !page.schedules[only]) return;
-  page.show({ only, microbatch: FREE, chosen: { schedule: 0, row: FREE } });
-  part("tools").scrollIntoView();
+  const only = sectionOf(location.hash);
+  if (only === FREE) page.show(linked(location.hash, page.whole(), page.schedules));
+  else if (page.data.single && page.schedules[only]) {
+    page.show({ only, microbatch: FREE, chosen: { schedule: 0, row: FREE } });
+    part("tools").scrollIntoView();
+  }
 }
 
 /** @param {Page} page @param {MouseEvent} event @returns {Spot | null} */
@@ -62,7 +65,7 @@ function spotOf(page, event) {
   const y = event.clientY - box.top;
   const panel = frame.panels.find(({ top, height }) => y >= top && y < top + height);
   if (!panel || x < 0) return null;
-  const within = (y - panel.top) / panel.row;
+  const within = panel.low + (y - panel.top) / panel.row;
   const device = Math.floor(within);
   const { schedule } = panel;
   const time = view.from + (x / span(frame)) * (view.to - view.from);
@@ -71,7 +74,11 @@ function spotOf(page, event) {
   if (!beside && tick >= schedule.raw.last) return null;
   let row = schedule.ops.at(device, tick);
   if (row !== FREE && schedule.ops.lane[row] && within - device < 0.5) row -= 1;
-  return { panel, device, tick, beside, row, gap: schedule.gaps.at(device, tick) };
+  const gap = schedule.gaps.at(device, tick);
+  const { kinds, causes } = page.style;
+  if (row !== FREE && view.off.has(kinds[schedule.ops.kind[row]].name)) row = FREE;
+  const hidden = gap !== FREE && view.off.has(causes[schedule.gaps.cause[gap]].name);
+  return { panel, device, tick, beside, row, gap: hidden ? FREE : gap };
 }
 
 /** @param {Page} page @param {Spot} spot @returns {string[]} */
@@ -102,10 +109,12 @@ function pointer(page) {
     if (moved < 4) choose(page, spotOf(page, event));
   }, true);
   page.plot.addEventListener("wheel", (event) => {
-    const spot = event.ctrlKey ? spotOf(page, event) : null;
+    const spot = event.ctrlKey || event.shiftKey ? spotOf(page, event) : null;
     if (!spot || spot.beside) return;
     event.preventDefault();
-    zoom(page, Math.exp(event.deltaY / 300), spot.tick / spot.panel.schedule.unit);
+    const factor = Math.exp((event.deltaY || event.deltaX) / 300);
+    if (event.shiftKey) stretch(page, factor, spot.device);
+    else zoom(page, factor, spot.tick / spot.panel.schedule.unit);
   }, { passive: false });
 }
 
@@ -136,10 +145,28 @@ function tell(tip, lines, event) {
 /** Follow what plotly's own drag and double click do. @param {Page} page */
 function plotly(page) {
   page.plot.on?.("plotly_relayout", (event) => {
-    const [from, to] = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
-    if (from < to) page.show({ from, to });
+    const { from, to, low, high } = page.view;
+    const [, axis] = Object.keys(event).join(" ").match(/\b(yaxis\d*)\.range/) ?? [];
+    page.show({
+      from: event["xaxis.range[0]"] ?? from,
+      to: event["xaxis.range[1]"] ?? to,
+      low: axis ? rowAt(page, event[`${axis}.range[1]`] + 0.5, Math.floor) : low,
+      high: axis ? rowAt(page, event[`${axis}.range[0]`] + 0.5, Math.ceil) : high,
+    });
   });
-  page.plot.on?.("plotly_doubleclick", () => page.show({ from: 0, to: page.last }));
+  page.plot.on?.("plotly_doubleclick", () => page.show(everything(page)));
+}
+
+/** An edge of a drag in whole rows: those that are seen in part count, but where rows are moved.
+ * @param {Page} page @param {number} edge @param {(edge: number) => number} outwards */
+function rowAt(page, edge, outwards) {
+  return page.view.drag === "pan" ? Math.round(edge) : outwards(edge);
+}
+
+/** All of the time and of the devices. @param {Page} page */
+function everything(page) {
+  const { from, to, low, high } = page.whole();
+  return { from, to, low, high };
 }
 
 /** @param {Page} page @param {number} factor @param {number} [at] time that stays in place */
@@ -147,6 +174,31 @@ function zoom(page, factor, at) {
   const { from, to } = page.view;
   const centre = at ?? (from + to) / 2;
   page.show({ from: centre + (from - centre) * factor, to: centre + (to - centre) * factor });
+}
+
+/** Show fewer devices in taller rows, or more.
+ * @param {Page} page @param {number} factor @param {number} [at] device that stays in place */
+function stretch(page, factor, at) {
+  const { low, high } = page.view;
+  const rows = Math.min(page.devices, Math.max(1, grown(high - low, factor)));
+  const centre = at === undefined ? (low + high) / 2 : at + 0.5;
+  const first = Math.round(centre - rows * (centre - low) / (high - low));
+  page.show({ low: first, high: first + rows });
+}
+
+/** A number of rows by a factor, changed by one at least.
+ * @param {number} rows @param {number} factor */
+function grown(rows, factor) {
+  return factor < 1
+    ? Math.min(rows - 1, Math.round(rows * factor))
+    : Math.max(rows + 1, Math.round(rows * factor));
+}
+
+/** @param {Page} page @param {number} share of the devices that are shown */
+function climb(page, share) {
+  const { low, high } = page.view;
+  const step = Math.sign(share) * Math.max(1, Math.round(Math.abs(share) * (high - low)));
+  page.show({ low: low + step, high: high + step });
 }
 
 /** @param {Page} page @param {number} share of the window */
@@ -166,15 +218,16 @@ function toggled(names, name) {
 function buttons(page) {
   /** @type {Record<string, () => void>} */
   const acts = {
-    whole: () => page.show({ from: 0, to: page.last }),
+    whole: () => page.show(everything(page)),
     in: () => zoom(page, 0.5),
     out: () => zoom(page, 2),
     left: () => pan(page, -0.25),
     right: () => pan(page, 0.25),
-    drag: () => {
-      page.drag = page.drag === "zoom" ? "pan" : "zoom";
-      page.redraw();
-    },
+    taller: () => stretch(page, 0.5),
+    lower: () => stretch(page, 2),
+    up: () => climb(page, -0.25),
+    down: () => climb(page, 0.25),
+    drag: () => page.show({ drag: page.view.drag === "zoom" ? "pan" : "zoom" }),
     idle: () => {
       const names = page.style.causes.map((cause) => cause.name);
       const hidden = names.every((name) => page.view.off.has(name));
@@ -185,22 +238,17 @@ function buttons(page) {
       const on = new Set([...page.view.on].filter((name) => name === "memory"));
       page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
     },
-    next: () =>
-      page.show({ microbatch: page.view.microbatch + 1, chosen: { schedule: 0, row: FREE } }),
-    back: () =>
-      page.show({
-        microbatch: Math.max(0, page.view.microbatch - 1),
-        chosen: { schedule: 0, row: FREE },
-      }),
-    theme: () => {
-      const root = document.documentElement;
-      root.dataset.theme = getComputedStyle(root).colorScheme === "dark" ? "light" : "dark";
-      page.redraw();
-    },
-    link: () =>
+    next: () => light(page, page.view.microbatch + 1),
+    back: () => light(page, page.view.microbatch - 1),
+    theme: () =>
+      page.show({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
+    link: () => {
+      const said = part("message");
+      said.textContent = "the address bar holds the address of this view";
       navigator.clipboard?.writeText(location.href).then(() => {
-        part("message").textContent = "the address of this view is copied";
-      }),
+        said.textContent = "the address of this view is copied";
+      }, () => {});
+    },
     print: () => print(),
     png: () => exported(page, "png"),
     svg: () => exported(page, "svg"),
@@ -221,13 +269,21 @@ function buttons(page) {
   return press;
 }
 
+/** Light a microbatch: one that is there, the first or the last beyond them.
+ * @param {Page} page @param {number} microbatch */
+function light(page, microbatch) {
+  const batches = Math.max(...page.shown().map(({ schedule }) => schedule.batches));
+  const near = Math.min(batches - 1, Math.max(0, microbatch));
+  page.show({ microbatch: near, chosen: { schedule: 0, row: FREE } });
+}
+
 /** Show on every button whether what it stands for is shown. @param {Page} page */
 function marked(page) {
   for (const button of part("tools").querySelectorAll("button")) {
     const { layer, name, do: act } = button.dataset;
     if (layer) button.setAttribute("aria-pressed", String(page.view.on.has(layer)));
     if (name) button.setAttribute("aria-pressed", String(!page.view.off.has(name)));
-    if (act === "drag") button.setAttribute("aria-pressed", String(page.drag === "pan"));
+    if (act === "drag") button.setAttribute("aria-pressed", String(page.view.drag === "pan"));
   }
 }
 
@@ -275,6 +331,8 @@ function find(page, stage, kind, microbatch) {
 const KEYS = {
   ArrowLeft: "left",
   ArrowRight: "right",
+  ArrowUp: "up",
+  ArrowDown: "down",
   "+": "in",
   "=": "in",
   "-": "out",
@@ -291,6 +349,8 @@ const KEYS = {
   n: "next",
   p: "back",
   t: "theme",
+  v: "taller",
+  V: "lower",
   w: "W",
   x: "BW",
 };
@@ -306,6 +366,8 @@ function keyboard(page, press) {
     }
     const name = KEYS[event.key];
     if (!name) return;
+    const all = page.view.high - page.view.low === page.devices;
+    if (all && (name === "up" || name === "down")) return;
     event.preventDefault();
     press(name);
   });

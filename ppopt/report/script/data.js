@@ -52,16 +52,17 @@ export class Intervals {
     return row >= this.bounds[device] && this.end[row] > tick ? row : FREE;
   }
 
-  /** Rows of all devices that touch the ticks from..to, in order.
-   * @param {number} from @param {number} to
+  /** Rows of the devices from low to below high that touch the ticks from..to, in order.
+   * @param {number} from @param {number} to @param {number} low @param {number} high
    * @returns {number[]} */
-  within(from, to) {
+  within(from, to, low, high) {
     const rows = [];
-    for (let device = 0; device + 1 < this.bounds.length; device++) {
-      const low = this.bounds[device];
-      const last = firstAbove(this.start, to, low, this.bounds[device + 1]);
-      let row = firstAbove(this.end, from, low, last);
-      while (row > low && this.end[row - 1] > from) row--;
+    const end = Math.min(high, this.bounds.length - 1);
+    for (let device = Math.max(0, low); device < end; device++) {
+      const first = this.bounds[device];
+      const last = firstAbove(this.start, to, first, this.bounds[device + 1]);
+      let row = firstAbove(this.end, from, first, last);
+      while (row > first && this.end[row - 1] > from) row--;
       for (; row < last; row++) rows.push(row);
     }
     return rows;
@@ -111,6 +112,9 @@ export class Schedule {
     this.ops = new Ops(raw.ops, raw.needs, raw.devices);
     this.gaps = new Gaps(raw.gaps, raw.devices);
     this.critical = unpack(raw.critical);
+    this.batches = 0;
+    for (const value of this.ops.microbatch) this.batches = Math.max(this.batches, value + 1);
+    this.sliced = this.ops.slice.some((value) => value > 0);
     /** @type {Map<number, Steps>} */
     this.steps = new Map();
     const { during, after } = this.levels();

@@ -32,7 +32,7 @@ function legend({ style, schedules, view }) {
   const used = schedules.flatMap((schedule) => schedule.uses(kinds.length, causes.length));
   const present = (/** @type {number} */ index) => used.some((ticks) => ticks[index] > 0);
   const entries = [
-    ...kinds.map((kind) => ({ ...kind, look: { fillcolor: kind.colours[0] } })),
+    ...kinds.map((kind) => ({ ...kind, look: { fillcolor: kind.colour } })),
     ...causes.map((cause, index) => ({ ...cause, look: idleLook(style, index) })),
   ];
   return entries

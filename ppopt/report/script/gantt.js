@@ -9,12 +9,18 @@ import { FREE } from "./data.js";
 /** @typedef {import("./types.d.ts").View} View */
 /** @typedef {import("./layout.js").Panel} Panel */
 
+/** What is drawn, in the user's unit: more than the view shows.
+ * @typedef {{from: number, to: number, pixel: number, view: View}} Window */
+
 /** Most operations and idle intervals drawn as shapes of their own; above, as cells. */
 export const MOST_SHAPES = 6000;
 const MOST_LABELS = 1500;
 const MOST_ARROWS = 1500;
 const LEAST_LABELLED_ROW = 11;
+const LEAST_LETTER = 7;
 const DIM = 0.22;
+/** Of a device's row, from its middle to the line of the critical path. */
+const BELOW = 0.33;
 
 /** Everything that fills boxes of one colour, as one path.
  * @param {string} yaxis @param {string} [xaxis] */
@@ -74,15 +80,17 @@ export function gantt(panel, style, view, pixel, lit) {
   const spare = (view.to - view.from) / 2;
   const from = Math.max(0, view.from - spare) * schedule.unit;
   const to = Math.min(schedule.raw.last, (view.to + spare) * schedule.unit);
+  const rows = Math.ceil((panel.high - panel.low) / 2);
+  const [low, high] = [panel.low - rows, panel.high + rows];
   const { kind } = schedule.ops;
   const { cause } = schedule.gaps;
-  const shown = schedule.ops.within(from, to).filter((row) =>
+  const shown = schedule.ops.within(from, to, low, high).filter((row) =>
     !view.off.has(style.kinds[kind[row]].name)
   );
-  const idle = schedule.gaps.within(from, to).filter((row) =>
+  const idle = schedule.gaps.within(from, to, low, high).filter((row) =>
     !view.off.has(style.causes[cause[row]].name)
   );
-  const window = { from: from / schedule.unit, to: to / schedule.unit, pixel };
+  const window = { from: from / schedule.unit, to: to / schedule.unit, pixel, view };
   if (!lit) return layer(panel, style, shown, idle, window, 1);
   const front = shown.filter((row) => lit.has(row));
   const back = layer(panel, style, shown, idle, window, DIM);
@@ -91,7 +99,7 @@ export function gantt(panel, style, view, pixel, lit) {
 }
 
 /** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
- * @param {{from: number, to: number, pixel: number}} window @param {number} opacity
+ * @param {Window} window @param {number} opacity
  * @returns {Trace[]} */
 function layer(panel, style, rows, idle, window, opacity) {
   if (rows.length + idle.length > MOST_SHAPES) {
@@ -104,7 +112,7 @@ function layer(panel, style, rows, idle, window, opacity) {
 /** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
  * @param {number} pixel */
 function shapes(panel, style, rows, idle, pixel) {
-  const { schedule: { ops, gaps, unit }, axis } = panel;
+  const { schedule: { ops, gaps, unit, raw }, axis } = panel;
   const paths = boxes(axis);
   for (const row of idle) {
     const cause = gaps.cause[row];
@@ -113,30 +121,41 @@ function shapes(panel, style, rows, idle, pixel) {
     paths.add(style.causes[cause].name, idleLook(style, cause), box);
   }
   for (const row of rows) {
-    const { name, colours } = style.kinds[ops.kind[row]];
+    const { name } = style.kinds[ops.kind[row]];
     const start = ops.start[row] / unit;
     const end = ops.end[row] / unit;
     const apart = Math.min(pixel, 0.15 * (end - start));
     const sides = edges(ops.device[row], ops.lane[row], style.bar);
     const box = [start, Math.max(end - apart, start + pixel / 2), ...sides];
-    paths.add(`${name} ${ops.part[row]}`, { fillcolor: colours[ops.part[row]] }, box);
+    paths.add(
+      `${name} ${ops.part[row]}`,
+      { fillcolor: raw.colours[ops.kind[row]][ops.part[row]] },
+      box,
+    );
   }
   return paths.traces();
 }
 
-/** Microbatch numbers where they fit.
+/** Microbatch numbers, with the slice below, where they fit; where they are many, only of what is
+ * seen without moving the window.
  * @param {Panel} panel @param {Style} style @param {number[]} rows
- * @param {{pixel: number}} window
+ * @param {Window} window
  * @returns {Trace[]} */
-function labels(panel, style, rows, { pixel }) {
-  const { schedule: { ops, unit }, axis } = panel;
+function labels(panel, style, rows, { pixel, view }) {
+  const { schedule: { ops, unit, raw }, axis } = panel;
   if (panel.row < LEAST_LABELLED_ROW) return [];
-  const size = Math.max(7, Math.min(12, panel.row * 0.5));
-  const fitting = rows.filter((row) => {
+  const name = (/** @type {number} */ row) =>
+    ops.microbatch[row] + (panel.schedule.sliced ? lowered(ops.slice[row]) : "");
+  const size = (/** @type {number} */ row) => {
+    const height = ops.lane[row] ? panel.row * 0.32 : panel.row * 0.5;
     const pixels = (ops.end[row] - ops.start[row]) / unit / pixel;
+    return Math.min(12, Math.max(height, 7), (pixels - 2) / (0.62 * name(row).length));
+  };
+  const near = rows.filter((row) => {
     const halved = ops.lane[row] && panel.row < 2 * LEAST_LABELLED_ROW;
-    return !halved && pixels > 0.62 * size * String(ops.microbatch[row]).length + 2;
+    return !halved && size(row) >= LEAST_LETTER;
   });
+  const fitting = near.length > MOST_LABELS ? near.filter((row) => seen(panel, view, row)) : near;
   if (!fitting.length || fitting.length > MOST_LABELS) return [];
   const middle = (/** @type {number} */ row) => {
     const [top, bottom] = edges(ops.device[row], ops.lane[row], style.bar);
@@ -152,23 +171,36 @@ function labels(panel, style, rows, { pixel }) {
     yaxis: axis,
     x: fitting.map((row) => (ops.start[row] + ops.end[row]) / 2 / unit),
     y: fitting.map(middle),
-    text: fitting.map((row) => String(ops.microbatch[row])),
+    text: fitting.map(name),
     textfont: {
-      size: fitting.some((row) => ops.lane[row]) ? Math.min(size, panel.row * 0.32) : size,
-      color: fitting.map((row) => style.kinds[ops.kind[row]].inks[ops.part[row]]),
+      size: fitting.map(size),
+      color: fitting.map((row) => raw.inks[ops.kind[row]][ops.part[row]]),
     },
   }];
 }
 
-/** A line along a chain of operations. @param {Panel} panel @param {Iterable<number>} rows
- * @param {string} ink @returns {Trace} */
+/** Whether the picture shows an operation, or part of it.
+ * @param {Panel} panel @param {View} view @param {number} row */
+function seen({ schedule: { ops, unit }, low, high }, view, row) {
+  const device = ops.device[row];
+  return device >= low && device < high && ops.end[row] > view.from * unit &&
+    ops.start[row] < view.to * unit;
+}
+
+/** A number in digits below the line. @param {number} value */
+function lowered(value) {
+  return [...String(value)].map((digit) => String.fromCharCode(0x2080 + Number(digit))).join("");
+}
+
+/** A line along a chain of operations, below their numbers.
+ * @param {Panel} panel @param {Iterable<number>} rows @param {string} ink @returns {Trace} */
 export function path(panel, rows, ink) {
   const { schedule: { ops, unit }, axis } = panel;
   const x = [];
   const y = [];
   for (const row of rows) {
     x.push(ops.start[row] / unit, ops.end[row] / unit);
-    y.push(ops.device[row], ops.device[row]);
+    y.push(ops.device[row] + BELOW, ops.device[row] + BELOW);
   }
   const line = { color: ink, width: 2, shape: "linear", simplify: true };
   const fixed = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };

@@ -3,10 +3,12 @@
 /** @typedef {import("./data.js").Schedule} Schedule */
 /** @typedef {import("./types.d.ts").Theme} Theme */
 /** @typedef {import("./types.d.ts").Trace} Trace */
+/** @typedef {import("./types.d.ts").View} View */
 
-/** A chart of one schedule; `top` and `height` in pixels, `row` those of a device.
+/** A chart of one schedule: its devices from `low` to below `high`; `top` and `height` in pixels,
+ * `row` those of a device.
  * @typedef {{kind: "gantt" | "memory", schedule: Schedule, index: number, axis: string,
- *   top: number, height: number, row: number}} Panel */
+ *   low: number, high: number, top: number, height: number, row: number}} Panel */
 
 /** @typedef {{width: number, left: number, right: number, side: number, height: number,
  *   panels: Panel[]}} Frame */
@@ -14,6 +16,8 @@
 const LEFT = 52;
 const BOTTOM = 46;
 const HEADING = 26;
+/** More of it where there is no room for all in one line. */
+const SECOND_LINE = 14;
 const BETWEEN = 14;
 const SIDE = 190;
 /** Pixels for a word at the end of a row. */
@@ -21,33 +25,50 @@ const LABEL = 54;
 const NARROW = 760;
 const TALLEST_ROW = 36;
 const LEAST_ROW = 4;
-/** Pixels that the rows of one chart share, when there are many. */
+/** Pixels that the rows of all Gantt charts share, when there are many. */
 const ROWS = 720;
+/** Rows of this height are read with ease: for it several charts may share more. */
+const EASY_ROW = 24;
+const MORE = 3;
 const LEAST_LABEL = 11;
+/** Where rows are thinner than this, a drag zooms in on devices too. */
+const THIN_ROW = 24;
 
 /** Lay out the charts of schedules, with memory or without. `side`: width of the time of every
  * device beside its row, 0 where there is no room.
- * @param {{schedule: Schedule, index: number}[]} shown @param {boolean} memory
+ * @param {{schedule: Schedule, index: number}[]} shown @param {View} view
  * @param {number} width
  * @returns {Frame} */
-export function frameOf(shown, memory, width) {
+export function frameOf(shown, view, width) {
   const side = width < NARROW ? 0 : SIDE;
-  const rows = shown.reduce((sum, { schedule }) => sum + schedule.devices, 0);
-  const row = Math.max(LEAST_ROW, Math.min(TALLEST_ROW, ROWS / rows));
+  const heading = HEADING + (side ? 0 : SECOND_LINE);
+  const windows = shown.map(({ schedule: { devices } }) => {
+    const low = Math.min(view.low, devices - 1);
+    return { low, high: Math.min(view.high, devices) };
+  });
+  const row = rowOf(windows.reduce((sum, { low, high }) => sum + high - low, 0), shown.length);
   /** @type {Panel[]} */
   const panels = [];
   let top = 0;
-  shown.forEach(({ schedule, index }) => {
+  shown.forEach(({ schedule, index }, place) => {
     for (const kind of /** @type {("gantt" | "memory")[]} */ (["gantt", "memory"])) {
-      if (kind === "memory" && !memory) continue;
-      top += panels.length ? HEADING + BETWEEN : HEADING;
+      if (kind === "memory" && !view.on.has("memory")) continue;
+      top += panels.length ? heading + BETWEEN : heading;
       const axis = panels.length ? `y${panels.length + 1}` : "y";
-      const height = schedule.devices * row;
-      panels.push({ kind, schedule, index, axis, top, height, row });
+      const { low, high } = windows[place];
+      const height = (high - low) * row;
+      panels.push({ kind, schedule, index, axis, low, high, top, height, row });
       top += height;
     }
   });
   return { width, left: LEFT, right: side + 14, side, height: top + BOTTOM, panels };
+}
+
+/** Height of a row. @param {number} rows of all Gantt charts @param {number} charts */
+function rowOf(rows, charts) {
+  const shared = ROWS / rows;
+  const easy = Math.min(EASY_ROW, Math.min(MORE, charts) * shared);
+  return Math.min(TALLEST_ROW, Math.max(shared, easy, LEAST_ROW));
 }
 
 /** Width of the time axis in pixels. @param {Frame} frame */
@@ -56,10 +77,10 @@ export function span(frame) {
 }
 
 /** The layout of the picture, for plotly.
- * @param {Frame} frame @param {number[]} range shown @param {number} last end of the time axis
+ * @param {Frame} frame @param {View} view @param {number} last end of the time axis
  * @param {Theme} theme @param {Trace[]} notes
  * @returns {Trace} */
-export function layoutOf(frame, range, last, theme, notes) {
+export function layoutOf(frame, view, last, theme, notes) {
   const { panels, width, height, left, right, side } = frame;
   const inner = width - left;
   const bottom = panels[panels.length - 1];
@@ -71,14 +92,14 @@ export function layoutOf(frame, range, last, theme, notes) {
     margin: { l: left, r: 0, t: 0, b: BOTTOM, autoexpand: false },
     font: text,
     hovermode: false,
-    dragmode: "zoom",
+    dragmode: view.drag,
     showlegend: false,
     paper_bgcolor: theme.paper,
     plot_bgcolor: theme.paper,
     modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.quiet, activecolor: theme.ink },
     xaxis: {
       domain: [0, (inner - right) / inner],
-      range,
+      range: [view.from, view.to],
       minallowed: 0,
       maxallowed: last,
       anchor: bottom.axis,
@@ -99,19 +120,22 @@ export function layoutOf(frame, range, last, theme, notes) {
     };
   }
   for (const panel of panels) {
-    layout[`yaxis${panel.axis.slice(1)}`] = rowsAxis(panel, height, theme);
+    layout[`yaxis${panel.axis.slice(1)}`] = rowsAxis(panel, height, view, theme);
   }
   return layout;
 }
 
-/** @param {Panel} panel @param {number} height @param {Theme} theme @returns {Trace} */
-function rowsAxis(panel, height, theme) {
+/** @param {Panel} panel @param {number} height @param {View} view @param {Theme} theme
+ * @returns {Trace} */
+function rowsAxis(panel, height, view, theme) {
   const inner = height - BOTTOM;
-  const { devices } = panel.schedule;
+  const { low, high, schedule: { devices } } = panel;
   return {
     domain: [1 - (panel.top + panel.height) / inner, 1 - panel.top / inner],
-    range: [devices - 0.5, -0.5],
-    fixedrange: true,
+    range: [high - 0.5, low - 0.5],
+    minallowed: -0.5,
+    maxallowed: devices - 0.5,
+    fixedrange: view.drag === "pan" ? high - low === devices : panel.row >= THIN_ROW,
     tick0: 0,
     dtick: Math.max(1, Math.ceil(LEAST_LABEL / panel.row)),
     showgrid: false,
@@ -135,16 +159,16 @@ function endLines(panels, theme) {
 }
 
 /** @param {Panel} panel @param {number} time @param {Trace} line @returns {Trace} */
-function verticalLine({ schedule, axis }, time, line) {
-  const rows = { yref: axis, y0: -0.5, y1: schedule.devices - 0.5 };
+function verticalLine({ axis, low, high }, time, line) {
+  const rows = { yref: axis, y0: low - 0.5, y1: high - 0.5 };
   return { type: "line", xref: "x", x0: time, x1: time, ...rows, line };
 }
 
 /** Text above a chart.
  * @param {Panel} panel @param {string} text @param {Trace} place
  * @returns {Trace} */
-export function note({ axis }, text, place) {
-  const above = { yref: axis, y: -0.5, yanchor: "bottom", yshift: 2 };
+export function note({ axis, low }, text, place) {
+  const above = { yref: axis, y: low - 0.5, yanchor: "bottom", yshift: 2 };
   const left = { xref: "paper", xanchor: "left", showarrow: false };
   return { ...left, ...above, text, font: { size: 11 }, ...place };
 }

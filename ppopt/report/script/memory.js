@@ -35,7 +35,7 @@ export function memory(panel, style, view, ink) {
 function stack({ schedule, axis }, style, view, y) {
   const { raw, unit, devices } = schedule;
   const names = ["static memory", ...raw.parts.map((part) => `memory ${part}`.trim())];
-  const colours = [style.static, ...style.memory];
+  const colours = [style.static, ...raw.memory];
   const traces = names.map((name, index) => {
     /** @type {Trace} */
     const trace = { ...filled("x", axis), name, fillcolor: colours[index], x: [], y: [] };
@@ -168,7 +168,7 @@ export function uses({ schedule, axis }, style, xaxis) {
 /** @param {Style} style @param {number} index @returns {[string, Trace]} */
 function use(style, index) {
   const kind = style.kinds[index];
-  if (kind) return [`time in ${kind.name}`, { fillcolor: kind.colours[0] }];
+  if (kind) return [`time in ${kind.name}`, { fillcolor: kind.colour }];
   const cause = index - style.kinds.length;
   return [`idle: ${style.causes[cause].name}`, idleLook(style, cause)];
 }

@@ -1,6 +1,6 @@
 // The page: holds the view, draws it, and lets pointer, keyboard and address change it.
 
-import { link, linked } from "./address.js";
+import { link, linked, sectionOf } from "./address.js";
 import { connect } from "./controls.js";
 import { FREE, Schedule } from "./data.js";
 import { part } from "./dom.js";
@@ -14,6 +14,7 @@ import { preview } from "./preview.js";
 const CONFIG = { displayModeBar: false, doubleClick: false, showSendToCloud: false };
 /** Width of the picture on paper: A4 on its side, less margins, in pixels. */
 const PAPER = 1000;
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 /** The parts of the page and what is shown of it. */
 export class Page {
@@ -24,11 +25,11 @@ export class Page {
     this.schedules = this.data.schedules.map((raw) => new Schedule(raw));
     this.last = Math.max(...this.schedules.map(({ raw, unit }) => raw.last / unit));
     this.plot = part("plot");
+    this.devices = Math.max(...this.schedules.map(({ devices }) => devices));
     this.view = linked(location.hash, this.whole(), this.schedules);
     this.printing = false;
+    this.dress();
     this.frame = this.laid();
-    /** What a drag over the picture does. */
-    this.drag = "zoom";
     this.waiting = false;
     /** How many pictures plotly was asked for, and has drawn. */
     this.asked = 0;
@@ -44,11 +45,15 @@ export class Page {
     return {
       from: 0,
       to: this.last,
+      low: 0,
+      high: this.devices,
       only: this.data.single ? 0 : FREE,
       off: new Set(),
       on: new Set(this.data.single ? ["memory"] : []),
       microbatch: FREE,
       chosen: { schedule: 0, row: FREE },
+      drag: "zoom",
+      theme: "",
     };
   }
 
@@ -60,7 +65,7 @@ export class Page {
 
   laid() {
     const width = this.printing ? PAPER : Math.max(320, Math.floor(this.plot.clientWidth));
-    return frameOf(this.shown(), this.view.on.has("memory"), width);
+    return frameOf(this.shown(), this.view, width);
   }
 
   /** Show another view, with the next frame. @param {Partial<View>} change */
@@ -68,7 +73,9 @@ export class Page {
     const view = { ...this.view, ...change };
     const length = Math.min(this.last, Math.max(this.last * 1e-6, view.to - view.from));
     const from = Math.min(Math.max(0, view.from), this.last - length);
-    this.view = { ...view, from, to: from + length };
+    const rows = Math.min(this.devices, Math.max(1, Math.round(view.high - view.low)));
+    const low = Math.min(Math.max(0, Math.round(view.low)), this.devices - rows);
+    this.view = { ...view, from, to: from + length, low, high: low + rows };
     history.replaceState(null, "", link(this.view, this.whole()));
     this.redraw();
   }
@@ -83,6 +90,7 @@ export class Page {
   }
 
   draw() {
+    this.dress();
     this.frame = this.laid();
     const { traces, layout, messages } = picture(
       this.frame,
@@ -91,13 +99,18 @@ export class Page {
       this.last,
       this.theme(),
     );
-    layout.dragmode = this.drag;
     part("message").textContent = messages.join(" · ");
     this.asked += 1;
     Plotly.react(this.plot, traces, layout, CONFIG).then(() => {
       this.drawn += 1;
     });
     return { traces, layout };
+  }
+
+  /** Put on the theme: that of the view or of the system; paper is light. */
+  dress() {
+    const system = DARK.matches ? "dark" : "light";
+    document.documentElement.dataset.theme = this.printing ? "light" : this.view.theme || system;
   }
 
   /** @returns {import("./types.d.ts").Theme} */
@@ -117,6 +130,8 @@ export class Page {
 function begin(page) {
   page.figure = page.draw();
   connect(page);
+  if (sectionOf(location.hash) === FREE) return;
+  part(page.data.single ? "tools" : location.hash.slice(1))?.scrollIntoView();
 }
 
 /** Show something at once, and begin when plotly, which takes long to load, is there.

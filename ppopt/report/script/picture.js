@@ -17,6 +17,8 @@ import { number, percent, plain } from "./words.js";
 const LINE = 13;
 /** Width of a letter of a heading in pixels, on average, at most. */
 const LETTER = 6.4;
+const OVERVIEW = "seen from afar: a spot has the mean colour of all that runs there; " +
+  "zoom in for single operations (drag a box, or keys + and v)";
 
 /** Traces and layout for plotly, and what the reader should be told.
  * @param {Frame} frame @param {Style} style @param {View} view @param {number} last
@@ -32,7 +34,8 @@ export function picture(frame, style, view, last, theme) {
     ...(frame.side ? beside(panel, style, last) : []),
   ]);
   const notes = frame.panels.flatMap((panel) => notesOf(panel, frame));
-  return { traces, layout: layoutOf(frame, [view.from, view.to], last, theme, notes), messages };
+  if (traces.some(({ name }) => name === "cells")) messages.push(OVERVIEW);
+  return { traces, layout: layoutOf(frame, view, last, theme, notes), messages };
 }
 
 /** What stands beside the rows of a chart: time by use and idle share, or the peak.
@@ -49,11 +52,11 @@ function beside(panel, style, last) {
 /** A word beside every row that has the room.
  * @param {Panel} panel @param {number} x @param {(device: number) => string} word
  * @returns {Trace} */
-function words({ schedule, axis, row }, x, word) {
+function words({ axis, row, low, high }, x, word) {
   const apart = Math.max(1, Math.ceil(LINE / row));
   const devices = Array.from(
-    { length: Math.ceil(schedule.devices / apart) },
-    (_, at) => at * apart,
+    { length: Math.ceil((high - low) / apart) },
+    (_, at) => low + at * apart,
   );
   return {
     type: "scatter",
@@ -66,7 +69,7 @@ function words({ schedule, axis, row }, x, word) {
     yaxis: axis,
     x: devices.map(() => x),
     y: devices,
-    text: devices.map(word),
+    text: devices.map((device) => `\u00a0${word(device)}`),
     textposition: "middle right",
     textfont: { size: 11 },
   };
@@ -96,8 +99,8 @@ function drawn(panel, style, view, pixel, theme, messages) {
 }
 
 /** @param {Panel} panel @param {View} view */
-function inWindow({ schedule }, view) {
-  return schedule.ops.within(view.from * schedule.unit, view.to * schedule.unit);
+function inWindow({ schedule, low, high }, view) {
+  return schedule.ops.within(view.from * schedule.unit, view.to * schedule.unit, low, high);
 }
 
 /** Heading of a chart, and of what stands beside its rows.
@@ -106,20 +109,21 @@ function inWindow({ schedule }, view) {
 function notesOf(panel, frame) {
   const { schedule: { raw }, kind } = panel;
   const heading = kind === "gantt"
-    ? headed(raw.title, raw.note, Math.floor(span(frame) / LETTER))
+    ? headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side)
     : `memory of every device  (largest peak ${number(Math.max(...raw.peak) / raw.memoryUnit)})`;
-  const notes = [note(panel, heading, { x: 0, font: { size: 12 } })];
+  const notes = [note(panel, heading, { x: 0, align: "left", font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
   return [...notes, note(panel, kind === "gantt" ? "time by use, idle share" : "peak", { x })];
 }
 
-/** Title and note in as many letters as there is room for.
- * @param {string} title @param {string} said @param {number} letters */
-function headed(title, said, letters) {
+/** Title and note in as many letters as there is room for, in one line or two.
+ * @param {string} title @param {string} said @param {number} letters @param {boolean} two */
+function headed(title, said, letters, two) {
   const cut = (/** @type {string} */ text, /** @type {number} */ most) =>
     text.length > most ? `${text.slice(0, Math.max(0, most - 1))}…` : text;
   const name = cut(title, letters);
+  if (two) return `<b>${plain(name)}</b><br>${plain(cut(said, letters))}`;
   return `<b>${plain(name)}</b>  ${plain(cut(said, letters - name.length - 2))}`;
 }
 

@@ -25,21 +25,24 @@ export function preview(page) {
     context.fillText(panel.schedule.raw.title, frame.left + 2, panel.top - 8);
     context.putImageData(image(page, panel), frame.left, panel.top);
   }
-  return () => canvas.remove();
+  return () => {
+    canvas.remove();
+    plot.style.minHeight = "";
+  };
 }
 
 /** @param {Page} page @param {Panel} panel */
-function image({ frame, style, view }, { schedule, row, height }) {
+function image({ frame, style, view }, { schedule, row, height, low, high }) {
   const length = view.to - view.from;
   const window = { from: view.from, to: view.to, pixel: length / span(frame) };
   const ticks = [view.from * schedule.unit, view.to * schedule.unit];
-  const rows = schedule.ops.within(ticks[0], ticks[1]);
-  const idle = schedule.gaps.within(ticks[0], ticks[1]);
+  const rows = schedule.ops.within(ticks[0], ticks[1], low, high);
+  const idle = schedule.gaps.within(ticks[0], ticks[1], low, high);
   const { lines, halves, columns } = covered(schedule, style, rows, idle, window);
   const found = new ImageData(columns, Math.ceil(height));
   const bytes = lines.map((line) => colours(line, columns));
   for (let y = 0; y < found.height; y++) {
-    const within = (y + 0.5) / row;
+    const within = low + (y + 0.5) / row;
     const part = (within % 1 - (1 - style.bar) / 2) / style.bar;
     const line = bytes[Math.floor(within) * halves + Math.floor(part * halves)];
     if (part >= 0 && part < 1 && line) found.data.set(line, 4 * columns * y);

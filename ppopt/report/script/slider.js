@@ -3,6 +3,7 @@
 /** @typedef {import("./page.js").Page} Page */
 
 import { part } from "./dom.js";
+import { number } from "./words.js";
 
 const BINS = 400;
 const HANDLE = 8;
@@ -14,12 +15,16 @@ export function slider(page) {
   const window = /** @type {HTMLElement} */ (strip.querySelector(".window"));
   let only = NaN;
   drag(page, strip);
+  keys(page, strip);
   return () => {
     if (only !== page.view.only) strip.querySelector("path")?.setAttribute("d", outline(page));
     only = page.view.only;
     strip.style.marginRight = `${page.frame.right}px`;
     window.style.left = `${(100 * page.view.from) / page.last}%`;
     window.style.width = `${(100 * (page.view.to - page.view.from)) / page.last}%`;
+    strip.ariaValueMax = number(page.last);
+    strip.ariaValueNow = number(page.view.from);
+    strip.ariaValueText = `${number(page.view.from)} to ${number(page.view.to)}`;
   };
 }
 
@@ -62,6 +67,21 @@ function drag(page, strip) {
   });
   strip.addEventListener("pointermove", (event) => move?.(time(event)));
   strip.addEventListener("pointerup", () => move = null);
+}
+
+/** Keys of a slider that the page leaves to the browser elsewhere.
+ * @param {Page} page @param {HTMLElement} strip */
+function keys(page, strip) {
+  strip.addEventListener("keydown", (event) => {
+    const { from, to } = page.view;
+    const length = to - from;
+    /** @type {Record<string, number>} */
+    const starts = { Home: 0, End: page.last, PageUp: from - length, PageDown: to };
+    const start = starts[event.key];
+    if (start === undefined) return;
+    event.preventDefault();
+    page.show({ from: start, to: start + length });
+  });
 }
 
 /** What a drag that begins at a time moves: an edge of the window, or all of it.

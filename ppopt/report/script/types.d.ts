@@ -20,6 +20,11 @@ export interface Raw {
   gaps: Record<string, Packed>;
   critical: Packed;
   parts: string[];
+  /** [kind][part]. */
+  colours: string[][];
+  inks: string[][];
+  /** By part. */
+  memory: string[];
   /** Signed change of memory, [kind][stage]. */
   change: number[][];
   static: number[];
@@ -30,9 +35,7 @@ export interface Raw {
 export interface Kind {
   name: string;
   words: string;
-  /** By part. */
-  colours: string[];
-  inks: string[];
+  colour: string;
 }
 
 export interface Cause {
@@ -45,8 +48,6 @@ export interface Cause {
 export interface Style {
   kinds: Kind[];
   causes: Cause[];
-  /** By part. */
-  memory: string[];
   static: string;
   limit: string;
   bar: number;
@@ -71,6 +72,9 @@ export interface Theme {
 export interface View {
   from: number;
   to: number;
+  /** The devices that are shown: from low to below high. */
+  low: number;
+  high: number;
   /** The only schedule that is shown; -1: all. */
   only: number;
   /** Names of kinds and causes that are hidden. */
@@ -81,6 +85,10 @@ export interface View {
   microbatch: number;
   /** Schedule and row of the chosen operation; row -1: none. */
   chosen: { schedule: number; row: number };
+  /** What a drag over the picture does. */
+  drag: "zoom" | "pan";
+  /** Empty: that of the system. */
+  theme: "" | "light" | "dark";
 }
 
 export type Trace = Record<string, unknown>;

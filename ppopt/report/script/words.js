@@ -28,7 +28,8 @@ export function aboutOperation(schedule, style, row) {
   const { ops, raw, unit } = schedule;
   const kind = style.kinds[ops.kind[row]];
   const part = raw.parts[ops.part[row]];
-  const place = [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`];
+  const slice = schedule.sliced ? `slice ${ops.slice[row]}` : "";
+  const place = [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`, slice];
   const time = (/** @type {number} */ ticks) => number(ticks / unit);
   const held = (/** @type {number} */ ticks) => number(ticks / raw.memoryUnit);
   const lines = [
