@@ -47,7 +47,7 @@ VERIFIED = {
         *("schema", "verified", "makespan", "device_span"),
         *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
     )
-} | {"violations": LIST, "measured": FLAG}
+} | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG}
 UNSOLVED = (
     *("value", "lower_bound", "gap", "makespan", "device_span"),
     *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "schedule"),

@@ -123,11 +123,14 @@ class TestMemLimit:
             (f"{UNIT} --mem-limit ' 7, 6,5 ,4'", [7, 6, 5, 4]),
             (f"{UNIT} --static 3 --activation 2 --mem-limit", [11, 11, 11, 11]),
             ("--stages 4 --batches 2 --mem-limit", [2, 2, 2, 2]),
+            (f"{UNIT} --static 3,4,5,6 --routes 2 --mem-limit", [7, 7, 7, 7]),
             (f"{UNIT} --placement v --mem-limit", [4, 4, 4, 4]),
         ],
     )
     def test_forms(self, line: str, limits: list[float]) -> None:
         """Bare: 1F1B holds min(8, 4 - d) activations on device d, most on device 0.
+
+        Its static memory is that of one route even where there are two: 3 + 4, 4 + 3, 5 + 2, 6 + 1.
 
         The limit is told whether or not a busy machine finds a schedule in a tenth of a second.
         """
@@ -146,6 +149,22 @@ class TestMemLimit:
         assert found["verified"] is True
         assert "over the limit" in done(f"eval 1f1b {UNIT} --mem-limit 3").out
         assert shown(f"eval 1f1b {UNIT} --mem-limit 4,3,2,1")["fits_limit"] is True
+
+    def test_eval_and_verify_say_the_same_of_it(self, tmp_path: Path) -> None:
+        """Over the limit and nothing else: `eval` reports what `verify` enforces."""
+        path = tmp_path / "over.json"
+        text = done(f"eval 1f1b {UNIT} --mem-limit 3 -o", path).out
+        assert "every rule but the limit" in " ".join(text.split())
+        ran = run("verify", path, "--json")
+        assert (ran.code, ran.json["verified"], ran.json["fits_limit"]) == (5, False, False)
+        assert {entry["rule"] for entry in ran.json["violations"]} == {"memory-limit"}
+        kept = "every other rule and every claimed figure holds"
+        assert kept in run("verify", path).out
+        path.write_text(path.read_text().replace('"makespan": 33', '"makespan": 32'))
+        assert kept not in run("verify", path).out
+        fitting = done(f"eval 1f1b {UNIT} --mem-limit 4 -o", path).out
+        assert "every rule but" not in fitting
+        assert shown("verify", path)["fits_limit"] is True
 
     def test_infeasible(self, tmp_path: Path) -> None:
         """One microbatch on a device takes its activation, 2, beside the static memory, 3."""

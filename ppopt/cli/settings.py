@@ -118,7 +118,8 @@ def shared(
         str | None,
         _option(
             "--mem-limit",
-            help="Memory limit: one number, or one per device; bare: the peak of 1F1B.",
+            help="Memory limit: one number, or one per device; bare: the largest device peak of "
+            "1F1B, one route's static memory included.",
             metavar="[LIST]",
         ),
     ] = None,

@@ -17,7 +17,7 @@ from ppopt.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.solve import versions
 from ppopt.tradeoff.frontier import Frontier, Hand
-from ppopt.verifier import Violation
+from ppopt.verifier import Rule, Violation
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
@@ -182,6 +182,7 @@ def of_verification(
 ) -> dict[str, Any]:
     """Object of `ppopt verify`: what was found, and the figures if nothing was.
 
+    `fits_limit` is that of `ppopt eval`, which reports the limit that is enforced here.
     Where the bound was checked again, what came of that stands under `bound`.
     """
     figures = {} if found else summary(schedule)
@@ -189,6 +190,7 @@ def of_verification(
         "schema": SCHEMA,
         "verified": not found,
         "measured": schedule.origin.get("strategy") == MEASURED,
+        "fits_limit": all(violation.rule is not Rule.MEMORY for violation in found),
         "violations": [
             {
                 "rule": violation.rule.value,

@@ -42,6 +42,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "bubble rate": _percent(figures, "bubble_rate", f" of the {objective}"),
         "bubble overhead": _percent(figures, "bubble_overhead", " of busy time"),
         "peak memory": _memory(figures),
+        "verified": _all_but_the_limit(figures),
         "under jitter": Text(jitter_words(figures)),
         "your schedule": Text(hint_words(figures)),
         "proof": Text(str(figures.get("proof") or "")),
@@ -58,6 +59,13 @@ def _made_by(figures: Mapping[str, Any]) -> Text:
     chosen = figures.get("options") or {}
     words = (f", {name.replace('_', ' ')} {value}" for name, value in chosen.items())
     return Text(str(figures.get("strategy") or ""), style="bold").append("".join(words), "not bold")
+
+
+def _all_but_the_limit(figures: Mapping[str, Any]) -> Text:
+    """Say what holds of a schedule over its limit."""
+    over = figures.get("fits_limit") is False
+    words = "every rule but the limit, which eval reports and ppopt verify enforces"
+    return Text(words if over else "")
 
 
 def _tone(figures: Mapping[str, Any]) -> str:
