@@ -20,14 +20,14 @@ def evaluate(
     """Schedule of a strategy on a pipeline, timed and verified.
 
     The strategy sets the chunks and placement it needs. Starts are the earliest from 0, or those
-    of least device span, as the objective says. A memory limit is not enforced. Raises InputError
-    where the strategy is unknown or does not apply.
+    of least device span, as the objective says; of several orders of one strategy the better one
+    by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
+    is unknown or does not apply.
     """
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)
     options = rule.settled(placed, options)
-    orders = rule.build(placed, options)
     objective = Objective(objective)
     origin: dict[str, object] = {
         "strategy": strategy,
@@ -37,8 +37,12 @@ def evaluate(
     settled = {name: value for name, value in options._asdict().items() if value is not None}
     if settled:
         origin["options"] = settled
-    made = timing.schedule(placed, orders, objective, origin)
-    return checked(made, enforce_limit=False)
+    made = (
+        timing.schedule(placed, orders, objective, origin)
+        for orders in rule.orders(placed, options)
+    )
+    best = min(made, key=lambda schedule: schedule.metrics.value(objective))
+    return checked(best, enforce_limit=False)
 
 
 def checked(schedule: Schedule, *, enforce_limit: bool = True) -> Schedule:

@@ -122,6 +122,27 @@ def test_real_times_are_used(times: dict) -> None:
     assert shorter
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_real_times_never_cost_more_than_equal_ones(data: st.DataObject) -> None:
+    """The order that equal times lead to, run under the real times, is never the shorter one."""
+    p, m = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 14))
+    times = {
+        name: data.draw(st.lists(st.integers(1, 30), min_size=p, max_size=p))
+        for name in ("forward", "backward_input", "weight")
+    }
+    memory = {"activation": 6, "memory_b": data.draw(st.integers(-6, 3))}
+    delay = data.draw(st.integers(0, 3))
+    for name in (*NAMES, "zb-2p"):
+        published = evaluate(Pipeline(stages=p, batches=m, **memory), name).orders
+        for objective in Objective:
+            real = evaluate(
+                Pipeline(stages=p, batches=m, p2p=delay, **times, **memory), name, objective
+            )
+            before = timing.schedule(real.pipeline, published, objective)
+            assert real.metrics.value(objective) <= before.metrics.value(objective), name
+
+
 @pytest.mark.parametrize(("p", "block"), [(3, 66), (4, 106), (6, 162), (8, 231)])
 def test_v_min_of_unequal_passes_stalls_less_than_its_block(p: int, block: int) -> None:
     """F/B/W = 3/4/2: idle time of the fixed block by the authors' code, m = 3p, same memory."""

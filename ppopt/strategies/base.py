@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -53,6 +53,8 @@ class Strategy:
     """Parts into which it cuts every microbatch unless told; 1: it cuts none."""
     fused: bool = False
     """Whether it runs the full backward BW; else B and W apart."""
+    adaptive: bool = False
+    """Whether the order follows the real times; the published one, of equal times, competes."""
     takes: tuple[str, ...] = ()
     """The fields of Options it uses."""
     defaults: Defaults | None = None
@@ -91,6 +93,17 @@ class Strategy:
         given = {name: value for name, value in options._asdict().items() if value is not None}
         return self.defaults(pipeline)._replace(**given)
 
+    def orders(self, pipeline: Pipeline, options: Options) -> Iterator[Orders]:
+        """Orders for the strategy's own pipeline, of which the best by the objective counts.
+
+        All keep the strategy's memory: what a device holds follows from its order, not from times.
+        """
+        yield self.build(pipeline, options)
+        if self.adaptive and not _equal_times(pipeline):
+            given = ("forward", "weight", "backward_input")
+            equal = dict.fromkeys(given, 1) | {"backward": 2, "p2p": 0, "overlap": None}
+            yield self.build(replace(pipeline, **equal), options)
+
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""
         if pipeline.routes > self.routes:
@@ -123,6 +136,13 @@ class Strategy:
             return pipeline
         keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
         return replace(pipeline, chunks=keep, placement=None)
+
+
+def _equal_times(pipeline: Pipeline) -> bool:
+    """Whether F, B and W of all stages take the same time, and links none."""
+    ticks = pipeline.ticks
+    times = {time for kind in (OpKind.F, OpKind.B, OpKind.W) for time in ticks.durations[kind]}
+    return len(times) == 1 and not any(map(any, ticks.p2p))
 
 
 _REGISTRY: dict[str, Strategy] = {}

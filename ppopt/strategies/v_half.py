@@ -41,5 +41,6 @@ register(
         build=build,
         placement="v",
         chunks=2,
+        adaptive=True,
     )
 )

@@ -56,5 +56,6 @@ register(
         build=build,
         placement="v",
         chunks=2,
+        adaptive=True,
     )
 )

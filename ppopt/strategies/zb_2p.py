@@ -222,5 +222,6 @@ register(
         summary="the paper's heuristic within 2p activations, by the real stage times",
         source="Zero Bubble, arXiv 2401.10241, section 3.1",
         build=build,
+        adaptive=True,
     )
 )

@@ -63,5 +63,6 @@ register(
         build=build,
         placement="v",
         chunks=2,
+        adaptive=True,
     )
 )
