@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ppopt import timing
 from ppopt.errors import InputError
+from ppopt.levels import Floats, Run
 from ppopt.metrics import Objective
 from ppopt.schedule import Schedule
 
 SAMPLES = 1000
 BLOCK = 2**24
-"""Most durations held at once."""
-
-Floats = npt.NDArray[np.float64]
+"""Most times held at once."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def jitter(
     run = Run.of(schedule)
     values = [
         run.values(run.draw(deviation, seed, first, count), objective)
-        for first, count in _blocks(samples, len(run.net.duration))
+        for first, count in _blocks(samples, len(run.duration))
     ]
     per_unit = schedule.pipeline.ticks.per_unit
     nominal = schedule.metrics.value(objective) / per_unit
@@ -100,96 +96,3 @@ def _blocks(samples: int, operations: int) -> Iterator[tuple[int, int]]:
     size = max(1, BLOCK // max(1, operations))
     for first in range(0, samples, size):
         yield first, min(size, samples - first)
-
-
-class Step(NamedTuple):
-    """One step of `timing.Network`: wait, then run operations back to back."""
-
-    device: int
-    before: int
-    """Position whose end it waits for; `timing.FREE`: none."""
-    lag: float
-    """Ticks from that end on."""
-    first: int
-    last: int
-    """Its operations are the positions from `first` to before `last`."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """An order made ready to run under many times at once."""
-
-    net: timing.Network
-    steps: tuple[Step, ...]
-    """Every step after those it waits for."""
-    release: tuple[int, ...]
-    """Earliest start of every device, in ticks."""
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> Run:
-        """Read the order, and when devices begin, off a schedule."""
-        net = timing.network(schedule.pipeline, schedule.orders)
-        return cls(net, tuple(_in_order(net)), schedule.metrics.first)
-
-    def draw(self, deviation: float, seed: int, first: int, count: int) -> Floats:
-        """Random durations in ticks, [position, sample]: of samples `first` to `first + count`.
-
-        Factors come by the number of the operation, so that the order plays no part.
-        """
-        variance = np.log1p(deviation**2)
-        random = np.random.Generator(np.random.PCG64([seed, first]))
-        drawn = random.standard_normal((len(self.net.duration), count))
-        drawn *= np.sqrt(variance)
-        drawn -= variance / 2
-        np.exp(drawn, out=drawn)
-        first_ops = np.searchsorted(self.net.place, np.arange(len(drawn)))
-        rank = np.argsort(np.argsort(self.net.ops[first_ops]))
-        durations = drawn[rank]
-        durations *= self.net.duration[:, None]
-        return np.asarray(durations)
-
-    def values(self, durations: Floats, objective: Objective) -> Floats:
-        """The objective of every sample in ticks; the durations are turned into ends."""
-        begin, last = self.ends(durations)
-        if objective is Objective.MAKESPAN:
-            return np.asarray(last.max(axis=0))
-        return np.asarray((last - begin).max(axis=0))
-
-    def ends(self, durations: Floats) -> tuple[Floats, Floats]:
-        """First start and last end in ticks, [device, sample]; durations become ends, in place."""
-        rows, waited = list(durations), np.empty(durations.shape[1])
-        now = [np.full_like(waited, release) for release in self.release]
-        begin: list[Floats | None] = [None for _ in now]
-        add, maximum = np.add, np.maximum
-        for device, before, lag, first, last in self.steps:
-            start = here = now[device]
-            if before >= 0:
-                start = waited if first < last else np.empty_like(waited)
-                add(rows[before], lag, out=start)
-                maximum(start, here, out=start)
-            if begin[device] is None and first < last:
-                begin[device] = start.copy()
-            for position in range(first, last):
-                row = rows[position]
-                add(row, start, out=row)
-                start = row
-            now[device] = start
-        return np.stack([one for one in begin if one is not None]), np.stack(now)
-
-
-def _in_order(net: timing.Network) -> Iterator[Step]:
-    """The steps, each after those it waits for: devices in turn, each as far as it can run."""
-    first, before, needed = net.first.tolist(), net.before.tolist(), net.needed.tolist()
-    opening = np.minimum(net.first[:-1], len(net.work) - 1)
-    since = (net.work - net.duration)[opening] - net.work[net.before]
-    lag = (net.delay + since).tolist()
-    bounds = net.bounds.tolist()
-    reached, done = bounds[:-1], [False] * len(before)
-    while any(at < end for at, end in zip(reached, bounds[1:], strict=True)):
-        for device, end in enumerate(bounds[1:]):
-            at = reached[device]
-            while at < end and (needed[at] == timing.FREE or done[needed[at]]):
-                yield Step(device, before[at], lag[at], first[at], first[at + 1])
-                done[at] = True
-                at += 1
-            reached[device] = at

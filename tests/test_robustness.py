@@ -22,8 +22,9 @@ from ppopt import (
     robustness,
 )
 from ppopt.errors import InputError
+from ppopt.levels import Run
 from ppopt.precedence import codes
-from ppopt.robustness import Jitter, Run, jitter
+from ppopt.robustness import Jitter, jitter
 from tests.generate import _predecessors, schedules
 
 MAKESPAN, SPAN = Objective.MAKESPAN, Objective.DEVICE_SPAN
@@ -35,7 +36,7 @@ def test_times_as_planned_give_the_schedule(name: str) -> None:
         pipe = Pipeline(stages=3, batches=9, p2p=1, forward=[2, 3, 1])
         made = evaluate(pipe, name, objective)
         run = Run.of(made)
-        planned = run.net.duration[:, None].astype(float)
+        planned = run.duration[:, None].astype(float)
         assert run.values(planned, objective) == [made.metrics.value(objective)]
 
 
@@ -74,12 +75,12 @@ def _size(row: list[int]) -> int:
 @given(schedules(), st.integers(0, 2**32))
 def test_any_times_agree_with_plain_python(made: Schedule, seed: int) -> None:
     run, random = Run.of(made), Random(seed)
-    positions = len(run.net.duration)
-    drawn = np.array([[random.randint(0, 9) for _ in range(3)] for _ in range(positions)], float)
+    drawn = np.array([[random.randint(0, 9) for _ in range(3)] for _ in run.duration], float)
+    drawn[: run.devices] = run.duration[: run.devices, None]
     found = run.values(drawn.copy(), MAKESPAN)
     for sample in range(3):
         duration = {
-            made.pipeline.op(code): drawn[place, sample]
+            made.pipeline.op(code): drawn[run.row[place], sample]
             for code, place in zip(run.net.ops.tolist(), run.net.place.tolist(), strict=True)
         }
         assert found[sample] == max(slowly(made, duration, made.metrics.first))
@@ -110,7 +111,7 @@ def test_an_operation_has_its_factors_whatever_the_order() -> None:
     times = []
     for name in ("zb-h1", "zb-h2"):
         run = Run.of(evaluate(pipe, name))
-        times.append(run.draw(0.1, 0, 0, 5)[np.argsort(run.net.ops)])
+        times.append(run.draw(0.1, 0, 0, 5)[run.row[np.argsort(run.net.ops)]])
     assert (times[0] == times[1]).all()
 
 
@@ -158,3 +159,19 @@ def test_deviations_out_of_range_are_refused(deviation: float) -> None:
         jitter(made, deviation)
     with pytest.raises(InputError, match=r"jitter: .* is not above 0"):
         compare(made.pipeline, jitter=deviation)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zbv", "1f1b-overlap", "dualpipe"])
+def test_a_level_runs_nearly_all_devices(name: str) -> None:
+    """What makes it fast: few more levels than the busiest device has operations, and each row
+    after those it waits for."""
+    run = Run.of(evaluate(Pipeline(stages=8, batches=64, p2p=1), name))
+    longest = int(np.bincount(run.net.device).max())
+    assert longest <= len(run.levels) <= 1.1 * longest + 2 * 8
+    rows = [row for level in run.levels for row in range(level.rows.start, level.rows.stop)]
+    assert rows == list(range(run.devices, len(run.duration)))
+    assert sorted(run.row.tolist()) == rows
+    for level in run.levels:
+        before = np.arange(len(run.duration))[level.before]
+        for needed in (before, *(wait.source for wait in level.waits)):
+            assert needed.max() < level.rows.start
