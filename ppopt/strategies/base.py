@@ -100,9 +100,10 @@ class Strategy:
         """
         yield self.build(pipeline, options)
         if self.adaptive and not _equal_times(pipeline):
-            given = ("forward", "weight", "backward_input")
-            equal = dict.fromkeys(given, 1) | {"backward": 2, "p2p": 0, "overlap": None}
-            yield self.build(replace(pipeline, **equal), options)
+            equal = replace(
+                pipeline, forward=1, backward_input=1, weight=1, backward=2, p2p=0, overlap=None
+            )
+            yield self.build(equal, options)
 
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""
