@@ -14,11 +14,8 @@ from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.html import page
-from ppopt.report.objects import of_frontier
-from ppopt.report.tradeoff import frontier_page
 from ppopt.schedule import ALONE, Schedule
 from ppopt.solver.solve import solve
-from ppopt.tradeoff.frontier import frontier
 from ppopt.verifier import verify
 from tests.browser import View, rgb
 from tests.generate import BW, F
@@ -257,21 +254,6 @@ def test_pairs_and_routes_share_a_row(view: View) -> None:
     assert view.point(0, 5, 1, "memory").startswith("memory 2 on device 1")
     paths = "return ppopt.figure.traces.filter((t) => t.name === 'F 0' || t.name === 'BW 1')"
     assert view.run(f"{paths}.map((t) => t.y.includes(0.985) || t.y.includes(1.015))") == [True] * 2
-    view.quiet()
-
-
-def test_a_frontier_shows_the_schedule_of_a_point(view: View) -> None:
-    found = frontier(Pipeline(stages=2, batches=2), time_limit=20)
-    schedules = [made for point in found.points if (made := point.result.schedule)]
-    view.open(frontier_page(of_frontier(found), schedules))
-    shown = "return ppopt.frame.panels.map((panel) => panel.index)"
-    assert view.run(shown) == [0, 0]
-    view.run(
-        "const plot = document.getElementById('plot-frontier');"
-        "plot.emit('plotly_click', { points: [{ customdata: 'schedule-2' }] })"
-    )
-    view.wait(lambda: view.run(shown) == [1, 1], "the schedule of the second point")
-    assert view.run("return location.hash") == "#s=1"
     view.quiet()
 
 

@@ -40,6 +40,7 @@ MEMORY_LINE = "#7A5BA8"
 MEMORY = "rgba(122, 91, 168, 0.38)"
 STATIC = "rgba(122, 91, 168, 0.45)"
 LIMIT = "#E0344C"
+POINT_EDGE = "#ffffff"
 
 
 def shade(kind: OpKind, part: int, parts: int) -> str:

@@ -47,7 +47,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
     titles = [(entry.title, entry.note) for entry in shown]
     return "\n".join(
         [
-            _head(title, _plotly("") if opening else ""),
+            _head(title),
             f"<header><h1>{escape(title)}</h1></header>",
             opening or facts.overview(shown),
             facts.proof(shown[0].figures) if alone else "",
@@ -55,7 +55,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
             controls.picture(),
             controls.usage(),
             *(_section(index, entry, alone) for index, entry in enumerate(shown, start=1)),
-            "" if opening else _plotly(_INERT),
+            f"<script{_INERT}>{get_plotlyjs()}</script>",
             _data(payload(drawn, titles, single=bool(opening))),
             f"<script>{script()}</script>",
             "</body>\n</html>\n",
@@ -63,11 +63,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
     )
 
 
-def _plotly(attributes: str) -> str:
-    return f"<script{attributes}>{get_plotlyjs()}</script>"
-
-
-def _head(title: str, scripts: str) -> str:
+def _head(title: str) -> str:
     style = files("ppopt.report").joinpath("page.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
@@ -79,7 +75,6 @@ def _head(title: str, scripts: str) -> str:
 <script>{_THEME}</script>
 <style>
 {style}</style>
-{scripts}
 </head>
 <body>"""
 

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import plotly.graph_objects as go  # type: ignore[import-untyped]
-import plotly.io  # type: ignore[import-untyped]
-
 from ppopt.op import OpKind
 from ppopt.report import colours
 from ppopt.report.html import page
@@ -20,13 +17,6 @@ TITLE = "Memory against time"
 MOST_OPERATIONS = 100_000
 """Operations that a page draws; beyond, the schedules of the first and last point alone."""
 _HEIGHT = 460
-_OPEN = """
-document.getElementById("{plot_id}").on("plotly_click", event => {{
-  const section = event.points.map(point => point.customdata).find(Boolean);
-  if (section) location.hash = section;
-}});
-"""
-"""Click a point: its schedule."""
 
 
 def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
@@ -42,7 +32,8 @@ def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> st
     opening = (
         '<section class="frontier">\n'
         f"{_sentences(found)}\n"
-        f'<div class="plot">{_plot(data)}</div>\n'
+        '<div id="curve" role="img" aria-label="Memory against time"></div>\n'
+        f'<script type="application/json" id="curve-data">{_embedded(_curve(data))}</script>\n'
         f'<div class="scroll">{_table(data)}</div>\n'
         f'<script type="application/json" id="frontier">{_embedded(data)}</script>\n'
         "</section>"
@@ -89,23 +80,43 @@ def _sentences(found: Mapping[str, Any]) -> str:
     return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
 
 
-def _plot(data: Mapping[str, Any]) -> str:
-    return str(
-        plotly.io.to_html(
-            go.Figure([*_steps(data), _hands(data)], _layout(data)),
-            include_plotlyjs=False,
-            full_html=False,
-            div_id="plot-frontier",
-            validate=False,
-            post_script=_OPEN,
-            config={
-                "displaylogo": False,
-                "showSendToCloud": False,
-                "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-                "toImageButtonOptions": {"filename": "frontier", "scale": 2},
-            },
-        )
-    )
+def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the script draws: see `Curve` in `script/types.d.ts`. Points lie above all else."""
+    points, hands, end = data["points"], data["strategies"], _end(data)
+    corners = [(row["limit"], row["value"]) for row in points]
+    afters = [*(limit for limit, _ in corners[1:]), end]
+    steps = [
+        spot
+        for (limit, value), after in zip(corners, afters, strict=True)
+        for spot in ((limit, value), (after, value))
+    ]
+    start = corners[0][0]
+    return {
+        "traces": [*_hands(data), *_bounds(data, end), _best(data, end)],
+        "layout": _layout(data),
+        "x": [start - 0.04 * (end - start), end],
+        "y": _heights(data),
+        "points": [
+            {
+                "x": row["limit"],
+                "y": row["value"],
+                "section": row["section"] and int(row["section"].rpartition("-")[2]),
+            }
+            for row in points
+        ],
+        "steps": [{"x": x, "y": y} for x, y in steps],
+        "names": [
+            {"x": row["memory"], "y": row["value"], "text": _together(row, hands)} for row in hands
+        ],
+    }
+
+
+def _heights(data: Mapping[str, Any]) -> list[float]:
+    """Range of the values, with room for names above and below."""
+    values = [row["value"] for row in (*data["points"], *data["strategies"])]
+    values += [row["lower_bound"] for row in data["bounds"][-1:]]
+    room = 0.12 * (max(values) - min(values)) or 1
+    return [min(values) - room, max(values) + room]
 
 
 def _objective(data: Mapping[str, Any]) -> str:
@@ -119,71 +130,90 @@ def _end(data: Mapping[str, Any]) -> float:
     return max(marks) + 0.06 * (max(marks) - min(marks)) or max(marks) + 1
 
 
-def _steps(data: Mapping[str, Any]) -> list[go.Scatter]:
-    """The frontier as steps with its points, and the bounds where they lie below."""
-    points, end = data["points"], _end(data)
+def _best(data: Mapping[str, Any], end: float) -> dict[str, Any]:
+    """The frontier as steps with its points."""
+    points = data["points"]
     limits = [row["limit"] for row in points]
     values = [row["value"] for row in points]
     proved = [row["status"] == "optimal" for row in points]
-    best = go.Scatter(
-        name="best schedule within the limit",
-        x=[*limits, end],
-        y=[*values, values[-1]],
-        mode="lines+markers",
-        line={"shape": "hv", "color": colours.HUES[OpKind.F], "width": 2},
-        marker={
+    return {
+        "type": "scatter",
+        "name": "best schedule within the limit",
+        "x": [*limits, end],
+        "y": [*values, values[-1]],
+        "mode": "lines+markers",
+        "line": {"shape": "hv", "color": colours.HUES[OpKind.F], "width": 2},
+        "marker": {
             "size": [10] * len(points) + [0],
             "symbol": ["circle" if sure else "circle-open" for sure in [*proved, True]],
-            "line": {"width": 2},
+            "color": colours.HUES[OpKind.F],
+            "opacity": 1,
+            "line": {"width": 1.5, "color": colours.POINT_EDGE},
         },
-        text=[*map(_point_words, points), ""],
-        hovertemplate="%{text}<extra></extra>",
-        customdata=[*(row["section"] for row in points), None],
-    )
-    return [best] if data["status"] == "optimal" else [_bounds(data, end), best]
+        "text": [*(_point_words(row, data["strategies"]) for row in points), ""],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
 
 
-def _bounds(data: Mapping[str, Any], end: float) -> go.Scatter:
+def _bounds(data: Mapping[str, Any], end: float) -> list[dict[str, Any]]:
+    """The bounds, where not all points are proved."""
+    if data["status"] == "optimal":
+        return []
     bounds = [row for row in data["bounds"] if row["limit"] >= data["points"][0]["limit"]]
     limits, lows = ([row[key] for row in bounds] for key in ("limit", "lower_bound"))
-    return go.Scatter(
-        name="proved: no schedule is below",
-        x=[data["points"][0]["limit"], *(min(limit, end) for limit in limits), end],
-        y=[lows[0], *lows, lows[-1]],
-        mode="lines",
-        line={"shape": "vh", "color": colours.LIMIT, "width": 1.5, "dash": "dot"},
-        hovertemplate="limit %{x}: at least %{y}<extra></extra>",
-    )
+    return [
+        {
+            "type": "scatter",
+            "name": "proved: no schedule is below",
+            "x": [data["points"][0]["limit"], *(min(limit, end) for limit in limits), end],
+            "y": [lows[0], *lows, lows[-1]],
+            "mode": "lines",
+            "line": {"shape": "vh", "color": colours.LIMIT, "width": 1.5, "dash": "dot"},
+            "hovertemplate": "limit %{x}: at least %{y}<extra></extra>",
+        }
+    ]
 
 
-def _point_words(row: Mapping[str, Any]) -> str:
+def _point_words(row: Mapping[str, Any], hands: Sequence[Mapping[str, Any]]) -> str:
     least = "" if row["limit_proved"] else "<br>less memory may do"
+    spot = (row["limit"], row["value"])
+    same = ", ".join(escape(title(hand)) for hand in hands if _spot(hand) == spot)
     return (
         f"limit {number(row['limit'])}: <b>{number(row['value'])}</b>"
         f"<br>{escape(status_words(row))}{least}"
         f"<br>bubble rate {percent(row['bubble_rate'])}"
+        f"{same and f'<br>as {same}'}"
     )
 
 
-def _hands(data: Mapping[str, Any]) -> go.Scatter:
-    """Hand strategies at their own memory and value."""
+def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Hand strategies at their own memory and value: those that the curve bounds, and others."""
     rows = data["strategies"]
-    return go.Scatter(
-        name="hand strategies",
-        x=[row["memory"] for row in rows],
-        y=[row["value"] for row in rows],
-        mode="markers+text",
-        marker={
-            "size": 10,
-            "color": colours.HUES[OpKind.BW],
-            "symbol": ["diamond" if row["ratio_to_best"] else "diamond-open" for row in rows],
-            "line": {"width": 2},
-        },
-        text=[_together(row, rows) for row in rows],
-        textposition="top center",
-        hovertext=[_hand_words(row) for row in rows],
-        hovertemplate="%{hovertext}<extra></extra>",
-    )
+    named = {
+        "hand strategies": [row for row in rows if row["ratio_to_best"]],
+        "of another placement: not bound by the line": [
+            row for row in rows if not row["ratio_to_best"]
+        ],
+    }
+    return [
+        {
+            "type": "scatter",
+            "name": name,
+            "x": [row["memory"] for row in shown],
+            "y": [row["value"] for row in shown],
+            "mode": "markers",
+            "marker": {
+                "size": 11,
+                "color": colours.HUES[OpKind.BW],
+                "symbol": symbol,
+                "line": {"width": 2, "color": colours.HUES[OpKind.BW]},
+            },
+            "text": [_hand_words(row) for row in shown],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+        for (name, shown), symbol in zip(named.items(), ("diamond", "diamond-open"), strict=True)
+        if shown
+    ]
 
 
 def _together(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -207,14 +237,11 @@ def _hand_words(row: Mapping[str, Any]) -> str:
 
 
 def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
-    axis = {"gridcolor": colours.GRID, "zeroline": False}
-    start = data["points"][0]["limit"]
     return {
-        "template": None,
         "height": _HEIGHT,
-        "margin": {"t": 48, "b": 56, "l": 72, "r": 24},
+        "margin": {"t": 64, "b": 56, "l": 64, "r": 16},
         "hovermode": "closest",
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": colours.INK},
+        "font": {"family": "system-ui, sans-serif", "size": 12},
         "hoverlabel": {
             "bgcolor": "#1c2330",
             "bordercolor": "#8a93a5",
@@ -222,20 +249,13 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
             "align": "left",
         },
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
-        "paper_bgcolor": "#ffffff",
-        "plot_bgcolor": "#ffffff",
-        "xaxis": {
-            **axis,
-            "title": {"text": "memory limit of every device"},
-            "range": [start - 0.04 * (_end(data) - start), _end(data)],
-        },
-        "yaxis": {**axis, "title": {"text": _objective(data)}, "rangemode": "normal"},
-        "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
+        "xaxis": {"title": {"text": "memory limit of every device"}, "zeroline": False},
+        "yaxis": {"title": {"text": _objective(data)}, "zeroline": False},
     }
 
 
 def _table(data: Mapping[str, Any]) -> str:
-    head = ("memory", _objective(data), "lower bound", "bubble rate", "schedule")
+    head = ("schedule", "memory", _objective(data), "lower bound", "bubble rate")
     rows = [(row["limit"], row["value"], _point_row(row)) for row in data["points"]]
     rows += [(row["memory"], row["value"], _hand_row(row)) for row in data["strategies"]]
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
@@ -257,5 +277,5 @@ def _hand_row(row: Mapping[str, Any]) -> str:
 
 
 def _cells(memory: str, row: Mapping[str, Any], bound: str, words: str) -> str:
-    cells = (memory, number(row["value"]), bound, percent(row["bubble_rate"]), words)
+    cells = (words, memory, number(row["value"]), bound, percent(row["bubble_rate"]))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

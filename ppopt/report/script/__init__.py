@@ -7,10 +7,13 @@ from importlib.resources import files
 
 MODULES = (
     *("dom", "data", "cells", "gantt", "memory", "layout", "words"),
-    *("picture", "address", "export", "slider", "preview", "controls", "page"),
+    *("picture", "address", "export", "slider", "preview", "controls"),
+    *("names", "frontier", "page"),
 )
 """Names of the modules, each after those that it imports."""
 _IMPORT = re.compile(r"^import .*?;\n", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.DOTALL | re.MULTILINE)
+"""A comment on lines of its own: the page does without."""
 
 
 def module(name: str) -> str:
@@ -20,5 +23,6 @@ def module(name: str) -> str:
 
 def script() -> str:
     """All modules in one scope: their names differ, so that imports and exports can go."""
-    texts = (_IMPORT.sub("", module(name)).replace("\nexport ", "\n") for name in MODULES)
+    texts = (_IMPORT.sub("", _COMMENT.sub("", f"\n{module(name)}")) for name in MODULES)
+    texts = (text.replace("\nexport ", "\n") for text in texts)
     return f'"use strict";\n(() => {{\n{"".join(texts)}}})();\n'

@@ -4,6 +4,7 @@ import { link, linked, sectionOf } from "./address.js";
 import { connect } from "./controls.js";
 import { FREE, Schedule } from "./data.js";
 import { part } from "./dom.js";
+import { frontier } from "./frontier.js";
 import { frameOf } from "./layout.js";
 import { picture } from "./picture.js";
 import { preview } from "./preview.js";
@@ -130,6 +131,7 @@ export class Page {
 function begin(page) {
   page.figure = page.draw();
   connect(page);
+  frontier(page);
   if (sectionOf(location.hash) === FREE) return;
   part(page.data.single ? "tools" : location.hash.slice(1))?.scrollIntoView();
 }
@@ -151,5 +153,4 @@ function open(page) {
 }
 
 globalThis.ppopt = new Page();
-if (globalThis.Plotly) begin(globalThis.ppopt);
-else open(globalThis.ppopt);
+open(globalThis.ppopt);

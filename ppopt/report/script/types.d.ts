@@ -93,6 +93,27 @@ export interface View {
 
 export type Trace = Record<string, unknown>;
 
+/** The curve of a frontier, beside what `#data` holds. */
+export interface Curve {
+  traces: Trace[];
+  layout: {
+    height: number;
+    margin: { l: number; r: number; t: number; b: number };
+    font: Record<string, unknown>;
+    xaxis: Record<string, unknown>;
+    yaxis: Record<string, unknown>;
+  };
+  /** Ranges of the axes. */
+  x: number[];
+  y: number[];
+  /** Points of the frontier; `section` counts the schedules of the page from 1, null: not there. */
+  points: { x: number; y: number; section: number | null }[];
+  /** Corners of the line through them. */
+  steps: { x: number; y: number }[];
+  /** Hand strategies; those at one spot share the text of the first. */
+  names: { x: number; y: number; text: string }[];
+}
+
 interface Plotting {
   react(
     div: HTMLElement,

@@ -1,0 +1,158 @@
+// The curve of a frontier: drawn by plotly, with names that do not overlap, points that open.
+
+import { FREE } from "./data.js";
+import { placed } from "./names.js";
+
+/** @typedef {import("./page.js").Page} Page */
+/** @typedef {import("./types.d.ts").Curve} Curve */
+/** @typedef {import("./types.d.ts").Trace} Trace */
+
+/** Pixels from a point within which a click opens it. */
+const NEAR = 14;
+const CURVE_CONFIG = {
+  displaylogo: false,
+  showSendToCloud: false,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d"],
+  toImageButtonOptions: { filename: "frontier", scale: 2 },
+  doubleClick: false,
+};
+
+/** Draw the curve of a page, where it has one, anew with every view that asks for it.
+ * @param {Page} page */
+export function frontier(page) {
+  const found = document.getElementById("curve");
+  if (!found) return;
+  const plot = found;
+  /** @type {Curve} */
+  const curve = JSON.parse(document.getElementById("curve-data")?.textContent ?? "");
+  const whole = { x: curve.x, y: curve.y };
+  const window = { ...whole };
+  let seen = "";
+  const show = (/** @type {boolean} */ anew = false) => {
+    const state = [page.view.only, document.documentElement.dataset.theme, plot.clientWidth].join();
+    if (state === seen && !anew) return;
+    seen = state;
+    const layout = layoutOfCurve(page, curve, plot.clientWidth, window);
+    Plotly.react(plot, [...curve.traces, ...shownPoint(page, curve)], layout, CURVE_CONFIG);
+  };
+  show();
+  plot.on?.("plotly_relayout", (event) => {
+    for (const axis of /** @type {("x" | "y")[]} */ (["x", "y"])) {
+      const [low, high] = window[axis];
+      window[axis] = [event[`${axis}axis.range[0]`] ?? low, event[`${axis}axis.range[1]`] ?? high];
+    }
+    show(true);
+  });
+  plot.on?.("plotly_doubleclick", () => {
+    Object.assign(window, whole);
+    show(true);
+  });
+  opening(plot, curve, window);
+  new ResizeObserver(() => show()).observe(plot);
+  const draw = page.draw.bind(page);
+  page.draw = () => {
+    const drawn = draw();
+    show();
+    return drawn;
+  };
+}
+
+/** Pixels of a time and a memory within the element.
+ * @param {Curve} curve @param {number} width @param {{x: number[], y: number[]}} window */
+function scales({ layout }, width, window) {
+  const { l, r, t, b } = layout.margin;
+  const along = (/** @type {number[]} */ [low, high], /** @type {number} */ value) =>
+    (value - low) / (high - low);
+  return {
+    box: { left: l, right: width - r, top: t, bottom: layout.height - b },
+    x: (/** @type {number} */ value) => l + along(window.x, value) * (width - l - r),
+    y: (/** @type {number} */ value) =>
+      layout.height - b - along(window.y, value) * (layout.height - t - b),
+  };
+}
+
+/** @param {Page} page @param {Curve} curve @param {number} width
+ * @param {{x: number[], y: number[]}} window @returns {Trace} */
+function layoutOfCurve(page, curve, width, window) {
+  const { paper, ink, quiet, grid } = page.theme();
+  const { layout, names } = curve;
+  const text = { ...layout.font, color: ink };
+  const scale = scales(curve, width, window);
+  const marks = [...curve.points, ...names].map(({ x, y }) => ({ x: scale.x(x), y: scale.y(y) }));
+  const wanted = names.filter(({ text }) => text).map(({ x, y, text }) => ({
+    x: scale.x(x),
+    y: scale.y(y),
+    text,
+  }));
+  const steps = curve.steps.map(({ x, y }) => ({ x: scale.x(x), y: scale.y(y) }));
+  return {
+    ...layout,
+    width,
+    font: text,
+    paper_bgcolor: paper,
+    plot_bgcolor: paper,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
+    xaxis: { ...layout.xaxis, range: window.x, gridcolor: grid },
+    yaxis: { ...layout.yaxis, range: window.y, gridcolor: grid },
+    annotations: placed(wanted, marks, steps, scale.box).map(({ name, x, y, far }) => ({
+      xref: "paper",
+      yref: "paper",
+      x: (name.x - scale.box.left) / (scale.box.right - scale.box.left),
+      y: (scale.box.bottom - name.y) / (scale.box.bottom - scale.box.top),
+      ax: x - name.x,
+      ay: y - name.y,
+      text: name.text,
+      font: text,
+      showarrow: true,
+      arrowhead: 0,
+      arrowwidth: 0.8,
+      arrowcolor: far ? quiet : "rgba(0,0,0,0)",
+      standoff: 7,
+      borderpad: 0,
+    })),
+  };
+}
+
+/** A ring around the point whose schedule is shown. @param {Page} page @param {Curve} curve
+ * @returns {Trace[]} */
+function shownPoint(page, curve) {
+  const point = curve.points.find(({ section }) => section === page.view.only + 1);
+  if (!point || page.view.only === FREE) return [];
+  const line = { color: page.theme().ink, width: 2 };
+  return [{
+    name: "shown below",
+    type: "scatter",
+    mode: "markers",
+    hoverinfo: "skip",
+    x: [point.x],
+    y: [point.y],
+    marker: { size: 20, symbol: "circle-open", color: line.color, line },
+  }];
+}
+
+/** Open the schedule of the nearest point where the mouse is pressed and let go without a drag.
+ * @param {HTMLElement} plot @param {Curve} curve @param {{x: number[], y: number[]}} window */
+function opening(plot, curve, window) {
+  const near = (/** @type {PointerEvent} */ event) => {
+    const box = plot.getBoundingClientRect();
+    const scale = scales(curve, plot.clientWidth, window);
+    const away = (/** @type {{x: number, y: number}} */ { x, y }) =>
+      Math.hypot(scale.x(x) - event.clientX + box.left, scale.y(y) - event.clientY + box.top);
+    const [first] = curve.points.filter(({ section }) => section)
+      .sort((one, other) => away(one) - away(other));
+    return first && away(first) <= NEAR ? first : null;
+  };
+  let pressed = { x: NaN, y: NaN };
+  plot.addEventListener("pointerdown", (event) => {
+    pressed = { x: event.clientX, y: event.clientY };
+  }, true);
+  addEventListener("pointerup", (event) => {
+    const moved = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y);
+    pressed = { x: NaN, y: NaN };
+    const point = moved < 4 ? near(event) : null;
+    if (point) location.hash = `schedule-${point.section}`;
+  }, true);
+  plot.addEventListener("pointermove", (event) => {
+    plot.classList.toggle("opens", near(event) !== null);
+  });
+}

@@ -1,0 +1,97 @@
+"""The page of a frontier in a browser: every point can be clicked, every name can be read."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+
+import pytest
+
+from ppopt.pipeline import Pipeline
+from ppopt.report.objects import of_frontier
+from ppopt.report.tradeoff import frontier_page
+from ppopt.tradeoff.frontier import frontier
+from tests.browser import HEIGHT, WIDTH, View
+
+SPOTS = """const plot = document.getElementById("curve");
+plot.scrollIntoView({ block: "center" });
+const box = plot.getBoundingClientRect();
+const { xaxis, yaxis, margin, width, height } = plot.layout;
+const along = ([low, high], value) => (value - low) / (high - low);
+return JSON.parse(document.getElementById("curve-data").textContent).points.map(({ x, y }) => [
+  box.left + margin.l + along(xaxis.range, x) * (width - margin.l - margin.r),
+  box.top + height - margin.b - along(yaxis.range, y) * (height - margin.t - margin.b),
+]);"""
+"""Where the points are, in pixels of the window."""
+NAMES = """return [...document.querySelectorAll("#curve .annotation-text")].map((text) => {
+  const { left, right, top, bottom } = text.getBoundingClientRect();
+  return [text.textContent, left, right, top, bottom];
+});"""
+SHOWN = "return ppopt.frame.panels.map((panel) => panel.index)"
+
+
+@cache
+def text() -> str:
+    """4 devices, 8 microbatches: four points, two of them where hand strategies are."""
+    found = frontier(Pipeline(stages=4, batches=8), time_limit=20)
+    schedules = [made for point in found.points if (made := point.result.schedule)]
+    return frontier_page(of_frontier(found), schedules)
+
+
+@pytest.fixture
+def page(view: View) -> View:
+    view.open(text(), fresh=True)
+    view.wait(lambda: view.run(NAMES), "the curve")
+    return view
+
+
+def test_a_click_on_any_point_shows_its_schedule(page: View) -> None:
+    assert page.run(SHOWN) == [0, 0]
+    spots = page.run(SPOTS)
+    assert len(spots) == 4
+    for place in (1, 2, 3, 0):
+        x, y = page.run(SPOTS)[place]
+        page.drag((x, y), (x, y))
+        page.wait(lambda place=place: page.run(SHOWN) == [place] * 2, f"the schedule of {place}")
+        page.settle()
+    assert page.run("return location.hash") == ""
+    page.quiet()
+
+
+def test_a_click_beside_the_points_or_a_drag_shows_nothing_else(page: View) -> None:
+    (_, _), (x, y), *_ = page.run(SPOTS)
+    page.drag((x + 40, y - 40), (x + 40, y - 40))
+    page.drag((x, y), (x + 200, y + 60))
+    assert page.run(SHOWN) == [0, 0]
+    low, high = page.run("return document.getElementById('curve').layout.xaxis.range")
+    assert low == pytest.approx(2, abs=0.1)
+    assert high < 4
+
+
+@pytest.mark.parametrize("width", [WIDTH, 420])
+def test_no_name_covers_another_or_a_point(page: View, width: int) -> None:
+    page.driver.set_window_size(width, HEIGHT)
+    try:
+        page.wait(
+            lambda: page.run("return document.getElementById('curve').layout.width") < width,
+            "the width",
+        )
+        page.settle()
+        spots = page.run(SPOTS)
+        boxes = page.run(NAMES)
+    finally:
+        page.driver.set_window_size(WIDTH, HEIGHT)
+    assert {"v-min", "v-half", "zb-1p, zb-h1", "zb-h2"} <= {name for name, *_ in boxes}
+    for (one, *first), (other, *second) in combinations(boxes, 2):
+        (left, right, top, bottom), (begin, end, high, low) = first, second
+        assert right <= begin or end <= left or bottom <= high or low <= top, (one, other)
+    for name, left, right, top, bottom in boxes:
+        for x, y in spots:
+            assert not (left < x < right and top < y < bottom), name
+
+
+def test_the_theme_of_the_page_is_that_of_the_curve(page: View) -> None:
+    paper = "return document.getElementById('curve').layout.paper_bgcolor"
+    light = page.run(paper)
+    page.press("t")
+    assert page.run(paper) == page.run("return ppopt.plot.layout.paper_bgcolor") != light
