@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
+from typing import Any
 
 from ppopt import robustness
 from ppopt.errors import InputError
@@ -99,35 +100,29 @@ def compare(
     """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
 
     The optimum follows the pipeline's own placement and limit; every other placement that a
-    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together;
-    Ctrl-C ends them all. With `jitter` every order also runs under random times of that relative
-    standard deviation (`ppopt.robustness`).
+    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together,
+    not the evaluation of the strategies; Ctrl-C ends them all. With `jitter` every order also runs
+    under random times of that relative standard deviation (`ppopt.robustness`).
     """
     objective = Objective(objective)
     if jitter is not None:
         robustness.check(jitter)
-    deadline = time.monotonic() + time_limit
     tell = progress or _silent
     made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused, tell=tell)
-    optima: dict[Layout, Result] = {}
-    problems = {schedule.pipeline.layout: schedule.pipeline for schedule, _ in made}
     own = pipeline.layout
+    problems = {schedule.pipeline.layout: schedule.pipeline for schedule, _ in made}
     problems = {own: pipeline} | {
         space: problem for space, problem in problems.items() if space != own
     }
-    for index, (space, problem) in enumerate(problems.items()):
-        left = max(0.01, deadline - time.monotonic()) / (len(problems) - index)
-        optima[space] = solve(
-            problem,
-            objective=objective,
-            fused=fused,
-            time_limit=left,
-            workers=workers,
-            seed=seed,
-            progress=progress,
-        )
-        if optima[space].interrupted:
-            break
+    optima = _optima(
+        problems,
+        time_limit,
+        objective=objective,
+        fused=fused,
+        workers=workers,
+        seed=seed,
+        progress=progress,
+    )
     optimum = optima[own]
     if optimum.schedule is not None:
         made = [(optimum.schedule, optimum.solve_seconds), *made]
@@ -135,6 +130,21 @@ def compare(
     if jitter is not None:
         rows = tuple(_under(row, jitter, objective, seed, tell) for row in rows)
     return Comparison(rows, optimum, skipped)
+
+
+def _optima(
+    problems: Mapping[Layout, Pipeline], seconds: float, **search: Any
+) -> dict[Layout, Result]:
+    """Search all: half of the time for the first, the rest in equal parts for the others."""
+    deadline = time.monotonic() + seconds
+    found: dict[Layout, Result] = {}
+    for index, (space, problem) in enumerate(problems.items()):
+        left = max(0.01, deadline - time.monotonic())
+        parts = len(problems) - index if index else min(2, len(problems))
+        found[space] = solve(problem, time_limit=left / parts, **search)
+        if found[space].interrupted:
+            break
+    return found
 
 
 def _silent(_: Progress | str) -> None:

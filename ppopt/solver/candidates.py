@@ -33,7 +33,7 @@ def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
     """
     try:
         placed = strategy.apply(pipeline, Options())
-        return strategy.build(placed, Options()) if placed.layout == pipeline.layout else None
+        return strategy.built(placed, Options()) if placed.layout == pipeline.layout else None
     except InputError:
         return None
 

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -98,12 +98,16 @@ class Strategy:
 
         All keep the strategy's memory: what a device holds follows from its order, not from times.
         """
-        yield self.build(pipeline, options)
-        if self.adaptive and not _equal_times(pipeline):
+        yield self.built(pipeline, options)
+        if self.adaptive and not equal_times(pipeline):
             equal = replace(
                 pipeline, forward=1, backward_input=1, weight=1, backward=2, p2p=0, overlap=None
             )
-            yield self.build(equal, options)
+            yield self.built(equal, options)
+
+    def built(self, pipeline: Pipeline, options: Options) -> Orders:
+        """What `build` gives, kept for searches that ask again; no memory limit has a say in it."""
+        return _built(self, replace(pipeline, mem_limit=None), self.settled(pipeline, options))
 
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""
@@ -139,7 +143,12 @@ class Strategy:
         return replace(pipeline, chunks=keep, placement=None)
 
 
-def _equal_times(pipeline: Pipeline) -> bool:
+@lru_cache(maxsize=32)
+def _built(strategy: Strategy, pipeline: Pipeline, options: Options) -> Orders:
+    return strategy.build(pipeline, options)
+
+
+def equal_times(pipeline: Pipeline) -> bool:
     """Whether F, B and W of all stages take the same time, and links none."""
     ticks = pipeline.ticks
     times = {time for kind in (OpKind.F, OpKind.B, OpKind.W) for time in ticks.durations[kind]}

@@ -57,7 +57,8 @@ class Passes:
         horizon = int(self.at.max()) + 2 * batches + 2 * block.back
         self.taken = np.zeros((self.devices, horizon), dtype=bool)
         for number in range(WEIGHT):
-            self._take(number, slice(None), self.at[number], taken=True)
+            for slot in range(self._length(number)):
+                self.taken[np.arange(self.devices)[:, None], self.at[number] + slot] = True
         self.weight = self._weights()
         """Slot of the k-th weight pass of a device, [device, k]."""
         self._mark_weights(taken=True)
@@ -96,11 +97,6 @@ class Passes:
 
     def _length(self, number: int) -> int:
         return 1 if number in (*FORWARD, WEIGHT) else self.back
-
-    def _take(self, number: int, device: int | slice, slot: Ints | int, *, taken: bool) -> None:
-        rows = np.arange(self.devices)[device]
-        for more in range(self._length(number)):
-            self.taken[rows[:, None] if isinstance(device, slice) else rows, slot + more] = taken
 
     def _weights(self) -> Ints:
         """Oldest backward first, each W in the first free slot after its backward."""
@@ -165,12 +161,13 @@ class Passes:
         if number in FORWARD:
             full = np.flatnonzero(self.held[device, first:slot] >= self.peak)
             first += int(full[-1]) + 1 if len(full) else 0
-        self._take(number, device, slot, taken=False)
+        length = self._length(number)
+        self.taken[device, slot : slot + length] = False
         free = ~self.taken[device, first : slot + 1]
-        if self._length(number) == 2:
+        if length == 2:
             free &= ~self.taken[device, first + 1 : slot + 2]
         place = first + int(np.argmax(free))
-        self._take(number, device, place, taken=True)
+        self.taken[device, place : place + length] = True
         if number == WEIGHT:
             self.weight[device, index] = place
             self.held[device, place:slot] -= 1

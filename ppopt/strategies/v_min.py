@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, Strategy, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
 from ppopt.strategies.paced import paced_order
 
@@ -24,8 +23,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     real times (`paced`) compete with it.
     """
     most = 2 * ((pipeline.num_devices + 4) // 3)
-    times = {time for row in pipeline.ticks.durations[: OpKind.W + 1] for time in row}
-    further = [partial(_paced, most, pace) for pace in PACES] if len(times) > 1 else []
+    further = [] if equal_times(pipeline) else [partial(_paced, most, pace) for pace in PACES]
     return split_orders(pipeline, block(pipeline.num_devices), most, further)
 
 

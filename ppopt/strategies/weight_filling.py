@@ -12,6 +12,7 @@ import numpy as np
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
+from ppopt.strategies.base import equal_times
 
 UNKNOWN = -1
 SAMPLE = 4
@@ -69,7 +70,8 @@ def best(
     that. A long run takes the order that is best for its first `SAMPLE` microbatches per device.
     """
     few = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
-    plans: list[tuple[Source, Rule | None]] = [(one, rule) for one in backbones for rule in RULES]
+    rules = RULES[:1] if equal_times(pipeline) else RULES  # there, a gap below W is none
+    plans: list[tuple[Source, Rule | None]] = [(one, rule) for one in backbones for rule in rules]
     plans += [(one, None) for one in complete]
     tried = [_Filling(few, source(few), most, rule).result() for source, rule in plans]
     rank = [one.rank(most) for one in tried]

@@ -1,0 +1,50 @@
+"""How a comparison shares its time, and what it does not do twice."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from ppopt import Options, Pipeline, Result, comparison, evaluate, solve
+from ppopt.solver import candidates
+from ppopt.strategies import base, names
+
+
+def test_searches_get_their_time_however_long_strategies_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half for the pipeline's own placement; of the rest, what one leaves, others get."""
+    given: list[tuple[Pipeline, float]] = []
+    evaluate_all = comparison.evaluate_all
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        time.sleep(0.4)
+        return evaluate_all(*arguments, **more)
+
+    def search(problem: Pipeline, *, time_limit: float, **more: Any) -> Result:
+        given.append((problem, time_limit))
+        return solve(problem, time_limit=time_limit, **more)
+
+    monkeypatch.setattr(comparison, "evaluate_all", slowly)
+    monkeypatch.setattr(comparison, "solve", search)
+    pipeline = Pipeline(stages=2, batches=4)
+    comparison.compare(pipeline, time_limit=2)
+    (own, first), *others = given
+    assert own is pipeline
+    assert 0.9 < first <= 1
+    assert others[-1][1] > 2 / len(given)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
+    """The order depends on no limit, and options that are not given are the strategy's own."""
+    base._built.cache_clear()
+    made = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
+    built = base._built.cache_info().misses
+    rule = base.resolve(name)
+    again = candidates._hand_made(rule, made.pipeline)
+    assert again is not None
+    assert base._built.cache_info().misses == built
+    assert rule.built(made.pipeline, Options()) is again
