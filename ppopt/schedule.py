@@ -71,6 +71,8 @@ class Schedule:
     """Part of the microbatch; left out: 0 throughout."""
     pair: Ints = field(default_factory=_not_given)
     """Number of the overlapped pair; left out: ALONE throughout."""
+    from_file: bool = False
+    """Whether it was read: what its origin says of a bound was not proved here."""
 
     def __post_init__(self) -> None:
         for name, value in (("slice", 0), ("pair", ALONE)):

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
     rows = _rows(file["ops"], pipeline, coarser)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     stated = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    return Schedule.from_rows(pipeline, rows, origin), stated
+    return replace(Schedule.from_rows(pipeline, rows, origin), from_file=True), stated
 
 
 def _origin(value: object) -> dict[str, Any]:

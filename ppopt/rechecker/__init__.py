@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ppopt.rechecker.refute import Times
     from ppopt.solver.result import Result
 
-__all__ = ["Recheck", "Verdict", "recheck"]
+__all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
@@ -84,6 +84,25 @@ def recheck(
     if not 0 <= seed < 2**31:
         raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
     return check(stated, time_limit, workers, seed, progress)
+
+
+def confirmed(schedule: Schedule) -> str | None:
+    """Say at once, by arithmetic alone, why the bound that a schedule states holds.
+
+    None where it states none, where that takes a search, where the bound is wrong, and where the
+    schedule is said to be optimal but does not reach it.
+    """
+    try:
+        stated = claim.of_schedule(schedule)
+    except InputError:
+        return None
+    if stated is None or stated.bound is None:
+        return None
+    found = schedule.metrics.device_span if stated.span else schedule.metrics.makespan
+    if schedule.origin.get("status") == "optimal" and found > stated.bound:
+        return None
+    known = _by_arithmetic(stated)
+    return None if known is None else known[1]
 
 
 def check(

@@ -14,6 +14,7 @@ from ppopt.report.words import (
     CAUSE_WORDS,
     KIND_WORDS,
     NONE,
+    UNCHECKED,
     hint_words,
     number,
     percent,
@@ -40,7 +41,8 @@ def heading(figures: Mapping[str, Any], name: str) -> str:
     """Name of a schedule, what is claimed of it, and whether it keeps the memory limit."""
     badges = []
     if status := status_words(figures):
-        badges.append(("good" if figures["status"] == "optimal" else "warn", status))
+        sure = figures["status"] == "optimal" and figures["checked"]
+        badges.append(("good" if sure else "warn", status))
     if figures["mem_limit"] is not None:
         fits = figures["fits_limit"]
         words = "within the memory limit" if fits else "over the memory limit"
@@ -67,7 +69,8 @@ def tiles(figures: Mapping[str, Any]) -> str:
         ),
     ]
     if figures["lower_bound"] is not None:
-        note = f"of the {objective}; gap {percent(figures['gap'])}"
+        said = "" if figures["checked"] else "; says the file"
+        note = f"of the {objective}; gap {percent(figures['gap'])}{said}"
         rows.insert(0, ("lower bound", number(figures["lower_bound"]), note))
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
 
@@ -83,6 +86,8 @@ def proof(figures: Mapping[str, Any]) -> str:
     """Give the argument behind the bound of a search; empty where there is none."""
     said = _claim(figures)
     word = "Proof" if figures["status"] == "optimal" else "The bound"
+    if not figures["checked"]:
+        word, said = "The file says", said and f"{said} {UNCHECKED}"
     argued = f"<p><strong>{word}:</strong> {escape(said)}</p>" if said else ""
     return argued + _hint(figures)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ppopt.exact import plain
 from ppopt.metrics import Objective, fits_limits
+from ppopt.rechecker import confirmed
 from ppopt.schedule import Schedule
 
 ORIGIN_KEYS = (
@@ -19,13 +20,14 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """Figures of a schedule: what `ppopt.metrics` computes, and what its origin claims.
 
     Times and memory are in the user's units, lists have one entry per device; keys of the
-    origin that are missing are None.
+    origin that are missing are None. Of a schedule read from a file, `checked` says whether its
+    bound was confirmed just now, and `proof` how.
     """
     found = schedule.metrics
     ticks = schedule.pipeline.ticks
     objective = Objective(schedule.origin.get("objective") or Objective.MAKESPAN)
     limits = ticks.limits
-    return {key: schedule.origin.get(key) for key in ORIGIN_KEYS} | {
+    return _claims(schedule) | {
         "objective": objective.value,
         "value": plain(ticks.time(found.value(objective))),
         "makespan": plain(ticks.time(found.makespan)),
@@ -36,3 +38,14 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
         "fits_limit": fits_limits(schedule),
     }
+
+
+def _claims(schedule: Schedule) -> dict[str, Any]:
+    """What the origin claims, and whether that may be believed."""
+    claims: dict[str, Any] = {key: schedule.origin.get(key) for key in ORIGIN_KEYS}
+    if not schedule.from_file:
+        return claims | {"checked": True}
+    reason = confirmed(schedule)
+    if reason is not None:
+        claims["proof"] = reason
+    return claims | {"checked": reason is not None}

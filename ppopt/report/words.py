@@ -29,6 +29,7 @@ CAUSE_WORDS = {
     Cause.ORDER: "the schedule itself waits",
     Cause.COOL_DOWN: "cool-down",
 }
+UNCHECKED = "(not re-checked; `ppopt verify FILE --bound` checks it)"
 _STATUS_WORDS = {
     "optimal": "proved optimal",
     "infeasible": "proved infeasible",
@@ -79,14 +80,16 @@ def spread(values: Sequence[float]) -> str:
 def status_words(figures: Mapping[str, Any]) -> str:
     """Say what a search claims; empty for a hand strategy, which claims nothing.
 
-    `figures` has the keys of `ppopt solve --json` or `ppopt eval --json`.
+    `figures` has the keys of `ppopt solve --json` or `ppopt eval --json`, or those of `summary`:
+    there, what a file claims and nobody has checked is said to be the file's.
     """
     status = figures.get("status")
     if status is None or (status == "feasible" and figures.get("lower_bound") is None):
         return ""
+    words = _STATUS_WORDS.get(status, str(status))
     if status == "feasible":
-        return f"not proved optimal, gap {percent(figures.get('gap'))}"
-    return _STATUS_WORDS.get(status, str(status))
+        words = f"not proved optimal, gap {percent(figures.get('gap'))}"
+    return words if figures.get("checked", True) else f"the file says: {words} {UNCHECKED}"
 
 
 def hint_words(figures: Mapping[str, Any]) -> str:
@@ -175,6 +178,7 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
 def title(figures: Mapping[str, Any]) -> str:
     """Name a schedule by the strategy that made it, claiming no more than its status does."""
     strategy = str(figures.get("strategy") or "schedule")
-    if strategy == "optimal" and figures.get("status") == "feasible":
+    proved = figures.get("status") == "optimal" and figures.get("checked", True)
+    if strategy == "optimal" and not proved:
         return "best found"
     return strategy

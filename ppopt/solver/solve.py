@@ -223,7 +223,8 @@ def _result(search: Search, provenance: Provenance, hint: Hinted | None) -> Resu
     )
     if search.best is None:
         return result
-    return replace(result, schedule=checked(replace(search.best, origin=result.origin())))
+    made = replace(search.best, origin=result.origin(), from_file=False)
+    return replace(result, schedule=checked(made))
 
 
 def _proof(search: Search) -> str:
