@@ -193,3 +193,19 @@ def test_every_schedule_has_the_whole_range_of_shades(view: View) -> None:
     names = "return ppopt.figure.traces.filter((t) => t.yaxis === 'y').map((t) => t.fillcolor)"
     found = set(view.run(names)) | set(view.run(names.replace("'y'", "'y2'")))
     assert colours.shade(OpKind.F, 1, 2) in found
+
+
+def test_names_that_turn_text_round_or_are_very_long_stay_in_their_place(view: View) -> None:
+    name = "\u202egnol" + "x" * 500
+    view.open(page([hand("1f1b", name=name), hand("gpipe", name="\u05d0\u05d1")], title=name))
+    words = view.run("return document.body.innerText + document.title + document.body.innerHTML")
+    assert "\u202e" not in words
+    names = view.run("return [...document.querySelectorAll('h2 bdi')].map((e) => e.textContent)")
+    assert "\u05d0\u05d1" in names
+    assert max(map(len, names)) == 80
+    full = "return document.querySelector('h1 bdi').title"
+    assert view.run(full) == " gnol" + "x" * 500
+    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert view.run(wide) <= 0
+    assert any("\u2068gpipe · \u05d0\u05d1\u2069" in text for text in view.texts())
+    view.quiet()

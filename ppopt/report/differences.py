@@ -12,7 +12,7 @@ from ppopt.idle import Cause, idle, totals
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.report.summary import summary
-from ppopt.report.words import CAUSE_WORDS, number, percent, spread, title
+from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
 from ppopt.schedule import ALONE, Schedule
 
 _NAMED = 3
@@ -80,7 +80,7 @@ def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry
     if not figures["fits_limit"]:
         above = f"{above} over the limit".strip()
     name = " \N{MIDDLE DOT} ".join(
-        part for part in (title(figures), schedule.pipeline.name) if part
+        clean(part) for part in (title(figures), schedule.pipeline.name) if part
     )
     return Entry(schedule, figures, use, name, above, said)
 

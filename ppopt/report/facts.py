@@ -16,6 +16,7 @@ from ppopt.report.words import (
     NONE,
     UNCHECKED,
     hint_words,
+    isolated,
     number,
     percent,
     spread,
@@ -48,8 +49,12 @@ def heading(figures: Mapping[str, Any], name: str) -> str:
         words = "within the memory limit" if fits else "over the memory limit"
         badges.append(("good" if fits else "bad", words))
     spans = (f'<span class="badge {tone}">{escape(words)}</span>' for tone, words in badges)
-    words = " · ".join(part for part in (title(figures), name) if part)
-    return f'<div class="heading"><h2>{escape(words)}</h2>{"".join(spans)}</div>'
+    return f'<div class="heading"><h2>{_named(figures, name)}</h2>{"".join(spans)}</div>'
+
+
+def _named(figures: Mapping[str, Any], name: str) -> str:
+    """What made a schedule, and the name of its pipeline."""
+    return " · ".join(isolated(part) for part in (title(figures), name) if part)
 
 
 def tiles(figures: Mapping[str, Any]) -> str:
@@ -114,13 +119,17 @@ def overview(shown: Sequence[Entry]) -> str:
     """
     if len(shown) == 1:
         return ""
+
+    def named(entry: Entry) -> str:
+        return _named(entry.figures, entry.schedule.pipeline.name)
+
     head = (
         *("schedule", "makespan", "device span", "above the best", "time by use", "idle"),
         *("bubble overhead", "peak memory"),
     )
     rows = [
         (
-            f'<a href="#schedule-{index}">{escape(entry.title)}</a>',
+            f'<a href="#schedule-{index}">{named(entry)}</a>',
             number(entry.figures["makespan"]),
             number(entry.figures["device_span"]),
             entry.above or NONE,

@@ -13,6 +13,7 @@ from ppopt.report import controls, facts
 from ppopt.report.differences import Entry, entries
 from ppopt.report.payload import payload
 from ppopt.report.script import script
+from ppopt.report.words import clean, isolated
 from ppopt.schedule import Schedule
 
 TITLE = "Pipeline schedules"
@@ -48,7 +49,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
     return "\n".join(
         [
             _head(title),
-            f"<header><h1>{escape(title)}</h1></header>",
+            f"<header><h1>{isolated(title)}</h1></header>",
             opening or facts.overview(shown),
             facts.proof(shown[0].figures) if alone else "",
             controls.tools(drawn),
@@ -71,7 +72,7 @@ def _head(title: str) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}</title>
+<title>{escape(clean(title))}</title>
 <script>{_THEME}</script>
 <style>
 {style}</style>

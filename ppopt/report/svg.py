@@ -18,7 +18,7 @@ from ppopt.op import NUM_KINDS, OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import MOST_LABELS, parts
 from ppopt.report.summary import summary
-from ppopt.report.words import KIND_WORDS, number, percent, spread, title
+from ppopt.report.words import KIND_WORDS, clean, number, percent, spread, title
 from ppopt.schedule import ALONE, Row, Schedule
 
 WIDTH = 880
@@ -134,7 +134,7 @@ def caption(schedule: Schedule) -> str:
             memory if limits is None else f"{memory}, limit {spread(limits)}",
         ]
     text = " · ".join(word for word in words if word)
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    text = clean(text)
     return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
 
 

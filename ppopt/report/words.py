@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from html import escape
 from typing import Any
 
 from ppopt.idle import Cause
@@ -12,6 +13,8 @@ from ppopt.op import OpKind
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
 AT_MOST = "≤ "
 """Before a limit that is not proved to be the least for its value."""
+LONGEST_NAME = 80
+"""Letters of a name; of a longer one the page shows the beginning."""
 FEW_DEVICES = 8
 """Most devices whose values are listed one by one."""
 
@@ -173,6 +176,19 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: it is not proved that less memory does not do")
     return lines
+
+
+def clean(name: str) -> str:
+    """A name without letters that are not to be seen: controls, and those that turn text round."""
+    return "".join(letter if letter.isprintable() else " " for letter in name)
+
+
+def isolated(name: str) -> str:
+    """A name as HTML: it cannot turn the text around it, and is cut where it is very long."""
+    shown = clean(name)
+    if len(shown) <= LONGEST_NAME:
+        return f"<bdi>{escape(shown)}</bdi>"
+    return f'<bdi title="{escape(shown)}">{escape(shown[: LONGEST_NAME - 1])}…</bdi>'
 
 
 def title(figures: Mapping[str, Any]) -> str:

@@ -122,7 +122,9 @@ function notesOf(panel, frame) {
 function headed(title, said, letters, two) {
   const cut = (/** @type {string} */ text, /** @type {number} */ most) =>
     text.length > most ? `${text.slice(0, Math.max(0, most - 1))}…` : text;
-  const name = cut(title, letters);
+  // Isolated, a name written from right to left leaves the figures after it in their place.
+  const turns = /[^\0-\x7f]/.test(title);
+  const name = turns ? `\u2068${cut(title, letters - 2)}\u2069` : cut(title, letters);
   if (two) return `<b>${plain(name)}</b><br>${plain(cut(said, letters))}`;
   return `<b>${plain(name)}</b>  ${plain(cut(said, letters - name.length - 2))}`;
 }
