@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from ppopt import Options, Pipeline, Result, comparison, evaluate, solve
+from ppopt import Options, Pipeline, Result, Schedule, comparison, evaluate, solve
+from ppopt.formats import schedule_json
 from ppopt.solver import candidates
 from ppopt.strategies import base, names
+from tests.cli_run import done
 
 
 def test_searches_get_their_time_however_long_strategies_take(
@@ -48,3 +50,15 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     assert again is not None
     assert base._built.cache_info().misses == built
     assert rule.built(made.pipeline, Options()) is again
+
+
+def test_a_table_waits_for_no_native_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turning every schedule of a large comparison into JSON takes longer than its evaluation."""
+
+    def refuse(_: Schedule) -> dict[str, Any]:
+        raise AssertionError("nobody asked for JSON")
+
+    monkeypatch.setattr(schedule_json, "to_object", refuse)
+    line = "--stages 2 --batches 4"
+    assert "zbv" in done(f"compare {line}").out
+    assert "makespan" in done(f"eval zbv {line}").out

@@ -180,7 +180,7 @@ def _native(schedule: Schedule | None) -> str:
 
 
 def _dump(shown: Mapping[str, Any]) -> str:
-    return json.dumps(_timeless(shown), allow_nan=False) + "\n"
+    return json.dumps(_timeless(shown), allow_nan=False, default=schedule_json.to_object) + "\n"
 
 
 def _timeless(shown: Any) -> Any:
@@ -192,7 +192,7 @@ def _timeless(shown: Any) -> Any:
 
 def print_json(shown: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout."""
-    print(json.dumps(shown, allow_nan=False))
+    print(json.dumps(shown, allow_nan=False, default=schedule_json.to_object))
 
 
 def _print(renderable: RenderableType) -> None:

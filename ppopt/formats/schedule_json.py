@@ -88,17 +88,17 @@ def to_object(schedule: Schedule) -> dict[str, Any]:
 
 
 def _ops(schedule: Schedule) -> list[list[Any]]:
-    pipeline = schedule.pipeline
+    pipeline, names = schedule.pipeline, [kind.name for kind in OpKind]
+    kind, *rest = (column.tolist() for column in schedule.columns)
+    columns = [[names[number] for number in kind], *rest]
     paired = bool((schedule.pair != ALONE).any())
-    if pipeline.routes == 1 and pipeline.num_slices == 1 and not paired:
-        return [[row.kind.name, *row[1:6]] for row in schedule.rows()]
-    return [
-        [
-            *(row.kind.name, *row[1:6]),
-            *(pipeline.route(row.microbatch), row.slice, None if row.pair == ALONE else row.pair),
+    if pipeline.routes > 1 or pipeline.num_slices > 1 or paired:
+        columns += [
+            [pipeline.route(microbatch) for microbatch in schedule.microbatch.tolist()],
+            schedule.slice.tolist(),
+            [None if pair == ALONE else pair for pair in schedule.pair.tolist()],
         ]
-        for row in schedule.rows()
-    ]
+    return list(map(list, zip(*columns, strict=True)))
 
 
 def dumps(schedule: Schedule) -> str:

@@ -1,4 +1,8 @@
-"""The JSON objects that commands print with --json."""
+"""The objects that commands print with --json.
+
+Schedules stand in them as they are: whoever writes them as JSON turns each into its native form
+(`ppopt.formats.schedule_json.to_object`), which takes long, so that a table does not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -93,10 +97,11 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     strategy on paper and the one that is better on average, or is null.
     """
     optimum = comparison.optimum
+    searched = of_result(optimum)
     kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
     return {
         "schema": SCHEMA,
-        **{key: of_result(optimum)[key] for key in kept},
+        **{key: searched[key] for key in kept},
         "rows": [_row(row, optimum) for row in comparison.rows],
         "skipped": [{"strategy": name, "reason": reason} for name, reason in comparison.skipped],
         **_robustness(comparison),
@@ -229,6 +234,4 @@ def _placed(schedule: Schedule) -> dict[str, Any]:
 
 
 def _native(schedule: Schedule | None) -> dict[str, Any]:
-    if schedule is None:
-        return {"schedule": None, "verified": False}
-    return {"schedule": schedule_json.to_object(schedule), "verified": True}
+    return {"schedule": schedule, "verified": schedule is not None}
