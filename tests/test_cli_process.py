@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +14,7 @@ import pytest
 
 from tests.cli_json import SOLVED, assert_types
 from tests.cli_run import ENTRY, HARD, process
+from tests.terminal import on_terminal, read_until
 
 HEAVY = ("ortools", "numpy", "plotly", "pandas", "torch")
 SMALL = "--stages 4 --batches 8"
@@ -134,27 +132,3 @@ class TestTerminal:
         assert read_until(terminal, None) == ""
         assert search.communicate(timeout=30) == ("", None)
         assert search.returncode == 0
-
-
-def on_terminal(line: str) -> tuple[subprocess.Popen[str], int]:
-    """Start a command whose stderr, alone, is a terminal; the other end of that."""
-    ours, theirs = pty.openpty()
-    command = process(line, stderr=theirs)
-    os.close(theirs)
-    return command, ours
-
-
-def read_until(terminal: int, pattern: str | None) -> str:
-    """Read until the pattern is seen, or to the end."""
-    seen = b""
-    while pattern is None or not re.search(pattern.encode(), seen):
-        try:
-            more = os.read(terminal, 4096)
-        except OSError:  # how Linux tells that the other end of a terminal is closed
-            break
-        if not more:
-            break
-        seen += more
-    if pattern is None:
-        os.close(terminal)
-    return seen.decode()

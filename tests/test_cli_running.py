@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -12,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.torch.version import require
 from tests.cli_run import done, run
+from tests.terminal import on_terminal, read_until
 from tests.torch_world import VERSION
 
 
@@ -69,6 +74,43 @@ def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_pat
     ran = run("view", native, path, "-o", tmp_path / "broken.html")
     assert (ran.code, ran.out) == (2, "")
     assert "missing: " in ran.err
+
+
+@pytest.mark.parametrize("moment", ["starting 2 processes", "running 4 steps"])
+def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
+    """One line, and soon nothing left of it; the signal goes to all its processes, as a terminal
+    sends it. The steps would take 1000 s."""
+    command, terminal = on_terminal(f"run {native} --sleep 100", start_new_session=True)
+    try:
+        seen = read_until(terminal, moment)
+        time.sleep(0.5)
+        assert len(of_session(command.pid)) >= 2, "there are processes to end"
+        os.killpg(command.pid, signal.SIGINT)
+        out, _ = command.communicate(timeout=30)
+        until = time.monotonic() + 30
+        while left := of_session(command.pid):
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    seen += read_until(terminal, None)
+    assert (command.returncode, out) == (4, "")
+    assert seen.splitlines()[1:] == [
+        *(["running 4 steps of 1e+03 s each at least"] if "running" in moment else []),
+        "error: interrupted before there was a result",
+    ]
+
+
+def of_session(leader: int) -> list[int]:
+    """The processes of a session: the sixth field of their stat (proc(5))."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 class TestRefused:

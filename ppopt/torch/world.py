@@ -14,6 +14,7 @@ from datetime import timedelta
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -56,16 +57,24 @@ class World:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "ppopt.torch.demo"])
         _start_server()
-        store = str(Path(self._folder.name) / "store")
-        for rank in range(self.size):
-            ours, theirs = context.Pipe()
-            arguments = (rank, self.size, store, theirs, self.patience)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._pipes.append(ours)
+        try:
+            for rank in range(self.size):
+                self._start(context, rank)
+        except BaseException:
+            self._end()
+            self._folder.cleanup()
+            raise
         return self
+
+    def _start(self, context: Any, rank: int) -> None:
+        ours, theirs = context.Pipe()
+        store = str(Path(self._folder.name) / "store")
+        arguments = (rank, self.size, store, theirs, self.patience)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        self._processes.append(process)
+        self._pipes.append(ours)
 
     def __exit__(
         self,
@@ -141,8 +150,28 @@ def _start_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is no more, whatever it waits for.
+
+    A parent that was interrupted while it started this process knows nothing of it.
+    """
+    _join_parent()
+    os._exit(1)
+
+
+def _join_parent(seconds: float | None = None) -> bool:
+    """Wait for the parent's end; whether it came."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join(seconds)
+    return not parent.is_alive()
+
+
 def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) -> None:
     """Join the process group, then run jobs until told to end."""
+    if _join_parent(0):
+        return  # PyTorch would wait for the folder of the store, holding Python's lock
+    Thread(target=_end_with_parent, daemon=True).start()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     import torch  # noqa: PLC0415  the parent may do without it
     from torch import distributed  # noqa: PLC0415
