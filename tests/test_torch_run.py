@@ -15,6 +15,7 @@ from ppopt.formats import torch_csv, torch_csv_reader
 from ppopt.formats.fields import shown
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.op import OpKind
+from ppopt.profiles.estimate import Held
 from ppopt.strategies import names
 from tests import torch_jobs
 from tests.generate import build
@@ -250,15 +251,24 @@ class TestMeasure:
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert slept - 1 <= measured <= slept + 8
 
-    def test_memory_is_counted(self, world: World) -> None:
-        """A stage saves its input (2 x 8 doubles) and its output for the backward, and holds 8 x 8
-        weights and 8 biases twice."""
-        held = world.run(torch_jobs.profiled, [(probe(2, range(RANKS)),)] * RANKS)
-        for memories in held:
-            assert set(memories) == set(range(RANKS))
-            for activation, static in memories.values():
-                assert static == 2 * 8 * (8 * 8 + 8)
-                assert activation >= 2 * 2 * 8 * 8
+    @pytest.mark.parametrize("batches", [2, 5])
+    def test_memory_is_counted(self, world: World, batches: int) -> None:
+        """Three layers of 8 x 8 floats and a tanh; a tensor of 2 x 8 floats takes 64 bytes.
+
+        F keeps the output of every tanh but the last, which is the stage's output and stays until
+        the step ends. B keeps the gradient of every layer's output, from which W makes that of the
+        weights; stage 0's B does nothing. Weights and gradients: 2 x 3 x (64 + 8) floats. For every
+        microbatch there are its output, the gradient of its input (not on stage 0), and buffers for
+        what comes from another rank: stage 4 takes its input from stage 3, on the same one.
+        """
+        schedule = probe(batches, [0, 1, 2, 3, 3])
+        found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
+        each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2)]  # received, made and kept
+        wanted = {
+            stage: Held(2 * 64, 1728 + batches * 64 * (received + made), 3 * 64 if stage else 0)
+            for stage, (received, made) in enumerate(each)
+        }
+        assert found == [wanted] * RANKS
 
     def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")

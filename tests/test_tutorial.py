@@ -70,18 +70,19 @@ def losses(output: str) -> list[float]:
 
 def test_the_pipeline_file_is_measured(folder: Path) -> None:
     """Stage 0 splits as PyTorch does it; the last stage has three times the layers of the second;
-    it keeps an input of 16 x 128 floats per layer at least, and weights and gradients twice."""
+    F keeps the output of every layer but the last, of 16 x 128 floats, B (but of stage 0) the
+    gradient of every layer's output, and weights are there twice."""
     pipeline = pipeline_of(read_config(folder / "pipeline.yaml"))
     assert pipeline.hosts == ((0, 1, 1, 0),)
     costs = pipeline.costs
     assert costs.backward_input[0] < costs.weight[0] / 4
     assert costs.forward[3] > costs.forward[1]
     mebibyte = 2**20
-    for layers, activation, static in zip(
-        (2, 1, 1, 3), costs.activation, costs.static, strict=True
-    ):
-        assert activation >= layers * 16 * 128 * 4 / mebibyte - 1e-5
-        assert abs(static - 2 * 4 * layers * (128 * 128 + 128) / mebibyte) < 1e-5
+    tensor = 16 * 128 * 4 / mebibyte
+    for stage, layers in enumerate((2, 1, 1, 3)):
+        assert abs(costs.activation[stage] - (layers - 1) * tensor) < 1e-5
+        assert abs(costs.memory_b[stage] - (layers * tensor if stage else 0)) < 1e-5
+        assert costs.static[stage] >= 2 * 4 * layers * (128 * 128 + 128) / mebibyte - 1e-5
 
 
 def test_the_trained_losses_are_those_of_one_process(

@@ -16,6 +16,7 @@ import torch
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from ppopt.errors import InputError
+from ppopt.profiles.estimate import Held
 from ppopt.schedule import Schedule
 from ppopt.torch import demo
 from ppopt.torch.building import runtime
@@ -100,13 +101,31 @@ def traced(rank: int, schedule: Schedule) -> str:
         return Path(f"{folder}/trace.json").read_text()
 
 
-def profiled(rank: int, schedule: Schedule) -> Any:
-    """The memory that the profiler finds, of all ranks."""
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.0))
-    made = runtime(stages, schedule, demo.loss)
+def metered(rank: int, schedule: Schedule) -> dict[int, Held]:
+    """The memory of this rank's stages, three layers each: 8 x 8 floats and a tanh."""
+    (hosts,), microbatches = schedule.pipeline.hosts, schedule.pipeline.batches
+    plain, between = torch.zeros(2, 8), torch.zeros(2, 8, requires_grad=True)
+    stages = [
+        PipelineStage(
+            torch.nn.Sequential(
+                *(m for _ in range(3) for m in (torch.nn.Linear(8, 8), torch.nn.Tanh()))
+            ),
+            index,
+            len(hosts),
+            torch.device("cpu"),
+            input_args=between if index else plain,
+            output_args=between if index + 1 < len(hosts) else plain,
+        )
+        for index in range(len(hosts))
+        if hosts[index] == rank
+    ]
+    made = runtime(stages, schedule, torch.nn.functional.mse_loss)
+    batch = torch.zeros(2 * microbatches, 8)
+    given = (batch,) if stages[0].is_first else ()
+    last = {"target": batch, "losses": []} if stages[-1].is_last else {}
     with Profiler(stages) as profiler:
         for _ in range(2):
-            demo._steps_of(made, stages, schedule.pipeline.batches)
+            made.step(*given, **last)
             profiler.next_step()
     return dict(profiler.gather().held)
 

@@ -72,7 +72,9 @@ class Held(NamedTuple):
     activation: int
     """Kept by a forward until the backward of its microbatch."""
     static: int
-    """Always there."""
+    """Always there, or until the step ends."""
+    memory_b: int | None = None
+    """Signed change by B, which W undoes; None where no backward was split."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ def dumps(profile: Profile, *, description: str, source: str, day: date | None =
     if profile.held:
         held = [profile.held[stage] for stage in range(len(profile.hosts))]
         lines.append(f"activation: {_listed(Fraction(h.activation, MEBIBYTE) for h in held)}")
+        if None not in (changes := [h.memory_b for h in held]):
+            lines.append(f"memory_b: {_listed(Fraction(b or 0, MEBIBYTE) for b in changes)}")
         lines.append(f"static: {_listed(Fraction(h.static, MEBIBYTE) for h in held)}")
     return "\n".join(lines) + "\n"
 
@@ -65,6 +67,13 @@ def notes(profile: Profile) -> list[str]:
         )
     elif profile.link.above_noise:
         told.append(f"p2p is the median of {_delays(profile.link)}.")
+    if profile.held:
+        told.append(
+            "Memory of storages. static: weights, gradients, buffers for receives, and what stays "
+            f"until the step of {profile.batches} microbatches ends; no optimizer."
+        )
+        if None in (held.memory_b for held in profile.held.values()):
+            told.append("No backward was split on every stage: memory_b is unmeasured.")
     told += warnings(profile)
     outliers = profile.outliers
     if outliers:

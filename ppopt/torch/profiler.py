@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import distributed
 from ppopt.op import OpKind
 from ppopt.profiles.estimate import Held, Profile, profile
 from ppopt.profiles.records import Record
+from ppopt.torch.memory import Meter
 
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
@@ -42,6 +44,7 @@ class Profiler:
         """Operations of the measured steps."""
         self.held: dict[int, Held] = {}
         """Memory of this rank's stages."""
+        self._meter = Meter()
 
     def __enter__(self) -> Profiler:
         self._kept = [{name: vars(stage).get(name) for name in _METHODS} for stage in self._stages]
@@ -60,6 +63,8 @@ class Profiler:
 
     def next_step(self) -> None:
         """Begin a new training step."""
+        if self._step < 0:
+            self.held = self._meter.held(self._stages)
         self._step += 1
 
     def gather(self, group: Any = None) -> Profile:
@@ -76,24 +81,20 @@ class Profiler:
 
     def _timed(self, stage: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(microbatch: int, *args: Any, **options: Any) -> Any:
+            kind = _kind(name, options)
             if self._step < 0:
-                return self._warm_up(stage, name, lambda: method(microbatch, *args, **options))
+                run = partial(method, microbatch, *args, **options)
+                return self._meter.run(stage, kind, microbatch, run)
             _synchronize(stage)
             start = time.perf_counter_ns()
             found = method(microbatch, *args, **options)
             _synchronize(stage)
             end = time.perf_counter_ns()
             place = (stage.stage_index, microbatch, stage.group_rank, start, end, self._step)
-            self.records.append(Record(_kind(name, options), *place))
+            self.records.append(Record(kind, *place))
             return found
 
         return timed
-
-    def _warm_up(self, stage: Any, name: str, run: Callable[[], Any]) -> Any:
-        if name != "forward_one_chunk" or stage.stage_index in self.held:
-            return run()
-        found, self.held[stage.stage_index] = _memory(stage.submod, run)
-        return found
 
 
 def _kind(method: str, options: dict[str, Any]) -> OpKind:
@@ -107,24 +108,3 @@ def _kind(method: str, options: dict[str, Any]) -> OpKind:
 def _synchronize(stage: Any) -> None:
     if torch.device(stage.device).type != "cpu":
         torch.accelerator.synchronize()
-
-
-def _memory(module: Any, run: Callable[[], Any]) -> tuple[Any, Held]:
-    """Run a forward, and count the bytes that it saves for its backward.
-
-    What lies at one place counts once, parameters do not. Always there are the parameters and
-    their gradients; the optimizer's state is not counted.
-    """
-    weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
-    saved: dict[int, int] = {}
-
-    def keep(tensor: Any) -> Any:
-        if tensor.untyped_storage().data_ptr() not in weights:
-            size = tensor.numel() * tensor.element_size()
-            saved[tensor.data_ptr()] = max(size, saved.get(tensor.data_ptr(), 0))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        found = run()
-    static = sum(2 * weight.numel() * weight.element_size() for weight in module.parameters())
-    return found, Held(sum(saved.values()), static)
