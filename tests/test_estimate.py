@@ -95,12 +95,13 @@ def test_jitter_is_no_outlier() -> None:
 
 NOISE = {
     "a link": ([8, 9, 10, 11, 12], 10, True),
-    "as much noise as link": ([1, 2, 10, 18, 19], 10, False),
+    "as much noise as link": ([5, 6, 10, 14, 15], 10, False),
     "too few": ([10], 10, False),
     "clocks that disagree": ([-6, -5, -4, -5, -6], -5, False),
 }
 """Delays of both directions between two devices, their median, and whether it counts: the median
-deviations are 1 (x 1.4826 < 10), 8 (x 1.4826 > 10), unknown, and 1 about a time below 0."""
+deviations are 1 (2 x 1.4826 x 1 < 10), 4 (2 x 1.4826 x 4 > 10), unknown, and 1 about a time below
+0."""
 
 
 @pytest.mark.parametrize("name", NOISE)

@@ -5,9 +5,10 @@ the modified z-score: 0.6745 |x - median| / MAD above 3.5, MAD the median absolu
 (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993, section 3.3); MAD is taken as one
 per cent of the median at least, so that steady clocks do not make every deviation one.
 
-A link's time counts where it is above its noise: it is larger than the standard deviation of the
-delays that it is the median of, which for normal noise is 1.4826 MAD, and they are three at least.
-Otherwise it is 0, and the notes of the pipeline's file say what was measured.
+A link's time counts where it is above its noise: more than twice the standard deviation of the
+delays that it is the median of (for normal noise 1.4826 MAD), which are three at least. Otherwise
+it is 0, and the notes of the pipeline's file say what was measured. Waits of exponential length,
+which a busy machine makes, have a median below that: ln 2 of their mean, against 2 x 0.71.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Link(NamedTuple):
     @property
     def above_noise(self) -> bool:
         """Whether the median says more than the scatter of its delays."""
-        return self.compared >= LEAST_DELAYS and self.median > self.deviation
+        return self.compared >= LEAST_DELAYS and self.median > 2 * self.deviation
 
 
 class Held(NamedTuple):
