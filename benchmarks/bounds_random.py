@@ -15,6 +15,7 @@ from benchmarks.machine import heading
 from ppopt import Objective, Verdict
 from tests import bounds
 from tests.bounds import Sample
+from tests.instances import Case
 from tests.pyjobshop_oracle import UndecidedError
 
 
@@ -49,7 +50,7 @@ class Tally:
         self._tight: Counter[str] = Counter()
         self._instances: Counter[str] = Counter()
 
-    def check(self, case: bounds.Case, objective: Objective) -> None:
+    def check(self, case: Case, objective: Objective) -> None:
         """Check all bounds of an instance; exits at a wrong one."""
         try:
             best = bounds.optimum(case, objective)
@@ -90,7 +91,7 @@ class Tally:
         return "\n".join(lines)
 
 
-def _kinds(case: bounds.Case, objective: Objective, best: int | None) -> list[str]:
+def _kinds(case: Case, objective: Objective, best: int | None) -> list[str]:
     pipeline = case.pipeline
     signs = {(change > 0) - (change < 0) for change in pipeline.ticks.memory_b}
     return [

@@ -28,8 +28,10 @@ from ppopt import Pipeline, Schedule, evaluate
 
 SIZES = ((16, 125), (32, 260), (64, 521))
 """Devices and microbatches, three operations each: 6,000, 24,960 and 100,032."""
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage")
-FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
 Render = Callable[[Schedule], str]
 
 

@@ -7,6 +7,7 @@ for set times, so that the processors stay free and the measured step shows the 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -108,9 +109,8 @@ def hasten(_: int) -> bool:
 def correlation(left: Sequence[float], right: Sequence[float]) -> float:
     """Pearson's coefficient."""
     a, b = (([x - sum(values) / len(values) for x in values]) for values in (left, right))
-    return sum(x * y for x, y in zip(a, b, strict=True)) / (
-        sum(x * x for x in a) ** 0.5 * sum(y * y for y in b) ** 0.5
-    )
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    return product / (math.hypot(*a) * math.hypot(*b))
 
 
 def ranks(values: Sequence[float]) -> list[float]:

@@ -33,4 +33,19 @@ def test_a_difference_is_shown() -> None:
     table = Table("title", "source", (Line("idle", "3", "4"), Line("rate", "", "0.1")))
     assert [line.wrong for line in table.lines] == [True, False]
     assert "| idle | 3 | 4 | DIFFERS |" in table.text()
-    assert "| rate | not at hand | 0.1 |  |" in table.text()
+    assert "| rate | published value not at hand | 0.1 |  |" in table.text()
+
+
+def test_a_limit_may_be_stayed_below() -> None:
+    lines = [Line("peak", "at most 8", ours) for ours in ("7.5", "8", "8.5")]
+    assert [line.wrong for line in lines] == [False, False, True]
+    assert "| peak | at most 8 | 7.5 | kept |" in Table("t", "s", tuple(lines)).text()
+
+
+def test_every_pipeline_and_schedule_has_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All twelve are printed; here the three of 8 devices and 1.5B are run."""
+    assert len([name for name in reproduce.model_names() if name.startswith("zb-")]) == 12
+    monkeypatch.setattr(reproduce, "model_names", lambda: tuple(reproduce.TABLE_5))
+    made = reproduce.table_5_memory()
+    assert [line.what.split()[1] for line in made.lines] == [*reproduce.COLUMNS] * 3
+    assert not any(line.wrong for line in made.lines)
