@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections import Counter
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.op import OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import MOST_LABELS
-from ppopt.report.svg import LEFT, RIGHT, TEXT, WIDTH, svg
+from ppopt.report.raster import LINES, Ink, png
+from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
+from ppopt.schedule import ALONE
 from tests.generate import F, schedules
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -88,6 +93,12 @@ def test_caption_axis_and_numbers_are_written() -> None:
     assert Counter(written[13:])["0"] == Counter(written[13:])["1"] == 4
 
 
+def test_slices_are_told_apart() -> None:
+    """Two slices of each of two microbatches: F and BW on each of two devices."""
+    written = Counter(texts(parsed(evaluate(Pipeline(stages=2, batches=2), "seq-1f1b"))))
+    assert [written[name] for name in ("0₀", "0₁", "1₀", "1₁")] == [4] * 4
+
+
 def test_numbers_are_written_where_they_fit() -> None:
     """500 microbatches of 3 in 880 pixels: every bar is narrower than a digit."""
     narrow = texts(parsed(evaluate(Pipeline(stages=2, batches=500), "zb-1p")))
@@ -96,13 +107,83 @@ def test_numbers_are_written_where_they_fit() -> None:
 
 def test_large_schedules_are_drawn_as_one_path_per_colour() -> None:
     schedule = evaluate(Pipeline(stages=4, batches=400), "zb-1p")
-    assert len(schedule) > MOST_LABELS
+    assert MOST_RECTS < len(schedule) <= MOST_PATHS
     picture = parsed(schedule)
     assert not rects(picture)
     paths = [path.attrib for path in picture.iter(f"{SVG}path")]
     for kind in (OpKind.F, OpKind.B, OpKind.W):
         drawn = [path["d"] for path in paths if path.get("fill") == colours.HUES[kind].lower()]
         assert max(path.count("M") for path in drawn) == 1600
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """Lines of RGBA of a PNG whose lines are all of filter type 2 (`Up`)."""
+    width, height = struct.unpack(">II", data[16:24])
+    start = data.index(b"IDAT")
+    (length,) = struct.unpack(">I", data[start - 4 : start])
+    raw = zlib.decompress(data[start + 4 : start + 4 + length])
+    end = start + 4 + length
+    assert data[end : end + 4] == struct.pack(">I", zlib.crc32(data[start:end]))
+    lines = np.frombuffer(raw, dtype=np.uint8).reshape(height, 1 + 4 * width)
+    assert (lines[:, 0] == 2).all()
+    return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 4)
+
+
+def inks(schedule: Schedule) -> list[Ink]:
+    """Plain colours: F 200, 0, 0 and BW 0, 100, 0."""
+    colours = {OpKind.F: "#c80000", OpKind.BW: "#006400"}
+    return [Ink(colour, np.flatnonzero(schedule.kind == kind)) for kind, colour in colours.items()]
+
+
+def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
+    """1F1B on 2 x 2, F = 1, BW = 2; device 0 is F F . . BW BW . BW BW, device 1 starts at 1."""
+    schedule = one_f_one_b()
+    lines = pixels(png(schedule, inks(schedule), 9, 9))
+    assert lines.shape == (2 * LINES, 9, 4)
+    tone = {"F": [200, 0, 0, 255], "W": [0, 100, 0, 255], ".": [0, 0, 0, 0]}
+    for device, row in enumerate(("FF..WW.WW", ".FWWFWW..")):
+        bar = lines[device * LINES : (device + 1) * LINES]
+        for line in bar[:-1]:
+            assert line.tolist() == [tone[letter] for letter in row]
+        assert not bar[-1].any()
+
+
+def test_a_pixel_has_the_mean_colour_of_what_it_covers() -> None:
+    """Three units a pixel: device 0 is F F . | . BW BW | . BW BW."""
+    schedule = one_f_one_b()
+    lines = pixels(png(schedule, inks(schedule), 9, 3))
+    assert lines[0].tolist() == [[200, 0, 0, 170], [0, 100, 0, 170], [0, 100, 0, 170]]
+    assert lines[LINES].tolist() == [[100, 50, 0, 170], [67, 67, 0, 255], [0, 100, 0, 85]]
+
+
+def test_of_a_pair_f_has_the_upper_half() -> None:
+    schedule = evaluate(Pipeline(stages=4, batches=8), "dualpipe")
+    (row, *_) = np.flatnonzero((schedule.pair != ALONE) & (schedule.kind == OpKind.F))
+    last = int(schedule.end.max())
+    lines = pixels(png(schedule, inks(schedule), last, last))
+    top = int(schedule.device[row]) * LINES
+    column = int(schedule.start[row])
+    assert [line[column].tolist() for line in lines[top : top + LINES]] == [
+        *[[200, 0, 0, 255]] * 3,
+        *[[0, 100, 0, 255]] * 3,
+        [0, 0, 0, 0],
+    ]
+
+
+def test_the_largest_schedules_are_a_small_image() -> None:
+    """64 x 512 with F, B and W: 98,304 operations."""
+    text = svg(evaluate(Pipeline(stages=64, batches=512), "zb-1p"))
+    assert len(text) < 300_000
+    picture = ElementTree.fromstring(text)
+    (image,) = picture.iter(f"{SVG}image")
+    place = {key: float(image.attrib[key]) for key in ("x", "width", "height")}
+    assert place == {"x": LEFT, "width": WIDTH - LEFT - RIGHT, "height": 640}
+    assert pixels(base64.b64decode(image.attrib["href"].split(",")[1])).shape == (
+        64 * LINES,
+        WIDTH - LEFT - RIGHT,
+        4,
+    )
+    assert any("mean colour" in line for line in texts(picture))
 
 
 @pytest.mark.parametrize("field", ["name", "strategy"])

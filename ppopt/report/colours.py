@@ -49,7 +49,7 @@ def shade(kind: OpKind, part: int, parts: int) -> str:
 
 
 def _lighter(colour: str, white: float) -> str:
-    return "#" + "".join(f"{round(c + (255 - c) * white):02x}" for c in _channels(colour))
+    return "#" + "".join(f"{round(c + (255 - c) * white):02x}" for c in channels(colour))
 
 
 def memory_shade(part: int, parts: int) -> str:
@@ -65,7 +65,7 @@ def ink(background: str) -> str:
 
 def luminance(colour: str) -> float:
     """Relative luminance of `#rrggbb`, 0 to 1 (WCAG 2.1, "relative luminance")."""
-    red, green, blue = (_linear(channel / 255) for channel in _channels(colour))
+    red, green, blue = (_linear(channel / 255) for channel in channels(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -73,5 +73,6 @@ def _linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4
 
 
-def _channels(colour: str) -> tuple[int, int, int]:
+def channels(colour: str) -> tuple[int, int, int]:
+    """Red, green and blue of `#rrggbb`, 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

@@ -5,7 +5,8 @@ It needs no script and no network, and is read on light and on dark backgrounds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import base64
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from html import escape
@@ -16,10 +17,11 @@ import numpy.typing as npt
 
 from ppopt.op import NUM_KINDS, OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import MOST_LABELS, parts
+from ppopt.report.gantt import parts
+from ppopt.report.raster import Ink, png
 from ppopt.report.summary import summary
-from ppopt.report.words import KIND_WORDS, clean, number, percent, spread, title
-from ppopt.schedule import ALONE, Row, Schedule
+from ppopt.report.words import KIND_WORDS, clean, lowered, number, percent, spread, title
+from ppopt.schedule import ALONE, Ints, Row, Schedule
 
 WIDTH = 880
 """Pixels; the picture shrinks where there is less room."""
@@ -40,6 +42,10 @@ _BAR = 0.86
 _TICK_ROOM = 64
 """Pixels between two ticks of the time axis, at least."""
 _LONGEST_CAPTION = 120
+MOST_RECTS, MOST_PATHS = 1500, 6000
+"""Most operations of a picture with one element each, and of one with an outline each: some
+200 KB."""
+_MEANS = "seen from afar: a spot has the mean colour of all that runs there"
 _MOST_SHADES = 4
 """Most chunks (and routes) that the legend names one by one."""
 
@@ -86,7 +92,8 @@ def svg(schedule: Schedule) -> str:
     """Draw a schedule: devices as rows, operations to scale, idle time as bare background.
 
     Every operation is one `rect`, with its microbatch where that fits and its time on hover;
-    above `MOST_LABELS` operations there are no numbers and one `path` per colour instead.
+    above `MOST_RECTS` operations there are no numbers and one `path` per colour instead, and above
+    `MOST_PATHS` an image, in which a pixel has the mean colour of what runs there.
     Identical input gives an identical picture. Of a schedule that is none, the operations that
     exist are drawn and the figures are left out.
     """
@@ -97,7 +104,7 @@ def svg(schedule: Schedule) -> str:
     row = max(_LEAST_ROW, min(_TALLEST_ROW, _ROWS / devices))
     frame = _Frame(max(int(schedule.end.max(initial=0)), 1), row, devices)
     layers = _layers(schedule)
-    legend, height = _legend(layers, frame)
+    legend, height = _legend(layers, frame, _MEANS if len(schedule) > MOST_PATHS else "")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -109,7 +116,7 @@ def svg(schedule: Schedule) -> str:
             *_axis(schedule, frame),
             "</g>",
             _idle(frame),
-            *(text for layer in layers for text in _operations(schedule, layer, frame)),
+            *_drawn(schedule, layers, frame),
             *legend,
             "</svg>\n",
         ]
@@ -153,31 +160,64 @@ class _Layer(NamedTuple):
     part: str
     """Which chunk (and route); empty where there is one."""
     colour: str
-    rows: list[Row]
+    places: Ints
+    """Their rows in the schedule."""
 
 
 def _layers(schedule: Schedule) -> list[_Layer]:
     names, part = parts(schedule)
-    layers = {
-        (kind, index): _Layer(kind, name, colours.shade(kind, index, len(names)), [])
+    layers = [
+        _Layer(
+            kind,
+            name,
+            colours.shade(kind, index, len(names)),
+            np.flatnonzero((schedule.kind == kind) & (part == index)),
+        )
         for kind in OpKind
         for index, name in enumerate(names)
-    }
-    for row, index in zip(schedule.rows(), part.tolist(), strict=True):
-        layers[row.kind, index].rows.append(row)
-    return [layer for layer in layers.values() if layer.rows]
+    ]
+    return [layer for layer in layers if len(layer.places)]
 
 
-def _operations(schedule: Schedule, layer: _Layer, frame: _Frame) -> Iterator[str]:
-    if len(schedule) > MOST_LABELS:
-        outlines = "".join(
-            _box(frame.x(row.start), frame.top(row), frame.x(row.end), frame.height(row))
-            for row in layer.rows
-        )
-        yield f'<path fill="{layer.colour}" d="{outlines}"/>'
+def _drawn(schedule: Schedule, layers: Sequence[_Layer], frame: _Frame) -> Iterator[str]:
+    if len(schedule) > MOST_PATHS:
+        yield _image(schedule, layers, frame)
         return
+    rows = list(schedule.rows())
+    for layer in layers:
+        own = [rows[place] for place in layer.places.tolist()]
+        if len(schedule) > MOST_RECTS:
+            yield _path(layer, own, frame)
+        else:
+            yield from _operations(schedule, layer, own, frame)
+
+
+def _image(schedule: Schedule, layers: Sequence[_Layer], frame: _Frame) -> str:
+    """Draw all operations as one image."""
+    width = frame.x(frame.last) - frame.x(0)
+    inks = [Ink(layer.colour, layer.places) for layer in layers]
+    data = base64.b64encode(png(schedule, inks, frame.last, round(width))).decode()
+    return (
+        f'<image x="{_px(frame.x(0))}" y="{_px(frame.y(0))}" width="{_px(width)}" '
+        f'height="{_px(frame.row * frame.devices)}" preserveAspectRatio="none" '
+        f'style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>'
+    )
+
+
+def _path(layer: _Layer, rows: Sequence[Row], frame: _Frame) -> str:
+    outlines = "".join(
+        _box(frame.x(row.start), frame.top(row), frame.x(row.end), frame.height(row))
+        for row in rows
+    )
+    return f'<path fill="{layer.colour}" d="{outlines}"/>'
+
+
+def _operations(
+    schedule: Schedule, layer: _Layer, rows: Sequence[Row], frame: _Frame
+) -> Iterator[str]:
+    sliced = schedule.pipeline.num_slices > 1
     yield f'<g fill="{layer.colour}" stroke="{colours.INK}" stroke-width="0.5">'
-    for row in layer.rows:
+    for row in rows:
         yield (
             f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.top(row))}" '
             f'width="{_px(frame.x(row.end) - frame.x(row.start))}" '
@@ -189,11 +229,12 @@ def _operations(schedule: Schedule, layer: _Layer, frame: _Frame) -> Iterator[st
         f'<g fill="{colours.ink(layer.colour)}" font-size="{_px(frame.font)}" '
         'text-anchor="middle" pointer-events="none">'
     )
-    for row in layer.rows:
-        if _fits(row, frame):
+    for row in rows:
+        name = str(row.microbatch) + (lowered(row.slice) if sliced else "")
+        if _fits(row, name, frame):
             x = (frame.x(row.start) + frame.x(row.end)) / 2
             y = frame.top(row) + frame.height(row) / 2 + 0.36 * frame.font
-            yield f'<text x="{_px(x)}" y="{_px(y)}">{row.microbatch}</text>'
+            yield f'<text x="{_px(x)}" y="{_px(y)}">{name}</text>'
     yield "</g>"
 
 
@@ -204,8 +245,8 @@ def _words(schedule: Schedule, row: Row) -> str:
     return f"{row.kind.name}, {place}: {start} to {end}"
 
 
-def _fits(row: Row, frame: _Frame) -> bool:
-    needed = _DIGIT * frame.font * len(str(row.microbatch)) + 2
+def _fits(row: Row, name: str, frame: _Frame) -> bool:
+    needed = _DIGIT * frame.font * len(name) + 2
     return frame.font >= 6 and frame.x(row.end) - frame.x(row.start) >= needed
 
 
@@ -252,8 +293,11 @@ def _step(least: Fraction) -> Fraction:
     return next(part for part in (step / 5, step / 2, step) if part >= least)
 
 
-def _legend(layers: Iterable[_Layer], frame: _Frame) -> tuple[list[str], int]:
-    """Name the colours below the axis; returns the lines and the height of the picture."""
+def _legend(layers: Iterable[_Layer], frame: _Frame, last: str) -> tuple[list[str], int]:
+    """Name the colours below the axis; returns the lines and the height of the picture.
+
+    `last` is a line of its own, where it is not empty.
+    """
     shades: dict[OpKind, list[_Layer]] = {}
     for layer in layers:
         shades.setdefault(layer.kind, []).append(layer)
@@ -270,12 +314,11 @@ def _legend(layers: Iterable[_Layer], frame: _Frame) -> tuple[list[str], int]:
         lines.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
         x += 6 + _LETTER * len(words) + 14
     names = list(dict.fromkeys(layer.part for same in shades.values() for layer in same))
-    if len(names) > 1:
+    named = ", ".join(names if len(names) <= _MOST_SHADES else (names[0], "…", names[-1]))
+    told = f"shades, dark to light: {named}" if len(names) > 1 else ""
+    for words in filter(None, (told, last)):
         y += 20
-        named = ", ".join(names if len(names) <= _MOST_SHADES else (names[0], "…", names[-1]))
-        lines.append(
-            f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">shades, dark to light: {named}</text>'
-        )
+        lines.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
     return lines, round(y + 12)
 
 

@@ -178,6 +178,11 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def lowered(value: int) -> str:
+    """A number in digits below the line."""
+    return "".join(chr(0x2080 + int(digit)) for digit in str(value))
+
+
 def clean(name: str) -> str:
     """A name without letters that are not to be seen: controls, and those that turn text round."""
     return "".join(letter if letter.isprintable() else " " for letter in name)
