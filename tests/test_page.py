@@ -313,5 +313,9 @@ def test_the_picture_is_saved_with_a_legend(view: View) -> None:
         view.wait(saved.exists, saved.name)
         view.wait(lambda saved=saved: saved.stat().st_size, saved.name)
         assert saved.read_bytes().startswith(beginning)
-    assert "backward for the weights" in Path(view.folder / "schedule.svg").read_text("utf-8")
+    words = Path(view.folder / "schedule.svg").read_text("utf-8")
+    assert "W backward for the weights" in words
+    assert "idle: waiting for an input" in words
+    assert "input waiting" not in words
+    assert "memory limit" in words
     view.quiet()

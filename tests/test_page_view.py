@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from functools import cache
 
 import pytest
@@ -209,3 +210,23 @@ def test_names_that_turn_text_round_or_are_very_long_stay_in_their_place(view: V
     assert view.run(wide) <= 0
     assert any("\u2068gpipe · \u05d0\u05d1\u2069" in text for text in view.texts())
     view.quiet()
+
+
+def test_paper_is_light_and_holds_no_buttons(view: View) -> None:
+    """Chromium prints to PDF: as many pages as there is something on, the theme light meanwhile."""
+    view.open(page([made()]), "#theme=dark", fresh=True)
+    theme = "document.documentElement.dataset.theme"
+    view.run(
+        "addEventListener('beforeprint', () => { globalThis.printed = ["
+        f"{theme}, ppopt.plot.layout.paper_bgcolor, ppopt.frame.width]; }})"
+    )
+    printed = base64.b64decode(view.driver.print_page())
+    assert view.run("return printed") == ["light", "#ffffff", 1000]
+    assert printed.count(b"/Type /Page\n") in (1, 2)
+    view.wait(lambda: view.run(f"return {theme} === 'dark' && !ppopt.waiting"), "the theme again")
+    view.settle()
+    view.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    seen = "return [...document.querySelectorAll('button, #strip')].filter((e) => e.offsetHeight)"
+    names = view.run(f"{seen}.map((e) => e.dataset.name ?? e.id)")
+    view.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert names == ["F", "B", "W", "warm-up", "input", "memory"]

@@ -113,7 +113,7 @@ def _shades(schedules: Sequence[Schedule]) -> str:
     if len(found) == 1:
         (names,) = found
         named = ", ".join(names if len(names) <= _MOST_SHADES else (names[0], "…", names[-1]))
-    return f'<span class="quiet">dark to light: {escape(named)}</span>'
+    return f'<span class="quiet" id="shades">dark to light: {escape(named)}</span>'
 
 
 def picture() -> str:

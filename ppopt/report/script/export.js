@@ -3,6 +3,7 @@
 /** @typedef {import("./page.js").Page} Page */
 /** @typedef {import("./types.d.ts").Trace} Trace */
 
+import { part } from "./dom.js";
 import { idleLook } from "./gantt.js";
 
 const LEGEND = 60;
@@ -13,9 +14,10 @@ export function exported(page, format) {
   const { width, height } = page.frame;
   const margin = /** @type {Record<string, unknown>} */ (layout.margin);
   const figure = {
-    data: [...traces, ...legend(page)],
+    data: [...explained(traces), ...legend(page)],
     layout: {
       ...layout,
+      annotations: [.../** @type {Trace[]} */ (layout.annotations), ...shades()],
       height: height + LEGEND,
       margin: { ...margin, b: Number(margin.b) + LEGEND },
       showlegend: true,
@@ -32,18 +34,45 @@ function legend({ style, schedules, view }) {
   const used = schedules.flatMap((schedule) => schedule.uses(kinds.length, causes.length));
   const present = (/** @type {number} */ index) => used.some((ticks) => ticks[index] > 0);
   const entries = [
-    ...kinds.map((kind) => ({ ...kind, look: { fillcolor: kind.colour } })),
-    ...causes.map((cause, index) => ({ ...cause, look: idleLook(style, index) })),
+    ...kinds.map(({ name, words, colour }) => ({
+      name,
+      said: `${name} ${words}`,
+      look: { fillcolor: colour },
+    })),
+    ...causes.map(({ name, words }, index) => ({
+      name,
+      said: `idle: ${words}`,
+      look: idleLook(style, index),
+    })),
   ];
   return entries
     .filter((entry, index) => present(index) && !view.off.has(entry.name))
-    .map(({ name, words, look }) => ({
+    .map(({ said, look }) => ({
       ...look,
       type: "scatter",
       mode: "none",
       fill: "toself",
       x: [null],
       y: [null],
-      name: name === words ? words : `${name} ${words}`,
+      name: said,
     }));
+}
+
+/** Traces, the first of every name that needs a word in the legend with one.
+ * @param {Trace[]} traces */
+function explained(traces) {
+  const names = ["critical path", "transfers", "memory limit", "peak memory"];
+  return traces.map((trace, index) => {
+    const first = traces.findIndex(({ name }) => name === trace.name) === index;
+    return { ...trace, showlegend: first && names.includes(String(trace.name)) };
+  });
+}
+
+/** What the page says of shades and of spots, below the legend.
+ * @returns {Trace[]} */
+function shades() {
+  const said = [part("shades")?.textContent, part("message").textContent].filter(Boolean);
+  if (!said.length) return [];
+  const corner = { xref: "paper", x: 0, xanchor: "left", yref: "paper", y: 0, yanchor: "top" };
+  return [{ ...corner, yshift: -44, showarrow: false, text: said.join(" · ") }];
 }
