@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Entry]:
-    """What there is to say of schedules, the best first, or in their own order.
+    """What there is to say of schedules, the best first, or in their own order, each for itself.
 
     Those over their memory limit come after those within it, and none of them is the best unless
     all are.
@@ -54,7 +54,9 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Ent
     found = [(summary(made), made) for made in schedules]
     ranked = sorted(found, key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
     best = ranked[0][0]["value"]
-    return [_entry(made, figures, best) for figures, made in (found if ordered else ranked)]
+    if ordered:
+        return [_entry(made, figures, figures["value"]) for figures, made in found]
+    return [_entry(made, figures, best) for figures, made in ranked]
 
 
 def use_of(schedule: Schedule) -> Use:

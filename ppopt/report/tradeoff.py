@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import log10
 from typing import Any
 
 from ppopt.op import OpKind
@@ -17,6 +18,8 @@ TITLE = "Memory against time"
 MOST_OPERATIONS = 100_000
 """Operations that a page draws; beyond, the schedules of the first and last point alone."""
 _HEIGHT = 460
+_FAR_APART = 10
+"""Ratio of values beyond which their axis is logarithmic."""
 
 
 def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
@@ -112,11 +115,19 @@ def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _heights(data: Mapping[str, Any]) -> list[float]:
-    """Range of the values, with room for names above and below."""
+    """Range of the values on their axis, with room for names above and below."""
     values = [row["value"] for row in (*data["points"], *data["strategies"])]
     values += [row["lower_bound"] for row in data["bounds"][-1:]]
+    if _logarithmic(data):
+        values = [log10(value) for value in values]
     room = 0.12 * (max(values) - min(values)) or 1
     return [min(values) - room, max(values) + room]
+
+
+def _logarithmic(data: Mapping[str, Any]) -> bool:
+    """Whether the values differ so much that the good ones would lie on one line."""
+    values = [row["value"] for row in (*data["points"], *data["strategies"])]
+    return bool(max(values) > _FAR_APART * min(values))
 
 
 def _objective(data: Mapping[str, Any]) -> str:
@@ -250,7 +261,11 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
         },
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         "xaxis": {"title": {"text": "memory limit of every device"}, "zeroline": False},
-        "yaxis": {"title": {"text": _objective(data)}, "zeroline": False},
+        "yaxis": {
+            "title": {"text": _objective(data)},
+            "type": "log" if _logarithmic(data) else "linear",
+            "zeroline": False,
+        },
     }
 
 

@@ -63,11 +63,13 @@ function scales({ layout }, width, window) {
   const { l, r, t, b } = layout.margin;
   const along = (/** @type {number[]} */ [low, high], /** @type {number} */ value) =>
     (value - low) / (high - low);
+  const height = (/** @type {number} */ value) =>
+    layout.yaxis.type === "log" ? Math.log10(value) : value;
   return {
     box: { left: l, right: width - r, top: t, bottom: layout.height - b },
     x: (/** @type {number} */ value) => l + along(window.x, value) * (width - l - r),
     y: (/** @type {number} */ value) =>
-      layout.height - b - along(window.y, value) * (layout.height - t - b),
+      layout.height - b - along(window.y, height(value)) * (layout.height - t - b),
   };
 }
 
