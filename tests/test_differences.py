@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ppopt.evaluation import evaluate
 from ppopt.pipeline import Pipeline
 from ppopt.report.differences import entries
@@ -17,3 +19,13 @@ def test_the_best_of_a_comparison_is_one_that_fits() -> None:
     assert best.note.startswith("makespan 33 within memory 4 each; ")
     assert (other.title, other.above) == ("zb-2p", "over the limit")
     assert other.note.startswith("makespan 27 over the limit of memory 4 each; ")
+
+
+def test_what_stands_beside_a_measured_step_is_said_to_be_predicted() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    step = replace(made, origin={"strategy": "measured"})
+    assert [entry.title for entry in entries([made, step], ordered=True)] == [
+        "1f1b, predicted",
+        "measured",
+    ]
+    assert [entry.title for entry in entries([made, made])] == ["1f1b", "1f1b"]

@@ -11,6 +11,7 @@ import numpy as np
 from ppopt.idle import Cause, idle, totals
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
+from ppopt.profiles.measured import MEASURED
 from ppopt.report.summary import summary
 from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
 from ppopt.schedule import ALONE, Schedule
@@ -54,6 +55,9 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Ent
     found = [(summary(made), made) for made in schedules]
     ranked = sorted(found, key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
     best = ranked[0][0]["value"]
+    if any(figures["strategy"] == MEASURED for figures, _ in found):
+        for figures, _ in found:
+            figures["predicted"] = figures["strategy"] != MEASURED
     if ordered:
         return [_entry(made, figures, figures["value"]) for figures, made in found]
     return [_entry(made, figures, best) for figures, made in ranked]

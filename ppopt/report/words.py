@@ -201,5 +201,5 @@ def title(figures: Mapping[str, Any]) -> str:
     strategy = str(figures.get("strategy") or "schedule")
     proved = figures.get("status") == "optimal" and figures.get("checked", True)
     if strategy == "optimal" and not proved:
-        return "best found"
-    return strategy
+        strategy = "best found"
+    return f"{strategy}, predicted" if figures.get("predicted") else strategy

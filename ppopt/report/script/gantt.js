@@ -136,8 +136,8 @@ function shapes(panel, style, rows, idle, pixel) {
   return paths.traces();
 }
 
-/** Microbatch numbers, with the slice below, where they fit; where they are many, only of what is
- * seen without moving the window.
+/** Microbatch numbers, with the slice below, where they fit, of one size per kind; where they are
+ * many, only of what is seen without moving the window.
  * @param {Panel} panel @param {Style} style @param {number[]} rows
  * @param {Window} window
  * @returns {Trace[]} */
@@ -157,6 +157,12 @@ function labels(panel, style, rows, { pixel, view }) {
   });
   const fitting = near.length > MOST_LABELS ? near.filter((row) => seen(panel, view, row)) : near;
   if (!fitting.length || fitting.length > MOST_LABELS) return [];
+  const sort = (/** @type {number} */ row) => 3 * ops.kind[row] + ops.lane[row];
+  /** @type {Map<number, number>} */
+  const sizes = new Map();
+  for (const row of fitting) {
+    sizes.set(sort(row), Math.min(size(row), sizes.get(sort(row)) ?? Infinity));
+  }
   const middle = (/** @type {number} */ row) => {
     const [top, bottom] = edges(ops.device[row], ops.lane[row], style.bar);
     return (top + bottom) / 2;
@@ -173,7 +179,7 @@ function labels(panel, style, rows, { pixel, view }) {
     y: fitting.map(middle),
     text: fitting.map(name),
     textfont: {
-      size: fitting.map(size),
+      size: fitting.map((row) => sizes.get(sort(row)) ?? LEAST_LETTER),
       color: fitting.map((row) => raw.inks[ops.kind[row]][ops.part[row]]),
     },
   }];
