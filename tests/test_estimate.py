@@ -212,7 +212,7 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     from tests.generate import build  # noqa: PLC0415
 
     ran = records(build(pipeline, Random(1), "split"), steps=1)
-    held = {stage: Held(3 * 2**19, 7 * 2**20, 2**18) for stage in range(len(hosts))}
+    held = {stage: Held(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
     whole = records(build(pipeline, Random(2), "fused"))
     found = profile([*ran, *(record._replace(step=1) for record in whole)], held)
     text = dumps(found, description='a "test"', source="tests", day=date(2026, 1, 2))

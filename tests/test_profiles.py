@@ -12,12 +12,14 @@ import pytest
 
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.errors import InputError
+from ppopt.formats import schedule_json
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.formats.torch_csv import LETTERS
 from ppopt.op import Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
 from ppopt.profiles.estimate import profile
+from ppopt.profiles.measured import measured
 from ppopt.profiles.records import Record
 from tests.cli_run import done, run
 
@@ -258,6 +260,19 @@ class TestCommand:
         again = pipeline_of(read_config(tmp_path / "q.yaml"))
         assert again.costs.forward == MADE.pipeline.costs.forward
         done("view", tmp_path / "m.json", "-o", tmp_path / "m.html")
+
+    def test_a_measured_step_keeps_its_memory(self, tmp_path: Path) -> None:
+        """What limits are judged by when it is solved again; `static` is there per stage."""
+        memory = {"activation": [3, "1.5"], "memory_b": [0, "-0.25"], "static": [7, 8]}
+        pipeline = Pipeline(stages=2, batches=3, **memory)
+        made = evaluate(pipeline, "zb-h1")
+        ran = [Record(*row[:4], 1000 * row.start, 1000 * row.end) for row in made.rows()]
+        path = tmp_path / "m.json"
+        path.write_text(schedule_json.dumps(measured(ran, pipeline, 1000)))
+        done("profile --from measured", path, "-o", tmp_path / "p.yaml")
+        again = pipeline_of(read_config(tmp_path / "p.yaml")).costs
+        for field in memory:
+            assert getattr(again, field) == getattr(pipeline.costs, field)
 
     def test_cut_traces_write_nothing(self, tmp_path: Path) -> None:
         """A trace that ends early; a rank left out; a measured step given twice."""

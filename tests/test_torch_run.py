@@ -265,7 +265,7 @@ class TestMeasure:
         found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
         each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2)]  # received, made and kept
         wanted = {
-            stage: Held(2 * 64, 1728 + batches * 64 * (received + made), 3 * 64 if stage else 0)
+            stage: Held(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
             for stage, (received, made) in enumerate(each)
         }
         assert found == [wanted] * RANKS

@@ -70,7 +70,7 @@ def losses(output: str) -> list[float]:
 
 def test_the_pipeline_file_is_measured(folder: Path) -> None:
     """Stage 0 splits as PyTorch does it; the last stage has three times the layers of the second;
-    F keeps the output of every layer but the last, of 16 x 128 floats, B (but of stage 0) the
+    F keeps the output of every layer but the last, of 64 x 512 floats, B (but of stage 0) the
     gradient of every layer's output, and weights are there twice."""
     pipeline = pipeline_of(read_config(folder / "pipeline.yaml"))
     assert pipeline.hosts == ((0, 1, 1, 0),)
@@ -78,11 +78,11 @@ def test_the_pipeline_file_is_measured(folder: Path) -> None:
     assert costs.backward_input[0] < costs.weight[0] / 4
     assert costs.forward[3] > costs.forward[1]
     mebibyte = 2**20
-    tensor = 16 * 128 * 4 / mebibyte
-    for stage, layers in enumerate((2, 1, 1, 3)):
+    tensor = 64 * 512 * 4 / mebibyte
+    for stage, layers in enumerate((1, 1, 3, 3)):
         assert abs(costs.activation[stage] - (layers - 1) * tensor) < 1e-5
         assert abs(costs.memory_b[stage] - (layers * tensor if stage else 0)) < 1e-5
-        assert costs.static[stage] >= 2 * 4 * layers * (128 * 128 + 128) / mebibyte - 1e-5
+        assert costs.static[stage] >= 2 * 4 * layers * (512 * 512 + 512) / mebibyte - 1e-5
 
 
 def test_the_trained_losses_are_those_of_one_process(
@@ -116,3 +116,13 @@ def test_the_schedule_and_its_run(folder: Path) -> None:
     assert (folder / "references" / "v-2x6.json").exists()
     for name in ("best.html", "beside.html", "best.csv", "best.trace.json"):
         assert (folder / name).stat().st_size > 0
+
+
+def test_what_was_measured_by_hand_is_solved_and_runs(folder: Path) -> None:
+    """Devices 0 and 1 have four layers each; V-Min lets them wait, the solved order hardly does:
+    it is shorter although its stages sleep for what the first run took, overhead included."""
+    output = (folder / "outputs.txt").read_text()
+    found = [float(time) for time in re.findall(r"^predicted +([\d.]+) ms", output, re.MULTILINE)]
+    measured = re.findall(r"^measured +([\d.]+) ms a step", output, re.MULTILINE)
+    assert (len(found), len(measured)) == (2, 2)
+    assert found[1] < found[0]

@@ -14,6 +14,7 @@ import typer
 from ppopt.cli.app import command
 
 if TYPE_CHECKING:
+    from ppopt.costs import StageCosts
     from ppopt.profiles.records import Record
 
 
@@ -70,44 +71,49 @@ def profile(
     if stages is not None and batches is not None:
         text = _of_timers(files, stages, batches, description, suffix)
     else:
-        text = _of_records(_records(files, source), source, description, suffix)
+        text = _of_records(files, source, description, suffix)
     write(target, text)
     return 0
 
 
-def _records(files: Sequence[Path], source: Source) -> list[Record]:
+def _steps(files: Sequence[Path]) -> tuple[list[Record], StageCosts]:
+    """Records of measured steps, and the memory of the schedule that ran."""
     from ppopt.cli.files import valid_schedule
     from ppopt.errors import InputError
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.profiles.measured import records_of
-    from ppopt.profiles.torch_trace import read_traces
 
-    if source is Source.TORCH_PROFILER:
-        return read_traces(files)
     steps: dict[tuple[Record, ...], Path] = {}
     for file in files:
-        step = tuple(within(label(file), records_of, valid_schedule(file)))
+        schedule = valid_schedule(file)
+        step = tuple(within(label(file), records_of, schedule))
         if step in steps:
             raise InputError(
                 f"{label(file)}: the same step as {label(steps[step])}; give each once"
             )
         steps[step] = file
-    return [record._replace(step=n) for n, ran in enumerate(steps) for record in ran]
+    records = [record._replace(step=n) for n, ran in enumerate(steps) for record in ran]
+    return records, schedule.pipeline.costs
 
 
-def _of_records(records: Sequence[Record], source: Source, description: str, suffix: str) -> str:
+def _of_records(files: Sequence[Path], source: Source, description: str, suffix: str) -> str:
     from ppopt.formats import schedule_json
     from ppopt.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.measured import measured
+    from ppopt.profiles.torch_trace import read_traces
 
+    traced = source is Source.TORCH_PROFILER
+    records, memory = (read_traces(files), None) if traced else _steps(files)
     found = estimate(records)
     for warning in pipeline_file.warnings(found):
         print(f"note: {warning}", file=sys.stderr)
     if suffix != ".json":
-        return pipeline_file.dumps(found, description=description, source=source.value)
+        return pipeline_file.dumps(
+            found, description=description, source=source.value, memory=memory
+        )
     where = Pipeline(
         stages=len(found.hosts), batches=found.batches, placement=found.hosts, name=description
     )

@@ -72,10 +72,16 @@ class Held(NamedTuple):
 
     activation: int
     """Kept by a forward until the backward of its microbatch."""
-    static: int
-    """Always there, or until the step ends."""
+    fixed: int
+    """Always there: weights and their gradients."""
+    each: int
+    """There all step for every microbatch: buffers for receives, and what stays to its end."""
     memory_b: int | None = None
     """Signed change by B, which W undoes; None where no backward was split."""
+
+    def static(self, batches: int) -> int:
+        """What is there all the time in steps of so many microbatches."""
+        return self.fixed + batches * self.each
 
 
 @dataclass(frozen=True)

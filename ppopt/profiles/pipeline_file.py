@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import date
 from fractions import Fraction
 
+from ppopt.costs import StageCosts
 from ppopt.op import OpKind
 from ppopt.profiles.estimate import Link, Profile
 from ppopt.profiles.megatron_timers import Stages
@@ -20,13 +21,23 @@ _TIMES = {
     "input_times": "backward_input",
 }
 """Key in the file -> field of the pipeline."""
+_MEMORY = ("activation", "memory_b", "static")
+"""Keys and fields of memory."""
 _MOST_LISTED = 5
 
 
-def dumps(profile: Profile, *, description: str, source: str, day: date | None = None) -> str:
+def dumps(
+    profile: Profile,
+    *,
+    description: str,
+    source: str,
+    day: date | None = None,
+    memory: StageCosts | None = None,
+) -> str:
     """Write a profile in milliseconds and MiB, as YAML that `--config` takes.
 
-    Comments tell what was measured, and what was not.
+    Comments tell what was measured, and what was not. Where the profile holds no memory, it may
+    be given: `memory` is in any unit.
     """
     devices = max(profile.hosts) + 1
     linear = profile.hosts == tuple(range(devices))
@@ -48,7 +59,11 @@ def dumps(profile: Profile, *, description: str, source: str, day: date | None =
         lines.append(f"activation: {_listed(Fraction(h.activation, MEBIBYTE) for h in held)}")
         if None not in (changes := [h.memory_b for h in held]):
             lines.append(f"memory_b: {_listed(Fraction(b or 0, MEBIBYTE) for b in changes)}")
-        lines.append(f"static: {_listed(Fraction(h.static, MEBIBYTE) for h in held)}")
+        static = (Fraction(h.static(profile.batches), MEBIBYTE) for h in held)
+        lines.append(f"static: {_listed(static)}")
+    elif memory is not None:
+        lines.append("# Memory is that of the schedule that ran, not measured.")
+        lines += [f"{key}: {_listed(getattr(memory, key))}" for key in _MEMORY]
     return "\n".join(lines) + "\n"
 
 

@@ -83,8 +83,8 @@ class Meter:
         activation, left = _released(ran[-1])  # the first ones make what is made once
         split = [_change(after) for after in ran if OpKind.B in after]
         weights = sum(2 * w.numel() * w.element_size() for w in stage.submod.parameters())
-        static = weights + self._buffers(stage) + left * len(ran)
-        return Held(activation, static, split[-1] if split else None)
+        each = left + self._buffers(stage) // len(ran)
+        return Held(activation, weights, each, split[-1] if split else None)
 
     def _buffers(self, stage: Any) -> int:
         """Bytes of the stage's buffers for receives; local neighbours hand over what they made."""
