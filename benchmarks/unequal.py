@@ -104,8 +104,9 @@ here.
 CASES_HEAD = """\
 ## Hand strategies against the optimum of their placement
 
-`optimal`: no schedule of that placement within that limit is better. `open`: in fifteen minutes the
-search found neither a better schedule nor a proof that there is none.
+`optimal`: no schedule of that placement within that limit is better, as a search proved. `ppopt verify
+--bound` proves it again by code of its own, but for the device spans of V-Half and V-Min, for which
+two minutes are too short.
 
 | strategy | pipeline | objective | value | lower bound | |
 |---|---|---|---|---|---|"""
