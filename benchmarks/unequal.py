@@ -104,9 +104,9 @@ here.
 CASES_HEAD = """\
 ## Hand strategies against the optimum of their placement
 
-`optimal`: no schedule of that placement within that limit is better, as a search proved. `ppopt verify
---bound` proves it again by code of its own, but for the device spans of V-Half and V-Min, for which
-two minutes are too short.
+`optimal`: no schedule of that placement within that limit is better, as a search proved.
+`ppopt verify --bound` proves it again by code of its own, but for the device spans of V-Half and
+V-Min, for which two minutes are too short.
 
 | strategy | pipeline | objective | value | lower bound | |
 |---|---|---|---|---|---|"""
