@@ -113,9 +113,8 @@ class View:
         self.wait(lambda: self.run(done), "the picture")
 
     def press(self, keys: str) -> None:
-        """Press keys, one after the other."""
-        for key in keys:
-            ActionChains(self.driver).send_keys(key).perform()
+        """Press keys, one after the other, and wait until the last is answered."""
+        ActionChains(self.driver).send_keys(*keys).perform()
         self.settle()
 
     def click(self, selector: str) -> None:
