@@ -12,6 +12,7 @@ from ppopt.errors import InputError
 from ppopt.evaluation import evaluate
 from ppopt.formats.fields import shown, unknown_key, whole, within
 from ppopt.metrics import Objective
+from ppopt.profiles.measured import planned
 from ppopt.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.strategies import Options, names
@@ -57,6 +58,7 @@ def check(reference: Schedule, progress: Callable[[Progress], None] | None = Non
     follows from them (`FREE`); `Check.free` tells what is otherwise there. Raises InputError where
     the file does not say enough, or a strategy no longer applies.
     """
+    planned(reference, "check")
     made = _remade(reference, progress)
     notes = _notes(reference, made)
     ordered = not (_searched(reference) and reference.origin.get("workers") != 1)

@@ -68,6 +68,11 @@ def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_pat
     assert run("verify --json", path).json["measured"] is True
     assert run("verify --json", native).json["measured"] is False
     done("view", native, path, "-o", tmp_path / "both.html")
+    done("export --to perfetto", path, "-o", tmp_path / "trace.json")
+    for line in ("run", "check", f"export --to torch-csv -o {tmp_path}/a.csv"):
+        ran = run(line, path)
+        assert (ran.code, ran.out) == (2, "")
+        assert "a measured step is no planned schedule; give the schedule that ran" in ran.err
     file = json.loads(path.read_text())
     file["ops"].pop()
     path.write_text(json.dumps(file))

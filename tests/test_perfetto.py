@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,9 @@ from hypothesis import given, settings
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.perfetto import dumps
-from ppopt.op import parse
+from ppopt.op import OpKind, parse
+from ppopt.profiles.measured import measured
+from ppopt.profiles.records import Record
 from ppopt.schedule import Schedule
 from tests.generate import held, peaks, schedules, table
 from tests.verify_fixtures import schedule_of, split_with_p2p
@@ -222,3 +225,25 @@ def test_held_is_what_the_counter_shows() -> None:
     """The helper that finds peaks sees the static memory too."""
     made = split_with_p2p()
     assert held(made.pipeline, table(made), 0, -1, starts=True) == made.pipeline.ticks.static[0]
+
+
+def test_a_measured_step() -> None:
+    """Four microbatches over delays of 1, 2, 3 and 9, the link's time said to be 2: the first
+    transfer ends when its reader starts, the others take 2."""
+    ran = []
+    for microbatch, delay in enumerate((1, 2, 3, 9)):
+        begin = 100 * microbatch
+        there = begin + 10 + delay
+        ran += [
+            Record(OpKind.F, 0, microbatch, 0, begin, begin + 10),
+            Record(OpKind.F, 1, microbatch, 1, there, there + 10),
+            Record(OpKind.BW, 1, microbatch, 1, there + 10, there + 30),
+            Record(OpKind.BW, 0, microbatch, 0, there + 30 + delay, there + 50 + delay),
+        ]
+    found = measured(ran, Pipeline(stages=2, batches=4), 1)
+    assert found.pipeline.costs.forward == (10, 10)
+    threads = slices(read(replace(found, pipeline=replace(found.pipeline, p2p=2)), "ns"))
+    for entries in threads.values():
+        assert all(one[1] <= other[0] for one, other in pairwise(entries))
+    sent = [(entry["name"], end - start) for start, end, entry in threads[0, 1]]
+    assert sent == [(f"0F{m} to device 1", (1, 2, 2, 2)[m]) for m in range(4)]

@@ -16,7 +16,7 @@ from ppopt.errors import InputError
 from ppopt.files import write
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
-from ppopt.profiles.measured import MEASURED, UNTIMED
+from ppopt.profiles.measured import UNTIMED, is_measured
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
 from ppopt.report.words import robustness_words, what_if
@@ -105,7 +105,7 @@ def verification(
         print_json(of_verification(schedule, found, bound))
     elif found and not quiet:
         print(explain(schedule, found))
-        if schedule.origin.get("strategy") == MEASURED:
+        if is_measured(schedule):
             print(f"{label(file)}: {_of_measured(found)}")
         elif all(violation.rule is Rule.MEMORY for violation in found):
             print(

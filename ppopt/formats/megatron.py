@@ -13,6 +13,7 @@ import json
 from ppopt.errors import InputError
 from ppopt.formats.torch_csv import microbatch_numbers
 from ppopt.op import OpKind
+from ppopt.profiles.measured import planned
 from ppopt.schedule import Row, Schedule
 from ppopt.verifier import verify
 
@@ -34,6 +35,7 @@ def dumps(schedule: Schedule) -> str:
         raise InputError(
             "megatron: its lists know no overlapped pairs; write .csv or .json instead"
         )
+    planned(schedule, "megatron")
     found = verify(schedule, enforce_limit=False)
     if found:
         raise InputError(f"megatron: not a schedule of its pipeline: {found[0]}; mend it first")

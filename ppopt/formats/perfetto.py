@@ -24,8 +24,8 @@ from ppopt.errors import InputError
 from ppopt.metrics import memory_profile
 from ppopt.op import OpKind
 from ppopt.precedence import data_flow, split_of
+from ppopt.profiles.measured import faults
 from ppopt.schedule import Row, Schedule
-from ppopt.verifier import verify
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Length of a unit of time."""
@@ -51,7 +51,7 @@ def dumps(schedule: Schedule, unit: str = "ms") -> str:
     """
     if unit not in NANOSECONDS:
         raise InputError(f"time unit: {unit!r} is unknown; use {', '.join(NANOSECONDS)}")
-    found = verify(schedule, enforce_limit=False)
+    found = faults(schedule)
     if found:
         raise InputError(f"perfetto: not a schedule of its pipeline: {found[0]}; mend it first")
     events = ",\n".join(map(json.dumps, _events(schedule, _Clock(schedule, unit))))
@@ -126,14 +126,18 @@ def _operation(schedule: Schedule, row: Row, clock: _Clock) -> Event:
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
-    """Everything that crosses devices; one without delay has no length."""
+    """Everything that crosses devices; one without delay has no length.
+
+    Of a measured step, whose link takes its median time, one ends when its reader starts at most.
+    """
     pipeline = schedule.pipeline
     flow = data_flow(pipeline, split_of(pipeline, schedule.orders))
     rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
     for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):
         source, target = rows[before], rows[after]
         if source.device != target.device:
-            yield _Transfer(source.end, source.end + lag, source, target)
+            end = max(source.end, min(source.end + lag, target.start))
+            yield _Transfer(source.end, end, source, target)
 
 
 def _links(

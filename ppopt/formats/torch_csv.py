@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ppopt.errors import InputError
 from ppopt.op import OpKind
+from ppopt.profiles.measured import planned
 from ppopt.schedule import Schedule
 from ppopt.verifier import verify
 
@@ -31,6 +32,7 @@ def dumps(schedule: Schedule) -> str:
         raise InputError("torch csv: two routes put a stage on two devices; write .json instead")
     if schedule.pipeline.num_slices > 1:
         raise InputError("torch csv: it knows no slices of microbatches; write .json instead")
+    planned(schedule, "torch csv")
     found = verify(schedule, enforce_limit=False)
     if found:
         raise InputError(f"torch csv: not a schedule of its pipeline: {found[0]}; mend it first")

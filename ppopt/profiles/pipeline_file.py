@@ -70,7 +70,9 @@ def dumps(
 def notes(profile: Profile) -> list[str]:
     """Say how the times came about: counts, what is derived, outliers; one line each."""
     counts = [times.runs for times in profile.times.values()]
-    told = [f"Medians of {min(counts)} to {max(counts)} operations each, {profile.steps} steps."]
+    least, most = min(counts), max(counts)
+    each = str(most) if least == most else f"{least} to {most}"
+    told = [f"Medians of {each} operations each, steps: {profile.steps}."]
     kinds = {kind for kind, _ in profile.times}
     if OpKind.B not in kinds:
         told.append("No backward was split: W and B are half of BW each, unmeasured.")

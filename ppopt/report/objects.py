@@ -14,7 +14,7 @@ from ppopt.comparison import Comparison, Row
 from ppopt.exact import plain
 from ppopt.formats import schedule_json
 from ppopt.idle import by_cause
-from ppopt.profiles.measured import MEASURED
+from ppopt.profiles.measured import is_measured
 from ppopt.report.summary import summary
 from ppopt.robustness import Jitter
 from ppopt.schedule import Schedule
@@ -194,7 +194,7 @@ def of_verification(
     return {
         "schema": SCHEMA,
         "verified": not found,
-        "measured": schedule.origin.get("strategy") == MEASURED,
+        "measured": is_measured(schedule),
         "fits_limit": all(violation.rule is not Rule.MEMORY for violation in found),
         "violations": [
             {
