@@ -7,6 +7,7 @@ from dataclasses import replace
 from ppopt.evaluation import evaluate
 from ppopt.pipeline import Pipeline
 from ppopt.report.differences import entries
+from ppopt.report.facts import overview
 
 
 def test_the_best_of_a_comparison_is_one_that_fits() -> None:
@@ -29,3 +30,14 @@ def test_what_stands_beside_a_measured_step_is_said_to_be_predicted() -> None:
         "measured",
     ]
     assert [entry.title for entry in entries([made, made])] == ["1f1b", "1f1b"]
+
+
+def test_the_table_tells_how_many_stages_lie_where() -> None:
+    pipeline = Pipeline(stages=4, batches=8)
+    names = ("1f1b", "zbv", "interleaved", "chimera", "seq-1f1b")
+    table = overview(entries([evaluate(pipeline, name) for name in names]))
+    for words in ("4, linear", "8, v", "8, interleaved", "4, linear, 2 routes"):
+        assert f"<td>{words}</td>" in table
+    assert "<td>4, linear, 2 slices</td>" in table
+    listed = Pipeline(stages=2, batches=2, placement=(1, 0))
+    assert "<td>2 on 1,0</td>" in overview(entries([evaluate(listed, "1f1b")] * 2))

@@ -271,6 +271,9 @@ def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     assert "cells" not in view.traces()
     assert message(view) == ""
     assert view.run(nodes) < 10000
+    view.follow("#y=8,24&x=100,140")
+    assert "cells" not in view.traces()
+    assert sum(text.isdigit() for text in view.texts()) > 16 * 20
     view.quiet()
 
 

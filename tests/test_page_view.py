@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from functools import cache
+from importlib.resources import files
 
 import pytest
 
@@ -230,3 +231,9 @@ def test_paper_is_light_and_holds_no_buttons(view: View) -> None:
     names = view.run(f"{seen}.map((e) => e.dataset.name ?? e.id)")
     view.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert names == ["F", "B", "W", "warm-up", "input", "memory"]
+
+
+def test_the_colours_of_a_theme_stand_in_one_place() -> None:
+    style = files("ppopt.report").joinpath("page.css").read_text(encoding="utf-8")
+    assert style.count("--surface: #") == 2
+    assert "prefers-color-scheme" not in style

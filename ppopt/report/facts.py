@@ -124,12 +124,13 @@ def overview(shown: Sequence[Entry]) -> str:
         return _named(entry.figures, entry.schedule.pipeline.name)
 
     head = (
-        *("schedule", "makespan", "device span", "above the best", "time by use", "idle"),
+        *("schedule", "stages", "makespan", "device span", "above the best", "time by use", "idle"),
         *("bubble overhead", "peak memory"),
     )
     rows = [
         (
             f'<a href="#schedule-{index}">{named(entry)}</a>',
+            escape(_spread_out(entry.schedule.pipeline)),
             number(entry.figures["makespan"]),
             number(entry.figures["device_span"]),
             entry.above or NONE,
@@ -233,7 +234,20 @@ def pipeline_line(pipeline: Pipeline) -> str:
     ]
     if pipeline.routes > 1:
         parts.append(_count(pipeline.routes, "route"))
+    if pipeline.num_slices > 1:
+        parts.append(_count(pipeline.num_slices, "slice") + " of every microbatch")
     return ", ".join(parts)
+
+
+def _spread_out(pipeline: Pipeline) -> str:
+    """Tell how many stages lie where, in few words: `8, v`, or `4, linear, 2 routes`."""
+    name = _placement(pipeline)
+    where = f", {name.removesuffix(' placement')}"
+    if name.startswith("placement "):
+        where = f" on {name.removeprefix('placement ')}"
+    routes = [_count(pipeline.routes, "route")] if pipeline.routes > 1 else []
+    slices = [_count(pipeline.num_slices, "slice")] if pipeline.num_slices > 1 else []
+    return ", ".join([f"{pipeline.num_stages}{where}", *routes, *slices])
 
 
 def _count(count: int, noun: str) -> str:
