@@ -121,7 +121,7 @@ def compare(
         fused=fused,
         workers=workers,
         seed=seed,
-        progress=progress,
+        tell=tell,
     )
     optimum = optima[own]
     if optimum.schedule is not None:
@@ -133,7 +133,10 @@ def compare(
 
 
 def _optima(
-    problems: Mapping[Layout, Pipeline], seconds: float, **search: Any
+    problems: Mapping[Layout, Pipeline],
+    seconds: float,
+    tell: Callable[[Progress], None],
+    **search: Any,
 ) -> dict[Layout, Result]:
     """Search all: half of the time for the first, the rest in equal parts for the others."""
     deadline = time.monotonic() + seconds
@@ -141,7 +144,11 @@ def _optima(
     for index, (space, problem) in enumerate(problems.items()):
         left = max(0.01, deadline - time.monotonic())
         parts = len(problems) - index if index else min(2, len(problems))
-        found[space] = solve(problem, time_limit=left / parts, **search)
+
+        def follow(state: Progress, number: int = index + 1) -> None:
+            tell(state._replace(phase=f"placement {number} of {len(problems)}, {state.phase}"))
+
+        found[space] = solve(problem, time_limit=left / parts, progress=follow, **search)
         if found[space].interrupted:
             break
     return found

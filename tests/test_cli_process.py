@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ppopt.cli import progress
 from tests.cli_json import SOLVED, assert_types
 from tests.cli_run import ENTRY, HARD, process
 from tests.terminal import on_terminal, read_until
@@ -132,3 +133,15 @@ class TestTerminal:
         assert read_until(terminal, None) == ""
         assert search.communicate(timeout=30) == ("", None)
         assert search.returncode == 0
+
+
+def test_progress_stays_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line that wraps could not be rewritten in place."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(progress, "AFTER", 0.0)
+    line = progress._Line()
+    line.update("placement " * 9)
+    line.draw()
+    assert len(capsys.readouterr().err.split("\r")[1]) == 39

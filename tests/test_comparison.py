@@ -39,6 +39,19 @@ def test_searches_get_their_time_however_long_strategies_take(
     assert others[-1][1] > 2 / len(given)
 
 
+def test_progress_names_strategies_then_placements() -> None:
+    told: list[str] = []
+    comparison.compare(
+        Pipeline(stages=2, batches=4, forward=[3, 4]),
+        time_limit=5,
+        progress=lambda state: told.append(state if isinstance(state, str) else state.phase),
+    )
+    first = told.index("placement 1 of 6, construction")
+    assert {f"strategy {name}" for name in names()} == set(told[:first])
+    placements = {words.split(",")[0] for words in told[first:]}
+    assert placements == {f"placement {number} of 6" for number in range(1, 7)}
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     """The order depends on no limit, and options that are not given are the strategy's own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ class _Line:
             sys.stderr.flush()
 
     def _write(self, text: str) -> None:
+        text = text[: shutil.get_terminal_size().columns - 1]  # a wrapped line cannot be rewritten
         sys.stderr.write("\r" + text.ljust(self._width))
         sys.stderr.flush()
         self._width = len(text)
