@@ -308,6 +308,27 @@ def test_dark_narrow_and_printed(view: View) -> None:
     view.quiet()
 
 
+def test_a_page_is_usable_on_a_telephone(view: View) -> None:
+    """400 pixels: nothing sticks out, and operations answer to the pointer."""
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    view.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        view.open(six(), fresh=True)
+        wide = "return document.documentElement.scrollWidth - innerWidth"
+        assert view.run(wide) <= 0
+        assert view.run("return ppopt.frame.width") < 400
+        assert view.point(0, 0.5, 0).splitlines()[0] == "0F0 forward"
+        tip = "return document.getElementById('tip').getBoundingClientRect().right"
+        assert view.run(tip) <= 400
+        lines = "return [...document.querySelectorAll('#plot .annotation-text')].map((text) =>"
+        found = view.run(f"{lines} text.querySelectorAll('tspan.line').length)")
+        assert found == [2] * 6
+    finally:
+        view.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    view.wait(lambda: view.run("return ppopt.frame.width > 1000"), "the wide window again")
+    view.quiet()
+
+
 def test_the_picture_is_saved_with_a_legend(view: View) -> None:
     view.open(page([small()]))
     for kind, beginning in (("png", b"\x89PNG"), ("svg", b"<svg")):

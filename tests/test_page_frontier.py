@@ -117,3 +117,14 @@ def test_values_far_apart_have_a_logarithmic_axis_and_their_points_answer(view: 
     view.wait(lambda: view.run(SHOWN) == [last, last], "the schedule of the last point")
     assert "more than the best" not in " ".join(view.texts())
     view.quiet()
+
+
+def test_many_names_at_one_spot_are_cut(view: View) -> None:
+    """On one device eleven strategies hold one microbatch and are never idle."""
+    found = frontier(Pipeline(stages=1, batches=2), time_limit=5)
+    schedules = [made for point in found.points if (made := point.result.schedule)]
+    view.open(frontier_page(of_frontier(found), schedules))
+    names = [name for name, *_ in view.wait(lambda: view.run(NAMES), "the curve")]
+    same = sum((hand.memory, hand.value) == (1, 6) for hand in found.hands)
+    assert any(name.endswith(f" and {same - 3} more") for name in names)
+    view.quiet()

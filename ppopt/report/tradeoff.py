@@ -18,6 +18,8 @@ TITLE = "Memory against time"
 MOST_OPERATIONS = 100_000
 """Operations that a page draws; beyond, the schedules of the first and last point alone."""
 _HEIGHT = 460
+_NAMED = 3
+"""Strategies at one spot that are named there, where they are many; hover and table name all."""
 _FAR_APART = 10
 """Ratio of values beyond which their axis is logarithmic."""
 
@@ -230,7 +232,9 @@ def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _together(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """Name of a strategy; strategies at the same spot share the label of the first."""
     same = [title(r) for r in rows if _spot(r) == _spot(row)]
-    return escape(", ".join(same)) if same[0] == title(row) else ""
+    more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED + 1 else ""
+    named = same[:_NAMED] if more else same
+    return escape(", ".join(named)) + more if same[0] == title(row) else ""
 
 
 def _spot(row: Mapping[str, Any]) -> tuple[float, float]:

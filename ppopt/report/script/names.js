@@ -45,7 +45,7 @@ function places({ x, y }, width) {
   ];
   for (let ring = 1; ring <= FARTHEST; ring++) {
     for (const lift of [-1, 1]) {
-      for (const lean of [0, 0.6, -0.6, 1.2, -1.2]) {
+      for (const lean of [0.6, -0.6, 1.2, -1.2, 0]) {
         const far = { x: x + lean * aside * (1 + ring / 6), y: y + lift * (above + ring * HEIGHT) };
         found.push({ ...far, leans: lean !== 0 });
       }
