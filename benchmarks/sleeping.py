@@ -1,7 +1,8 @@
 """Predicted and measured time of schedules that PyTorch really runs, on stages that sleep.
 
 Four gloo processes on this machine; the stages' forward, input gradient and weight gradient sleep
-for set times, so that the processors stay free and the measured step shows the order alone.
+for set times, and so do the links of one pipeline, so that the processors stay free and the
+measured step shows the order alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ UNEQUAL = Pipeline(
     weight=[20, 30, 24, 24],
     name="unequal",
 )
+LINKS = replace(EQUAL, p2p=4, name="equal, links")
+"""Transfers of 8 ms."""
 LINEAR = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-2p")
 CHUNKED = ("interleaved", "zbv")
 
@@ -175,7 +178,7 @@ def main() -> None:
     with World(RANKS, 600) as world:
         if given.real_time:
             print(f"Real-time priority: {all(world.run(hasten, [()] * RANKS))}.\n")
-        found = [row for pipeline in (EQUAL, UNEQUAL) for row in entries(world, pipeline)]
+        found = [row for pipeline in (EQUAL, UNEQUAL, LINKS) for row in entries(world, pipeline)]
         for _ in range(rounds):
             for row in found:
                 ran = demo.run(world, row.schedule, seconds_per_unit=SECONDS)
