@@ -15,6 +15,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.torch.version import require
+from ppopt.torch.world import PATIENCE, World
 from tests.cli_run import done, run
 from tests.terminal import on_terminal, read_until
 from tests.torch_world import VERSION
@@ -79,6 +80,20 @@ def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_pat
     ran = run("view", native, path, "-o", tmp_path / "broken.html")
     assert (ran.code, ran.out) == (2, "")
     assert "missing: " in ran.err
+
+
+def test_ranks_wait_as_long_as_others_sleep(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of 10 units take 1000 s; what ranks wait for each other is set as they start."""
+    given: list[float] = []
+
+    def begin(_: World, size: int, patience: float) -> None:
+        given.extend((size, patience))
+        raise InputError("seen")
+
+    monkeypatch.setattr(World, "__init__", begin)
+    assert run("run --sleep 50 --steps 1", native).code == 2
+    assert given[0] == 2
+    assert given[1] >= PATIENCE + 2 * 10 * 50
 
 
 @pytest.mark.parametrize("moment", ["starting 2 processes", "running 4 steps"])

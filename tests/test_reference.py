@@ -250,6 +250,7 @@ class TestPlugin:
         ) as at:
             References(tmp_path, update=False).load("a")
         assert not at.value.pytrace
+        assert at.value.__suppress_context__, "or pytest tells the error twice"
         assert "\n" not in str(at.value)
 
     def test_a_missing_reference_fails(self, tmp_path: Path) -> None:

@@ -62,12 +62,11 @@ def run(
     seconds = _seconds(sleep)
     ranks = schedule.pipeline.num_devices
     _tell(f"starting {ranks} processes", quiet=quiet)
-    with World(ranks) as world:
+    with World(ranks, _patience(schedule, steps, seconds)) as world:
         from ppopt.torch import demo
 
         length = float(demo.predicted(schedule)) * seconds
         _tell(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
-        world.patience += 2 * (steps + 1) * length
         ran = demo.run(world, schedule, steps=steps, seconds_per_unit=seconds)
     shown = _shown(schedule, ran, length, seconds)
     _write(targets, schedule, ran, seconds)
@@ -88,6 +87,17 @@ def _seconds(sleep: str | None) -> float:
     if not 0 < seconds <= 3600:
         raise InputError(f"sleep: {sleep} is not above 0 and at most 3600; give seconds per unit")
     return float(seconds)
+
+
+def _patience(schedule: Schedule, steps: int, seconds: float) -> float:
+    """Seconds that a run may take, and that ranks wait for each other.
+
+    PyTorch's W of stage 0, a whole backward, may double the length of a step.
+    """
+    from ppopt.torch.world import PATIENCE
+
+    length = float(schedule.pipeline.ticks.time(schedule.metrics.makespan)) * seconds
+    return PATIENCE + 4 * (steps + 1) * length
 
 
 def _tell(words: str, *, quiet: bool) -> None:
