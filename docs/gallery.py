@@ -17,7 +17,9 @@ from pathlib import Path
 
 import ppopt
 from ppopt.report.html import page
+from ppopt.report.objects import of_frontier
 from ppopt.report.svg import svg
+from ppopt.report.tradeoff import frontier_page
 from ppopt.strategies import registry
 
 FOLDER = Path(__file__).parent / "gallery"
@@ -26,7 +28,10 @@ SHOTS = {
     "page": "One schedule: causes of idle time as hatching, memory below, time by use beside it.",
     "path": "The critical path of 1F1B, and the way of one microbatch with its transfers.",
     "compare": "Six schedules on one axis, the best on top, its end dotted through the others.",
-    "large": "64 devices, 512 microbatches, 98,304 operations: cells in mean colours.",
+    "pairs": "DualPipe: two routes, light and dark, and pairs of F and a backward run as one.",
+    "frontier": "Memory against time; every point opens its schedule.",
+    "large": "64 devices, 512 microbatches, 98,304 operations: spots in mean colours.",
+    "close": "The same page close up: some devices, some time.",
     "dark": "Close up in the dark: two chunks per device, memory stacked by chunk.",
 }
 """Screenshot -> its caption."""
@@ -56,18 +61,34 @@ def schedules() -> dict[str, ppopt.Schedule]:
     return shown
 
 
-def pages() -> dict[str, tuple[list[ppopt.Schedule], str, int]]:
-    """Screenshot -> the schedules on its page, the address of its view, its height."""
+def curve() -> str:
+    """The page of a frontier."""
+    found = ppopt.frontier(pipeline(), time_limit=60, workers=1)
+    schedules = [made for point in found.points if (made := point.result.schedule)]
+    return frontier_page(of_frontier(found), schedules)
+
+
+def pages() -> dict[str, tuple[str, str, int]]:
+    """Screenshot -> its page, the address of its view, its height."""
     six = ("gpipe", "1f1b", "zb-h1", "interleaved", "zbv")
-    close = "#x=8,20&on=memory"
-    large = ppopt.evaluate(pipeline(64, 512, mem_limit="1f1b"), "zb-1p")
+    compared = [optimum(), *(ppopt.evaluate(pipeline(), name) for name in six)]
+    large = shown(ppopt.evaluate(pipeline(64, 512, mem_limit="1f1b"), "zb-1p"))
+    dark = shown(ppopt.evaluate(pipeline(memory_b=-0.5), "v-half"))
     return {
-        "page": ([optimum(p2p=0.25)], "", 760),
-        "path": ([ppopt.evaluate(pipeline(p2p=0.5), "1f1b")], "#m=3&on=critical", 540),
-        "compare": ([optimum(), *(ppopt.evaluate(pipeline(), name) for name in six)], "", 1340),
-        "large": ([large], "#on=", 1110),
-        "dark": ([ppopt.evaluate(pipeline(memory_b=-0.5), "v-half")], close, 740),
+        "page": (shown(optimum(p2p=0.25)), "", 790),
+        "path": (shown(ppopt.evaluate(pipeline(p2p=0.5), "1f1b")), "#m=3&on=critical", 440),
+        "compare": (shown(*compared), "", 1330),
+        "pairs": (shown(ppopt.evaluate(pipeline(8, 20, overlap=3), "dualpipe")), "", 880),
+        "frontier": (curve(), "", 650),
+        "large": (large, "#on=", 980),
+        "close": (large, "#on=&x=100,130&y=8,24", 860),
+        "dark": (dark, "#x=8,20&on=memory&theme=dark", 610),
     }
+
+
+def shown(*schedules: ppopt.Schedule) -> str:
+    """A page of schedules."""
+    return page(schedules, title="ppopt")
 
 
 def write_pictures(shown: dict[str, ppopt.Schedule]) -> None:
@@ -98,15 +119,15 @@ def write_shots() -> None:
         options.add_argument(flag)
     driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
     with tempfile.TemporaryDirectory() as folder:
-        for name, (shown, address, height) in pages().items():
+        for name, (text, address, height) in pages().items():
             path = Path(folder) / f"{name}.html"
-            path.write_text(page(shown, title="ppopt"), encoding="utf-8")
-            driver.set_window_size(_WIDTH, height)
+            path.write_text(text, encoding="utf-8")
+            size = {"width": _WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             driver.get(f"{path.as_uri()}{address}")
-            if name == "dark":
-                driver.execute_script("document.documentElement.dataset.theme = 'dark'")
-                driver.execute_script("ppopt.redraw()")
-            time.sleep(5)
+            while not driver.execute_script("return globalThis.ppopt?.drawn >= 1"):
+                time.sleep(0.1)
+            time.sleep(1)
             (FOLDER / f"{name}.png").write_bytes(_small(driver.get_screenshot_as_png()))
     driver.quit()
 
@@ -114,9 +135,7 @@ def write_shots() -> None:
 def _small(shot: bytes) -> bytes:
     from PIL import Image  # noqa: PLC0415
 
-    few = (
-        Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, method=Image.Quantize.MAXCOVERAGE)
-    )
+    few = Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, method=Image.Quantize.MEDIANCUT)
     kept = io.BytesIO()
     few.save(kept, "PNG", optimize=True)
     return kept.getvalue()
