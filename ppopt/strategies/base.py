@@ -8,7 +8,8 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import NamedTuple
+from statistics import median_low
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Strategy:
     fused: bool = False
     """Whether it runs the full backward BW; else B and W apart."""
     adaptive: bool = False
-    """Whether the order follows the real times; the published one, of equal times, competes."""
+    """Whether the order follows the real times; those of simpler times compete with it."""
     takes: tuple[str, ...] = ()
     """The fields of Options it uses."""
     defaults: Defaults | None = None
@@ -98,12 +99,8 @@ class Strategy:
 
         All keep the strategy's memory: what a device holds follows from its order, not from times.
         """
-        yield self.built(pipeline, options)
-        if self.adaptive and not equal_times(pipeline):
-            equal = replace(
-                pipeline, forward=1, backward_input=1, weight=1, backward=2, p2p=0, overlap=None
-            )
-            yield self.built(equal, options)
+        for one in _with_other_times(pipeline) if self.adaptive else (pipeline,):
+            yield self.built(one, options)
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
         """What `build` gives, kept for searches that ask again; no memory limit has a say in it."""
@@ -146,6 +143,33 @@ class Strategy:
 @lru_cache(maxsize=32)
 def _built(strategy: Strategy, pipeline: Pipeline, options: Options) -> Orders:
     return strategy.build(pipeline, options)
+
+
+def _with_other_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
+    """The pipeline itself; with the equal times of publications; with medians of its own.
+
+    Other tools take the median over the stages, of F, B and W each, or constants.
+    """
+    if equal_times(pipeline):
+        return (pipeline,)
+    kinds = (pipeline.forward, pipeline.backward_input, pipeline.weight)
+    equal, medians = (1, 1, 1), tuple(map(median_low, kinds))
+    others = (_timed(pipeline, equal, 0), _timed(pipeline, medians, pipeline.p2p))
+    return tuple(dict.fromkeys((pipeline, *others)))
+
+
+def _timed(pipeline: Pipeline, times: tuple[Any, ...], p2p: Any) -> Pipeline:
+    """The pipeline with other times of F, B and W, the same for all stages."""
+    forward, backward, weight = times
+    return replace(
+        pipeline,
+        forward=forward,
+        backward_input=backward,
+        weight=weight,
+        backward=backward + weight,
+        p2p=p2p,
+        overlap=None,
+    )
 
 
 def equal_times(pipeline: Pipeline) -> bool:
