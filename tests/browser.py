@@ -170,6 +170,15 @@ class View:
         self.mouse("mouseReleased", *end)
         self.settle()
 
+    def double(self, x: float, y: float) -> None:
+        """Double click."""
+        self.mouse("mouseMoved", x, y)
+        for count in (1, 2):
+            for kind in ("mousePressed", "mouseReleased"):
+                event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": count}
+                self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+        self.settle()
+
     def shapes(self) -> Counter[str]:
         """Number of drawn boxes by colour, as the browser holds them."""
         paths = self.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from itertools import combinations
 from math import log10
@@ -128,3 +129,24 @@ def test_many_names_at_one_spot_are_cut(view: View) -> None:
     same = sum((hand.memory, hand.value) == (1, 6) for hand in found.hands)
     assert any(name.endswith(f" and {same - 3} more") for name in names)
     view.quiet()
+
+
+def test_a_zoom_places_the_names_anew_and_a_double_click_undoes_it(page: View) -> None:
+    axis = "return document.getElementById('curve').layout.xaxis.range"
+    whole, names = page.run(axis), page.run(NAMES)
+    (_, y), *_, (end, low) = page.run(SPOTS)
+    page.drag((end - 30, y), (end + 150, low + 25))
+    page.wait(lambda: 0 < len(page.run(NAMES)) < len(names), "the zoom")
+    assert page.run(axis) != whole
+    time.sleep(0.4)  # a click sooner than 0.3 s after the drag would be its second
+    page.double(end + 200, low - 60)
+    page.wait(lambda: page.run(axis) == whole, "the whole")
+    assert page.run(NAMES) == names
+
+
+def test_a_point_tells_its_figures_and_what_else_is_there(page: View) -> None:
+    page.mouse("mouseMoved", *page.run(SPOTS)[3])
+    hover = "return document.querySelector('#curve .hoverlayer')?.textContent"
+    told = page.wait(lambda: page.run(hover), "the hover")
+    assert told.startswith("limit 4: 27")
+    assert "as zb-1p, zb-h1" in told

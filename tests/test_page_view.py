@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from functools import cache
 from importlib.resources import files
 
@@ -237,3 +238,32 @@ def test_the_colours_of_a_theme_stand_in_one_place() -> None:
     style = files("ppopt.report").joinpath("page.css").read_text(encoding="utf-8")
     assert style.count("--surface: #") == 2
     assert "prefers-color-scheme" not in style
+
+
+def test_a_double_click_shows_everything_and_lights_nothing(view: View) -> None:
+    view.open(small(), "#x=2,6&y=1,3")
+    view.double(*view.pixel(0, 4.2, 2))
+    view.wait(lambda: view.run(VIEW) == ALL, "the whole")
+    assert view.run("return ppopt.view.microbatch") == -1
+
+
+def test_control_and_the_wheel_zoom_time_under_the_pointer(view: View) -> None:
+    view.open(small())
+    x, y = view.pixel(0, 9, 2)
+    wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -300, "modifiers": 2}
+    view.driver.execute_cdp_cmd("Input.dispatchMouseEvent", wheel)
+    wide = 13.5 / math.e
+    view.wait(lambda: view.run(VIEW)[1] - view.run(VIEW)[0] < wide + 0.01, "a zoom by e")
+    from_, to, *_ = view.run(VIEW)
+    assert (9 - from_) / (to - from_) == pytest.approx(9 / 13.5, abs=0.01)
+
+
+def test_a_link_of_the_table_scrolls_and_leaves_the_view(view: View) -> None:
+    view.open(page([hand("gpipe"), hand("1f1b"), hand("zb-1p")]), "#x=3,9&m=2", fresh=True)
+    view.run("document.querySelector('a[href=\"#schedule-2\"]').click()")
+    top = "return document.getElementById('schedule-2').getBoundingClientRect().top"
+    view.wait(lambda: 0 <= view.run(top) < 900, "the section")
+    assert view.range() == (3, 9)
+    assert view.run("return ppopt.view.microbatch") == 2
+    view.press("+")
+    assert view.run("return location.hash").startswith("#x=4.5,7.5&m=2")

@@ -94,8 +94,8 @@ function layoutOfCurve(page, curve, width, window) {
     paper_bgcolor: paper,
     plot_bgcolor: paper,
     modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
-    xaxis: { ...layout.xaxis, range: window.x, gridcolor: grid },
-    yaxis: { ...layout.yaxis, range: window.y, gridcolor: grid },
+    xaxis: { ...layout.xaxis, range: [...window.x], gridcolor: grid },
+    yaxis: { ...layout.yaxis, range: [...window.y], gridcolor: grid },
     annotations: placed(wanted, marks, steps, scale.box).map(({ name, x, y, far }) => ({
       xref: "paper",
       yref: "paper",
