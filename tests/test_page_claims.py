@@ -76,3 +76,11 @@ def test_a_search_from_a_file_proves_for_itself() -> None:
     assert given.from_file
     assert found is not None
     assert not found.from_file
+
+
+def test_a_bound_of_whole_backwards_says_so() -> None:
+    """1F1B takes 33: device 0 works 24, and F and BW go down and up three stages, 3 + 6."""
+    given = claimed("1f1b", 33)
+    words = said(read(replace(given, origin={**given.origin, "fused": True})))
+    assert "optimal proved optimal" in words
+    assert ", where every backward is one operation." in words

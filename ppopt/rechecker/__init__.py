@@ -99,10 +99,13 @@ def confirmed(schedule: Schedule) -> str | None:
     if stated is None or stated.bound is None:
         return None
     found = schedule.metrics.device_span if stated.span else schedule.metrics.makespan
-    if schedule.origin.get("status") == "optimal" and found > stated.bound:
+    optimal = schedule.origin.get("status") == "optimal"
+    if found < stated.bound or (optimal and found > stated.bound):
         return None
     known = _by_arithmetic(stated)
-    return None if known is None else known[1]
+    if known is None:
+        return None
+    return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
 
 
 def check(
