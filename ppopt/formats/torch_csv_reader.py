@@ -165,7 +165,7 @@ def _from_zero(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
     forwards = [op for op in ops if op.kind is OpKind.F and op.stage == last]
     others = set(ops).difference(forwards)
     batches = 1 + max((op.microbatch for op in others), default=-1)
-    if [op.microbatch for op in forwards] != list(range(1, batches + 1)):
+    if len(forwards) != batches or any(op.microbatch != n for n, op in enumerate(forwards, 1)):
         return rows
     down = {op: op._replace(microbatch=op.microbatch - 1) for op in forwards}
     return [[tuple(down.get(op, op) for op in cell) for cell in row] for row in rows]
