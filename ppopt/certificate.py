@@ -12,6 +12,8 @@ class Argument(StrEnum):
 
     WORK = "work"
     """The one device named must wait for its first input (makespan), then do all its work."""
+    ENDS = "ends"
+    """The same, and idle at its two ends because memory holds too little to do there."""
     DEVICES = "devices"
     """The devices named need that long, all others taken as delays."""
     SEARCH = "search"

@@ -12,7 +12,7 @@ import pytest
 
 from ppopt import Objective, Result, Verdict, VerificationError, recheck, solve
 from ppopt.solver import bounds as solver_bounds
-from ppopt.solver import relaxation, relaxed
+from ppopt.solver import ends, relaxation, relaxed
 from ppopt.solver.chain import Chain
 from tests import bounds
 from tests.bounds import Sample
@@ -63,8 +63,20 @@ def work_counted_twice(patch: Patch) -> None:
     patch.setattr(relaxation, "_work_after_b", lambda *place: 2 * right(*place))
 
 
+def ends_too_idle(patch: Patch) -> None:
+    """One microbatch less than there is room for while a device waits."""
+    right = ends.most_work
+
+    def wrong(items: list[ends.Item], room: int | None) -> int:
+        fewer = [item._replace(most=max(0, item.most - 1)) for item in items]
+        return right(fewer, room)
+
+    patch.setattr(ends, "most_work", wrong)
+
+
 PLANTED = (
     head_too_long,
+    ends_too_idle,
     memory_window_too_tight,
     floor_too_large,
     work_counted_twice,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ppopt import exact
 from ppopt.errors import InputError, VerificationError
-from ppopt.rechecker import arithmetic, claim
+from ppopt.rechecker import arithmetic, claim, waits
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule import ALONE, Schedule
 from ppopt.verifier import verify
@@ -140,12 +140,15 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
             return None
         need = exact.plain(ticks.memory(arithmetic.least_memory(stated, device)))
         return device, f"device {device} comes to hold {need}, above its limit, in every order"
-    device = max(devices, key=lambda device: arithmetic.least_time(stated, device))
-    least = arithmetic.least_time(stated, device)
+    idle = [waits.least_idle(stated, device) for device in devices]
+    times = [arithmetic.least_time(stated, device) + idle[device] for device in devices]
+    least = max(times)
     if least < stated.bound:
         return None
+    device = times.index(least)
     way = "the way to its first operation and " if not stated.span else ""
-    return device, f"{way}the work of device {device} take {exact.plain(ticks.time(least))}"
+    wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
+    return device, f"{way}the work of device {device}{wait} take {exact.plain(ticks.time(least))}"
 
 
 def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:

@@ -10,7 +10,7 @@ from ppopt.certificate import Argument, Certificate
 from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
-from ppopt.solver import overlap
+from ppopt.solver import ends, overlap
 
 
 class Bound(NamedTuple):
@@ -97,10 +97,11 @@ def space(pipeline: Pipeline, *, fused: bool) -> str:
 
 
 def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bound:
-    """Head + work: a device must wait for its first input, then do all its work.
+    """Head + work + idle ends: a device waits for its first input, then does all its work.
 
-    Makespan >= shortest way of a microbatch to the device + its work; device span >= its work.
-    Pairs take off what they can save at most.
+    Makespan >= shortest way of a microbatch to the device + its work + the idle time at its ends
+    (`ppopt.solver.ends`); device span >= the same without the way. Pairs take off what they can
+    save at most.
     """
     ticks = pipeline.ticks
     best = Bound(0, "nothing takes less than no time", Certificate(Argument.WORK))
@@ -121,14 +122,33 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
             if hosted[device]
         ]
         head = min(heads) if objective is Objective.MAKESPAN else 0
-        if head + work > best.value:
+        idle = ends.idle(pipeline, device, fused=fused)
+        if head + work + sum(idle) > best.value:
             proof = f"device {device} alone has {_time(pipeline, work)} of work"
             if saved:
                 proof += ", all overlapped that can be,"
             if head:
                 proof += f" after waiting {_time(pipeline, head)} for its first input"
-            best = Bound(head + work, proof, Certificate(Argument.WORK, (device,)))
+            proof += _ends(pipeline, idle)
+            argument = Argument.ENDS if any(idle) else Argument.WORK
+            best = Bound(head + work + sum(idle), proof, Certificate(argument, (device,)))
     return best
+
+
+def _ends(pipeline: Pipeline, idle: ends.Idle) -> str:
+    """Say in words where a device must idle."""
+    parts = []
+    if idle.first:
+        parts.append(
+            f"{_time(pipeline, idle.first)} before its first backward can come, when memory holds "
+            "no further forward"
+        )
+    if idle.last:
+        parts.append(
+            f"{_time(pipeline, idle.last)} from its last forward to the backward of that "
+            "microbatch, when memory held too few others"
+        )
+    return f", and must idle {' and '.join(parts)}" if parts else ""
 
 
 def _head(pipeline: Pipeline, hosts: tuple[int, ...], stage: int) -> int:

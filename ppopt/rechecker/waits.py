@@ -1,0 +1,130 @@
+"""Two waits that a device cannot fill, because of what its memory holds.
+
+Nothing but F can come before a device's first backward, which comes a whole turn after the F of
+the same microbatch on its lowest stage; nothing but backwards and W comes after its last F, whose
+own backward comes a turn later. What memory holds bounds what can fill either turn.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt.op import OpKind
+from ppopt.rechecker.arithmetic import way
+from ppopt.rechecker.claim import Claim
+
+
+class Filler(NamedTuple):
+    """Work for a wait: so much time each, held in so much memory each."""
+
+    time: int
+    memory: int
+    count: int
+    """Most of them."""
+
+
+def least_idle(claim: Claim, device: int) -> int:
+    """Time that a device cannot use, in ticks; of one route, without slices or pairs."""
+    pipeline = claim.pipeline
+    stages = pipeline.hosted[0][device]
+    if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired or not stages:
+        return 0
+    before, after = _before_backward(claim, stages), _after_forward(claim, stages)
+    room = _room(claim, device)
+    whole = pipeline.batches * sum(pipeline.ticks.activation[stage] for stage in stages)
+    return before + after if room is not None and whole > room else max(before, after)
+
+
+def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
+    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
+    down = _forth(claim, stages[0], pipeline.num_stages - 1) + ticks.durations[OpKind.F][-1]
+    turn = down + _back(claim, stages[-1])
+    fillers = [
+        Filler(ticks.durations[OpKind.F][stage], ticks.activation[stage], pipeline.batches)
+        for stage in stages
+    ]
+    return max(0, turn - filled(fillers, _room(claim, pipeline.hosts[0][stages[0]])))
+
+
+def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
+    """The turn of the last F, of the highest stage; its microbatch is held by all stages here.
+
+    If that F takes no time, another operation of no time may share its instant: nothing is said.
+    """
+    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
+    high, last = stages[-1], pipeline.num_stages - 1
+    if ticks.durations[OpKind.F][high] == 0:
+        return 0
+    turn = 0
+    if high < last:
+        passed = _forth(claim, high, last) - ticks.durations[OpKind.F][high]
+        turn = passed + ticks.durations[OpKind.F][last] + _back(claim, high)
+    fillers = []
+    for stage in stages:
+        own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
+        fillers.append(Filler(sum(own), ticks.activation[stage], pipeline.batches - 1))
+        if not claim.fused:
+            left = ticks.activation[stage] + ticks.memory_b[stage]
+            fillers.append(Filler(own[-1], left, pipeline.batches - 1))
+    room = _room(claim, pipeline.hosts[0][high])
+    if room is not None:
+        room -= sum(ticks.activation[stage] for stage in stages)
+    return max(0, turn - filled(fillers, room))
+
+
+def _forth(claim: Claim, low: int, high: int) -> int:
+    """From the start of F on one stage to its start on a higher one."""
+    pipeline, hosts = claim.pipeline, claim.pipeline.hosts[0]
+    return way(pipeline, hosts, high, OpKind.F) - way(pipeline, hosts, low, OpKind.F)
+
+
+def _back(claim: Claim, stage: int) -> int:
+    """From the start of the backward on the last stage to its start on a lower one."""
+    pipeline, hosts = claim.pipeline, claim.pipeline.hosts[0]
+    kind, last = claim.kinds[1], claim.pipeline.num_stages - 1
+    if stage == last:
+        return 0
+    ends = (pipeline.ticks.durations[kind][place] for place in (last, stage))
+    above, here = ends
+    return way(pipeline, hosts, last, kind) + above - way(pipeline, hosts, stage, kind) - here
+
+
+def _room(claim: Claim, device: int) -> int | None:
+    ticks = claim.pipeline.ticks
+    return None if ticks.limits is None else ticks.limits[device] - ticks.static[device]
+
+
+def filled(fillers: list[Filler], room: int | None) -> int:
+    """Most time that fillers within a room take, or more, in ticks.
+
+    Two kinds: every number of the last one is tried. More: at any price per unit of memory, no
+    choice within the room takes more than the room's price and what each filler is worth above
+    its own; the least of these over all prices is what parts of fillers could take.
+    """
+    if room is None:
+        return sum(filler.time * filler.count for filler in fillers)
+    if room < 0:
+        return 0
+    if len(fillers) <= 2:
+        return _tried(fillers, room)
+    prices = [Fraction(filler.time, filler.memory) for filler in fillers if filler.memory]
+    worth = [
+        price * room + sum(f.count * max(Fraction(0), f.time - price * f.memory) for f in fillers)
+        for price in [Fraction(0), *prices]
+    ]
+    return int(min(worth))
+
+
+def _tried(fillers: list[Filler], room: int) -> int:
+    *others, last = fillers
+    if not others:
+        return last.time * _fit(last, room)
+    return max(
+        number * last.time + _tried(others, room - number * last.memory)
+        for number in range(_fit(last, room) + 1)
+    )
+
+
+def _fit(filler: Filler, room: int) -> int:
+    return min(filler.count, room // filler.memory) if filler.memory else filler.count
