@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,10 @@ from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.solver import plain
 from ppopt.solver.plain import NEVER
+
+
+MOST_SHARES = 16
+"""Most ways, less one, to share out a device's room to its chunks."""
 
 
 class Policy(NamedTuple):
@@ -40,7 +45,15 @@ class Policy(NamedTuple):
 
 
 def policies(pipeline: Pipeline) -> Iterator[Policy]:
-    """The portfolio: caps that fall along the chain, with and without patience and reserve."""
+    """The portfolio: caps that fall along the chain, then, where memory is shared by chunks, caps
+    that share it out."""
+    yield from _falling(pipeline)
+    if pipeline.num_chunks > 1 and pipeline.routes == 1 and pipeline.ticks.limits is not None:
+        yield from _shared_out(pipeline)
+
+
+def _falling(pipeline: Pipeline) -> Iterator[Policy]:
+    """Caps that fall along the chain, with and without patience and reserve."""
     devices, stages = pipeline.num_devices, pipeline.num_stages
     shallow_choices = (False,) if stages == devices else (False, True)
     extras = dict.fromkeys((0, 1, 2, devices // 2, devices - 1, 2 * devices, pipeline.batches))
@@ -54,6 +67,49 @@ def policies(pipeline: Pipeline) -> Iterator[Policy]:
                     forward_first=(False,) * devices,
                     shallow_first=(shallow,) * devices,
                 )
+
+
+def _shared_out(pipeline: Pipeline) -> Iterator[Policy]:
+    """Caps that share out the room of a device to its chunks, the first ones more than the last.
+
+    A forward of a first chunk without room for what follows it is held for nothing.
+    """
+    devices, stages, chunks = pipeline.num_devices, pipeline.num_stages, pipeline.num_chunks
+    rooms = [_room(pipeline, device) for device in range(devices)]
+    most = min(max(rooms), pipeline.batches * chunks)
+    place = [pipeline.hosted[0][host].index(stage) for stage, host in enumerate(pipeline.hosts[0])]
+    for first in _spread(-(-most // chunks), most):
+        for total in (most, most + 1):
+            last = max(1, 2 * total // chunks - first)
+            caps = [first + (last - first) * place[stage] // (chunks - 1) for stage in range(stages)]
+            shares = [
+                max(1, cap * rooms[host] // max(rooms))
+                for cap, host in zip(caps, pipeline.hosts[0], strict=True)
+            ]
+            for shallow, patience in product((False, True), (0, 50)):
+                yield Policy(
+                    cap=tuple(shares),
+                    patience=(patience,) * devices,
+                    reserve=(0,) * devices,
+                    forward_first=(False,) * devices,
+                    shallow_first=(shallow,) * devices,
+                )
+
+
+def _room(pipeline: Pipeline, device: int) -> int:
+    """Activations of a stage that fit on a device, on average; at least 1."""
+    ticks, mine = pipeline.ticks, pipeline.hosted[0][device]
+    assert ticks.limits is not None
+    each = sum(ticks.activation[stage] for stage in mine)
+    room = ticks.limits[device] - ticks.static[device]
+    everything = pipeline.batches * len(mine)
+    return max(1, min(room * len(mine) // each, everything) if each else everything)
+
+
+def _spread(low: int, high: int) -> list[int]:
+    """A few whole numbers from low to high, both included."""
+    steps = min(high - low, MOST_SHARES)
+    return sorted({low + (high - low) * step // max(1, steps) for step in range(steps + 1)})
 
 
 class Built(NamedTuple):

@@ -49,13 +49,13 @@ class Limits:
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
-    def __init__(self, objective: cp_model.IntVar, report: Callable[[int, int], None]) -> None:
+    def __init__(self, model: Model, report: Callable[[int, int], None]) -> None:
         super().__init__()
-        self._objective = objective
+        self._model = model
         self._report = report
 
     def on_solution_callback(self) -> None:
-        self._report(self.value(self._objective), round(self.best_objective_bound))
+        self._report(self.value(self._model.objective), self._model.low(self.best_objective_bound))
 
 
 def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
@@ -75,20 +75,20 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     bounds = [0]
 
     def note_bound(bound: float) -> None:
-        bounds.append(round(bound))
-        report(None, round(bound))
+        bounds.append(model.low(bound))
+        report(None, bounds[-1])
         if bounds[-1] >= model.horizon:
             solver.stop_search()
 
     solver.best_bound_callback = note_bound
-    status, interrupted = _run_interruptibly(solver, model, _Watch(model.objective, report))
+    status, interrupted = _run_interruptibly(solver, model, _Watch(model, report))
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
         schedule=_schedule(model, solver) if found else None,
-        bound=round(solver.best_objective_bound) if found else max(bounds),
-        complete=status == cp_model.OPTIMAL,
+        bound=model.low(solver.best_objective_bound) if found else max(bounds),
+        complete=status == cp_model.OPTIMAL and model.step == 1,
         work=solver.response_proto.deterministic_time,
         infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,

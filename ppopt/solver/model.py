@@ -51,12 +51,26 @@ class Model:
     """Time of every operation number run alone, in ticks."""
     horizon: int
     """Largest objective of the model, in ticks."""
+    bound: int
+    """Least objective of the model, in ticks."""
+    step: int
+    """Ticks by which one schedule must be better than another to count: CP-SAT would else creep."""
     latest: int
     """Last instant of the model, in ticks."""
     pairs: dict[Pair, cp_model.IntVar]
     """Whether two operations run as one."""
     end: dict[int, cp_model.LinearExpr]
     """End of every operation number."""
+
+    def low(self, steps: float) -> int:
+        """Bound of the objective, in ticks, where CP-SAT has proved so many steps.
+
+        `steps` are whole numbers but for the rounding of floats; the objective is above
+        `bound + step (steps - 1)`.
+        """
+        if self.step == 1:
+            return round(steps)
+        return self.bound + max(0, self.step * (round(steps) - 1) + 1)
 
 
 def build(
@@ -67,9 +81,11 @@ def build(
     horizon: int,
     bound: int,
     devices: Iterable[int] | None = None,
+    step: int = 1,
 ) -> Model:
     """Model of all schedules with objective in [bound, horizon] (ticks), least objective first.
 
+    Schedules whose objectives lie within the same `step` ticks from the bound are equal to it.
     `devices` are those kept (default all): fewer give a relaxation (`ppopt.solver.relaxation`).
     For device span the starts reach to twice the horizon: two devices' windows always overlap,
     since a later stage's first forward follows an earlier stage's first and precedes its last
@@ -92,7 +108,8 @@ def build(
         code: begin + int(duration[code]) for code, begin in start.items()
     }
     model = Model(
-        pipeline, objective, fused, kept, cp, start, value, duration, horizon, latest, pairs, end
+        *(pipeline, objective, fused, kept, cp, start, value, duration),
+        *(horizon, bound, step, latest, pairs, end),
     )
     _add_devices(model)
     if pipeline.num_slices > 1:
@@ -104,8 +121,16 @@ def build(
     if objective is Objective.DEVICE_SPAN and pipeline.routes == 1 and views[0].kept:
         cp.add(start[int(views[0].codes(OpKind.F, views[0].kept[0])[0])] == 0)
     _add_memory(model, [d for d in sorted(kept) if relaxation.needs_cumulative(views[0], d)])
-    cp.minimize(value)
+    cp.minimize(value if step == 1 else _steps(model))
     return model
+
+
+def _steps(model: Model) -> cp_model.IntVar:
+    """Steps from the bound to the objective, rounded up."""
+    most = -(-(model.horizon - model.bound) // model.step)
+    steps = model.cp.new_int_var(0, most, "")
+    model.cp.add(model.objective <= model.bound + model.step * steps)
+    return steps
 
 
 def _add_precedence(model: Model, flow: Constraints) -> None:

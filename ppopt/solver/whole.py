@@ -12,6 +12,8 @@ from ppopt.timing import schedule as timed
 
 FOCUS = ("core", "objective_lb_search")
 """CP-SAT's subsolvers for bounds; its own choice is better for schedules."""
+STEPS = 100
+"""Into how many steps a search divides the gap that it starts with."""
 
 
 def search(state: Search, limits: cpsat.Limits) -> None:
@@ -24,6 +26,7 @@ def search(state: Search, limits: cpsat.Limits) -> None:
         fused=problem.fused,
         horizon=_horizon(state),
         bound=state.bound.value,
+        step=_step(state),
     )
     if state.best is not None:
         model.hint(built, state.best)
@@ -47,6 +50,13 @@ def search(state: Search, limits: cpsat.Limits) -> None:
     cut = "CP-SAT on the whole model had proved this bound when its time was up"
     words = f"{searched} below" if outcome.complete else cut
     state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
+
+
+def _step(state: Search) -> int:
+    """By how much a schedule must be better than the last: the finer, the smaller the gap."""
+    if state.value is None:
+        return 1
+    return max(1, (state.value - state.bound.value) // STEPS)
 
 
 def _horizon(state: Search) -> int:
