@@ -20,7 +20,7 @@ class Filler(NamedTuple):
 
     time: int
     memory: int
-    count: int
+    most: int
     """Most of them."""
 
 
@@ -103,14 +103,14 @@ def filled(fillers: list[Filler], room: int | None) -> int:
     its own; the least of these over all prices is what parts of fillers could take.
     """
     if room is None:
-        return sum(filler.time * filler.count for filler in fillers)
+        return sum(filler.time * filler.most for filler in fillers)
     if room < 0:
         return 0
     if len(fillers) <= 2:
         return _tried(fillers, room)
     prices = [Fraction(filler.time, filler.memory) for filler in fillers if filler.memory]
     worth = [
-        price * room + sum(f.count * max(Fraction(0), f.time - price * f.memory) for f in fillers)
+        price * room + sum(f.most * max(Fraction(0), f.time - price * f.memory) for f in fillers)
         for price in [Fraction(0), *prices]
     ]
     return int(min(worth))
@@ -127,4 +127,4 @@ def _tried(fillers: list[Filler], room: int) -> int:
 
 
 def _fit(filler: Filler, room: int) -> int:
-    return min(filler.count, room // filler.memory) if filler.memory else filler.count
+    return min(filler.most, room // filler.memory) if filler.memory else filler.most

@@ -24,7 +24,6 @@ from ppopt.precedence import Orders
 from ppopt.solver import plain
 from ppopt.solver.plain import NEVER
 
-
 MOST_SHARES = 16
 """Most ways, less one, to share out a device's room to its chunks."""
 
@@ -45,8 +44,7 @@ class Policy(NamedTuple):
 
 
 def policies(pipeline: Pipeline) -> Iterator[Policy]:
-    """The portfolio: caps that fall along the chain, then, where memory is shared by chunks, caps
-    that share it out."""
+    """The portfolio: caps that fall along the chain; for several chunks, caps that share memory."""
     yield from _falling(pipeline)
     if pipeline.num_chunks > 1 and pipeline.routes == 1 and pipeline.ticks.limits is not None:
         yield from _shared_out(pipeline)
@@ -74,14 +72,14 @@ def _shared_out(pipeline: Pipeline) -> Iterator[Policy]:
 
     A forward of a first chunk without room for what follows it is held for nothing.
     """
-    devices, stages, chunks = pipeline.num_devices, pipeline.num_stages, pipeline.num_chunks
+    devices, chunks = pipeline.num_devices, pipeline.num_chunks
     rooms = [_room(pipeline, device) for device in range(devices)]
     most = min(max(rooms), pipeline.batches * chunks)
     place = [pipeline.hosted[0][host].index(stage) for stage, host in enumerate(pipeline.hosts[0])]
     for first in _spread(-(-most // chunks), most):
         for total in (most, most + 1):
             last = max(1, 2 * total // chunks - first)
-            caps = [first + (last - first) * place[stage] // (chunks - 1) for stage in range(stages)]
+            caps = [first + (last - first) * chunk // (chunks - 1) for chunk in place]
             shares = [
                 max(1, cap * rooms[host] // max(rooms))
                 for cap, host in zip(caps, pipeline.hosts[0], strict=True)

@@ -24,6 +24,8 @@ STEPS = (50, 500)
 """Fewest and most evaluations of a first climb; each round of climbs has twice as many."""
 WORK = 1_000_000
 """Operations to place in a first climb, if that is between the fewest and the most steps."""
+POOL = 5
+"""Most schedules from which local search starts, in turn."""
 SETTLED = 100_000
 """Operations of the schedules that are justified to start with; at least two schedules are."""
 
@@ -38,8 +40,7 @@ class Improver:
         self._rng = Random(seed)
         self._ranked: list[tuple[int, Policy]] = []
         self._made: list[tuple[int, int, Orders]] = []
-        self._start: list[int] = []
-        self._reached = 0
+        self._pool: list[tuple[int, list[int]]] = []
         self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
         self._margin = 0 if makespan else max(map(max, problem.pipeline.ticks.durations))
@@ -82,29 +83,30 @@ class Improver:
         self._made.append((made.metrics.value(objective), len(self._made), orders))
 
     def settle(self) -> None:
-        """Justify the best schedules constructed; the local search starts from the best of them."""
+        """Justify the best schedules constructed: local search starts from them."""
         search = self._search
         if search.over or not self._made or search.problem.pipeline.num_slices > 1:
             return
         search.enter("local search")
         self._made.sort(key=lambda made: made[:2])
-        best: tuple[int, list[int]] | None = None
         for _, _, orders in self._made[: max(2, SETTLED // search.problem.operations)]:
             made = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
             value, start = self._shaker.settle(self._shop.starts(made))
-            if best is None or value < best[0]:
-                best = value, start
-                self._found(value, start)
+            self._found(value, start)
+            self._keep(value, start)
             if search.over:
                 break
         self._made.clear()
-        assert best is not None
-        self._reached, self._start = best
+
+    def _keep(self, value: int, start: list[int]) -> None:
+        """Keep a schedule to search from, unless there is one of its value, or enough of better."""
+        if all(value != other for other, _ in self._pool):
+            self._pool = sorted([*self._pool, (value, start)])[:POOL]
 
     @property
     def ready(self) -> bool:
         """Whether there is something to start local search from."""
-        return bool(self._start)
+        return bool(self._pool)
 
     @cached_property
     def _shop(self) -> Shop:
@@ -126,13 +128,21 @@ class Improver:
         self._steps *= 2
 
     def _shake(self, stop: Callable[[], bool]) -> None:
-        """Disturb and justify, from the best schedule that anyone has found."""
+        """Disturb and justify, from the best schedule found and from another of the pool by turns.
+
+        The neighbourhood of the best one may hold nothing better, and that of a worse one may.
+        """
         search = self._search
         assert search.best is not None and search.value is not None
-        if search.value < self._reached:
-            self._start = self._shop.starts(search.best)
-        self._start = self._shaker.shake(self._start, self._steps, self._found, stop)
-        self._reached = self._shop.value(self._start)
+        if search.value < self._pool[0][0]:
+            self._keep(search.value, self._shop.starts(search.best))
+        for turn in range(2 * len(self._pool)):
+            if stop():
+                return
+            place = (turn + 1) // 2 if turn % 2 else 0
+            _, start = self._pool.pop(min(place, len(self._pool) - 1))
+            start = self._shaker.shake(start, self._steps, self._found, stop)
+            self._keep(self._shop.value(start), start)
 
     def _climb_policies(self, stop: Callable[[], bool]) -> None:
         """Search around the best policies, and justify what each leads to."""
@@ -160,9 +170,8 @@ class Improver:
             self._search.problem.pipeline, built.arrays(), self._search.problem.objective
         )
         value, start = self._shaker.settle(self._shop.starts(made))
-        if value < self._reached:
-            self._reached, self._start = value, start
-            self._found(value, start)
+        self._found(value, start)
+        self._keep(value, start)
 
     def _found(self, value: int, start: list[int]) -> None:
         if self._search.value is None or value < self._search.value:
