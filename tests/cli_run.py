@@ -24,8 +24,8 @@ from ppopt.cli import (
 ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")
 """What the installed script `ppopt` runs."""
 HARD = (
-    "--stages 8 --batches 32 --forward-times 10 --backward-times 20 --weight-times 9 "
-    "--p2p-time 1 --mem-limit 6"
+    "--stages 16 --batches 32 --forward-times 10 --backward-times 20 --weight-times 9 "
+    "--p2p-time 1 --mem-limit 12"
 )
 """A pipeline whose optimum takes many seconds to prove."""
 

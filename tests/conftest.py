@@ -1,7 +1,8 @@
-"""What the test run says at its end."""
+"""How a test run begins, and what it says at its end."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,12 @@ from tests.browser import View
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     """One browser for all tests of pages."""
     yield from browser.browser(tmp_path_factory.mktemp("browser"))
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches what the tests start, also where the run itself was started to ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -51,7 +51,7 @@ class TestCtrlC:
     def test_the_best_so_far_is_kept(self, tmp_path: Path) -> None:
         path = tmp_path / "best.json"
         search = process(f"solve {HARD} --json --time-limit 60 -o {path}")
-        time.sleep(3)
+        time.sleep(6)
         search.send_signal(signal.SIGINT)
         out, err = search.communicate(timeout=30)
         assert (search.returncode, err) == (0, "")

@@ -2,10 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
+from ppopt.formats.schedule_json import read_schedule
 from ppopt.verifier import verify
 from tests import oracle
 from tests.instances import tiny_cases
@@ -58,8 +60,6 @@ Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
         ({"mem_limit": 4, **Z}, 288),
         ({"placement": "v", "mem_limit": 8, "activation": 2, "memory_b": -1, "forward": 20,
           "backward": 40, "weight": 18, "p2p": 1}, 522),
-        ({"placement": "interleaved", "mem_limit": 8, "activation": 2, "memory_b": -1,
-          "forward": 20, "backward": 40, "weight": 18, "p2p": 1}, 523),
     ],
 )  # fmt: skip
 def test_values_measured_before(given: dict, value: int) -> None:
@@ -67,6 +67,17 @@ def test_values_measured_before(given: dict, value: int) -> None:
     result = solve(Pipeline(stages=4, batches=8, **given), time_limit=240)
     assert_sound(result)
     assert (result.status, result.value) == (Status.OPTIMAL, value)
+
+
+def test_an_optimum_that_takes_long_to_find() -> None:
+    """523 of the same measurements, interleaved: bound at once, and met by a schedule on file."""
+    path = Path(__file__).parent / "references" / "solved-interleaved-4x8.json"
+    made, _ = read_schedule(path)
+    result = solve(made.pipeline, hint=made)
+    assert_sound(result)
+    assert (result.status, result.value) == (Status.OPTIMAL, 523)
+    alone = solve(made.pipeline, time_limit=5)
+    assert alone.lower_bound == 523
 
 
 def test_makespan_and_device_span_are_different_objectives() -> None:
