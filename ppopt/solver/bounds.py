@@ -103,36 +103,48 @@ def device_bound(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Bo
     (`ppopt.solver.ends`); device span >= the same without the way. Pairs take off what they can
     save at most.
     """
+    best = _Needs(Bound(0, "nothing takes less than no time", Certificate(Argument.WORK)), False)
+    for device in range(pipeline.num_devices):
+        needs = _needs(pipeline, device, objective, fused=fused)
+        if (needs.bound.value, not needs.idles) > (best.bound.value, not best.idles):
+            best = needs
+    return best.bound
+
+
+class _Needs(NamedTuple):
+    """What a device needs, and whether that counts idle time at its ends."""
+
+    bound: Bound
+    idles: bool
+
+
+def _needs(pipeline: Pipeline, device: int, objective: Objective, *, fused: bool) -> _Needs:
     ticks = pipeline.ticks
-    best = Bound(0, "nothing takes less than no time", Certificate(Argument.WORK))
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
     share = pipeline.batches // pipeline.routes * pipeline.num_slices
-    for device in range(pipeline.num_devices):
-        work = share * sum(
-            ticks.durations[kind][stage]
-            for hosted in pipeline.hosted
-            for stage in hosted[device]
-            for kind in kinds
-        )
-        saved = overlap.most_saved(pipeline, device, fused=fused)
-        work -= saved
-        heads = [
-            _head(pipeline, hosts, hosted[device][0])
-            for hosts, hosted in zip(pipeline.hosts, pipeline.hosted, strict=True)
-            if hosted[device]
-        ]
-        head = min(heads) if objective is Objective.MAKESPAN else 0
-        idle = ends.idle(pipeline, device, fused=fused)
-        if head + work + sum(idle) > best.value:
-            proof = f"device {device} alone has {_time(pipeline, work)} of work"
-            if saved:
-                proof += ", all overlapped that can be,"
-            if head:
-                proof += f" after waiting {_time(pipeline, head)} for its first input"
-            proof += _ends(pipeline, idle)
-            argument = Argument.ENDS if any(idle) else Argument.WORK
-            best = Bound(head + work + sum(idle), proof, Certificate(argument, (device,)))
-    return best
+    work = share * sum(
+        ticks.durations[kind][stage]
+        for hosted in pipeline.hosted
+        for stage in hosted[device]
+        for kind in kinds
+    )
+    saved = overlap.most_saved(pipeline, device, fused=fused)
+    heads = [
+        _head(pipeline, hosts, hosted[device][0])
+        for hosts, hosted in zip(pipeline.hosts, pipeline.hosted, strict=True)
+        if hosted[device]
+    ]
+    head = min(heads) if objective is Objective.MAKESPAN else 0
+    idle = ends.idle(pipeline, device, fused=fused)
+    proof = f"device {device} alone has {_time(pipeline, work - saved)} of work"
+    if saved:
+        proof += ", all overlapped that can be,"
+    if head:
+        proof += f" after waiting {_time(pipeline, head)} for its first input"
+    argument = Argument.ENDS if any(idle) else Argument.WORK
+    value = head + work - saved + sum(idle)
+    bound = Bound(value, proof + _ends(pipeline, idle), Certificate(argument, (device,)))
+    return _Needs(bound, any(idle))
 
 
 def _ends(pipeline: Pipeline, idle: ends.Idle) -> str:
