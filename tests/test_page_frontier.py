@@ -17,15 +17,14 @@ from tests.browser import HEIGHT, WIDTH, View
 
 SPOTS = """const plot = document.getElementById("curve");
 plot.scrollIntoView({ block: "center" });
-const box = plot.getBoundingClientRect();
-const { xaxis, yaxis, margin, width, height } = plot.layout;
-const along = ([low, high], value) => (value - low) / (high - low);
-const logged = (value) => yaxis.type === "log" ? Math.log10(value) : value;
-return JSON.parse(document.getElementById("curve-data").textContent).points.map(({ x, y }) => [
-  box.left + margin.l + along(xaxis.range, x) * (width - margin.l - margin.r),
-  box.top + height - margin.b - along(yaxis.range, logged(y)) * (height - margin.t - margin.b),
-]);"""
-"""Where the points are, in pixels of the window."""
+const { traces, points } = JSON.parse(document.getElementById("curve-data").textContent);
+const best = traces.findIndex(({ name }) => name.startsWith("best"));
+const drawn = plot.querySelectorAll(".trace.scatter")[best].querySelectorAll(".points path");
+return [...drawn].slice(0, points.length).map((point) => {
+  const { left, right, top, bottom } = point.getBoundingClientRect();
+  return [(left + right) / 2, (top + bottom) / 2];
+});"""
+"""Where the points are drawn, in pixels of the window."""
 NAMES = """return [...document.querySelectorAll("#curve .annotation-text")].map((text) => {
   const { left, right, top, bottom } = text.getBoundingClientRect();
   return [text.textContent, left, right, top, bottom];
@@ -48,16 +47,28 @@ def page(view: View) -> View:
     return view
 
 
-def test_a_click_on_any_point_shows_its_schedule(page: View) -> None:
-    assert page.run(SHOWN) == [0, 0]
-    spots = page.run(SPOTS)
-    assert len(spots) == 4
-    for place in (1, 2, 3, 0):
-        x, y = page.run(SPOTS)[place]
-        page.drag((x, y), (x, y))
-        page.wait(lambda place=place: page.run(SHOWN) == [place] * 2, f"the schedule of {place}")
-        page.settle()
-    assert page.run("return location.hash") == ""
+@pytest.mark.parametrize("width", [WIDTH, 900, 420])
+def test_a_click_on_any_point_shows_its_schedule(page: View, width: int) -> None:
+    page.driver.set_window_size(width, HEIGHT)
+    try:
+        page.wait(
+            lambda: (
+                width - 120
+                < page.run("return document.getElementById('curve').layout.width")
+                < width
+            ),
+            "the width",
+        )
+        assert page.run(SHOWN) == [0, 0]
+        assert len(page.run(SPOTS)) == 4
+        for place in (1, 2, 3, 0):
+            x, y = page.run(SPOTS)[place]
+            page.drag((x, y), (x, y))
+            page.wait(lambda place=place: page.run(SHOWN) == [place] * 2, f"schedule {place}")
+            page.settle()
+        assert page.run("return location.hash") == ""
+    finally:
+        page.driver.set_window_size(WIDTH, HEIGHT)
     page.quiet()
 
 

@@ -204,9 +204,7 @@ def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = data["strategies"]
     named = {
         "hand strategies": [row for row in rows if row["ratio_to_best"]],
-        "of another placement: not bound by the line": [
-            row for row in rows if not row["ratio_to_best"]
-        ],
+        "of another placement, not bound": [row for row in rows if not row["ratio_to_best"]],
     }
     return [
         {

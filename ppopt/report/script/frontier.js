@@ -9,6 +9,10 @@ import { placed } from "./names.js";
 
 /** Pixels from a point within which a click opens it. */
 const NEAR = 14;
+/** Least widths of a legend of one line, and of one of three. */
+const WIDE = 1150;
+const MIDDLING = 640;
+const LEGEND_LINE = 19;
 const CURVE_CONFIG = {
   displaylogo: false,
   showSendToCloud: false,
@@ -57,9 +61,19 @@ export function frontier(page) {
   };
 }
 
+/** The layout with room for a legend, whose entries stand side by side where that is wide enough.
+ * Plotly must not make that room itself: nobody would know where the points are.
+ * @param {Curve} curve @param {number} width */
+function roomy({ layout }, width) {
+  const more = LEGEND_LINE * (width >= WIDE ? 0 : width >= MIDDLING ? 2 : 4);
+  const margin = { ...layout.margin, t: layout.margin.t + more, autoexpand: false };
+  return { ...layout, height: layout.height + more, margin };
+}
+
 /** Pixels of a time and a memory within the element.
  * @param {Curve} curve @param {number} width @param {{x: number[], y: number[]}} window */
-function scales({ layout }, width, window) {
+function scales(curve, width, window) {
+  const layout = roomy(curve, width);
   const { l, r, t, b } = layout.margin;
   const along = (/** @type {number[]} */ [low, high], /** @type {number} */ value) =>
     (value - low) / (high - low);
@@ -77,7 +91,8 @@ function scales({ layout }, width, window) {
  * @param {{x: number[], y: number[]}} window @returns {Trace} */
 function layoutOfCurve(page, curve, width, window) {
   const { paper, ink, quiet, grid } = page.theme();
-  const { layout, names } = curve;
+  const { names } = curve;
+  const layout = roomy(curve, width);
   const text = { ...layout.font, color: ink };
   const scale = scales(curve, width, window);
   const marks = [...curve.points, ...names].map(({ x, y }) => ({ x: scale.x(x), y: scale.y(y) }));
