@@ -142,10 +142,10 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
         return device, f"device {device} comes to hold {need}, above its limit, in every order"
     idle = [waits.least_idle(stated, device) for device in devices]
     times = [arithmetic.least_time(stated, device) + idle[device] for device in devices]
-    least = max(times)
+    device = max(devices, key=lambda device: (times[device], -idle[device]))
+    least = times[device]
     if least < stated.bound:
         return None
-    device = times.index(least)
     way = "the way to its first operation and " if not stated.span else ""
     wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
     return device, f"{way}the work of device {device}{wait} take {exact.plain(ticks.time(least))}"
