@@ -200,6 +200,6 @@ def title(figures: Mapping[str, Any]) -> str:
     """Name a schedule by the strategy that made it, claiming no more than its status does."""
     strategy = str(figures.get("strategy") or "schedule")
     proved = figures.get("status") == "optimal" and figures.get("checked", True)
-    if strategy == "optimal" and not proved:
+    if strategy == "optimal" and not proved and figures.get("status") != "infeasible":
         strategy = "best found"
     return f"{strategy}, predicted" if figures.get("predicted") else strategy
