@@ -44,15 +44,28 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="take every n-th instance only")
+    parser.add_argument(
+        "--sides", help="some of the sides, by comma; the record takes the others in a later run"
+    )
     given = parser.parse_args()
     limits = Limits(given.seconds, given.workers, given.seed)
-    sides = SIDES[given.which]
+    sides = _chosen(SIDES[given.which], given.sides, parser)
     record = Record(given.output, dict.fromkeys(name for side in sides for name in _needs(side)))
     instances = list(INSTANCES[given.which]())[:: given.every]
     lost = lost_in_a_row(read(given.output)[1]) if given.which == "ladder" else None
     for one in run(instances, sides, limits, record, lost):
         record.add(one)
         print(f"{one.side}: {line(one)}", file=sys.stderr, flush=True)
+
+
+def _chosen(
+    sides: tuple[str, ...], named: str | None, parser: argparse.ArgumentParser
+) -> tuple[str, ...]:
+    names = sides if named is None else tuple(named.split(","))
+    for name in names:
+        if name not in sides:
+            parser.error(f"--sides: {name} is not one of {', '.join(sides)}")
+    return names
 
 
 def _needs(side: str) -> tuple[str, ...]:
