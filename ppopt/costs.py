@@ -65,6 +65,10 @@ class Ticks(NamedTuple):
             case OpKind.BW:
                 return -self.activation[stage]
 
+    def room(self, device: int) -> int | None:
+        """Memory that its limit leaves a device beside what is always held; None: unlimited."""
+        return None if self.limits is None else self.limits[device] - self.static[device]
+
     def saving(self, stage: int) -> int:
         """Time that a stage's F and BW save when they run as one; negative where they lose."""
         return (

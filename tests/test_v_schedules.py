@@ -86,15 +86,19 @@ def test_passes_of_a_block_share_no_slot(block, p: int) -> None:
         assert len({slot % INTERVAL for slot in slots}) == len(slots)
 
 
+def unequal(data: st.DataObject, longest: int) -> tuple[int, int, dict[str, list[int]]]:
+    """Devices, microbatches, and times of every device's share."""
+    p, m = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 14))
+    kinds = ("forward", "backward_input", "weight")
+    times = st.lists(st.integers(1, longest), min_size=p, max_size=p)
+    return p, m, {kind: data.draw(times) for kind in kinds}
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_memory_is_kept_on_unequal_stages(data: st.DataObject) -> None:
     """Evaluation verifies every rule; the peak stays whatever the times and microbatches."""
-    p, m = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 14))
-    times = {
-        name: data.draw(st.lists(st.integers(1, 9), min_size=p, max_size=p))
-        for name in ("forward", "backward_input", "weight")
-    }
+    p, m, times = unequal(data, longest=9)
     pipe = in_chunks(p, m, p2p=data.draw(st.integers(0, 3)), **times)
     for name, most in zip(NAMES, ((p + 4) // 3, (p + 2) // 2, p), strict=True):
         made = evaluate(pipe, name)
@@ -128,11 +132,7 @@ def test_real_times_are_used(times: dict) -> None:
 @given(st.data())
 def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> None:
     """The orders that equal times and medians lead to are never shorter under the real times."""
-    p, m = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 14))
-    times = {
-        name: data.draw(st.lists(st.integers(1, 30), min_size=p, max_size=p))
-        for name in ("forward", "backward_input", "weight")
-    }
+    p, m, times = unequal(data, longest=30)
     memory = {"activation": 6, "memory_b": data.draw(st.integers(-6, 3))}
     delay = data.draw(st.integers(0, 3))
     peers = {kind: median_low(values) for kind, values in times.items()} | {"p2p": delay}

@@ -78,10 +78,10 @@ def _add_device(model: Model, device: int) -> None:
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
     simple = len(stages) == 1 and claim.pipeline.num_slices == 1
     counted = claim.fused or not any(ticks.memory_b[stage] for stage, _ in stages)
-    if ticks.limits is None or (simple and counted):
+    room = ticks.room(device)
+    if room is None or (simple and counted):
         return
     held = [part for op in mine if op.kind is OpKind.F for part in _held(model, op)]
-    room = ticks.limits[device] - ticks.static[device]
     model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
 
 

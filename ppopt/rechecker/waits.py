@@ -31,7 +31,7 @@ def least_idle(claim: Claim, device: int) -> int:
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired or not stages:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
-    room = _room(claim, device)
+    room = pipeline.ticks.room(device)
     whole = pipeline.batches * sum(pipeline.ticks.activation[stage] for stage in stages)
     return before + after if room is not None and whole > room else max(before, after)
 
@@ -44,7 +44,7 @@ def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
         Filler(ticks.durations[OpKind.F][stage], ticks.activation[stage], pipeline.batches)
         for stage in stages
     ]
-    return max(0, turn - filled(fillers, _room(claim, pipeline.hosts[0][stages[0]])))
+    return max(0, turn - filled(fillers, ticks.room(pipeline.hosts[0][stages[0]])))
 
 
 def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
@@ -67,7 +67,7 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
         if not claim.fused:
             left = ticks.activation[stage] + ticks.memory_b[stage]
             fillers.append(Filler(own[-1], left, pipeline.batches - 1))
-    room = _room(claim, pipeline.hosts[0][high])
+    room = ticks.room(pipeline.hosts[0][high])
     if room is not None:
         room -= sum(ticks.activation[stage] for stage in stages)
     return max(0, turn - filled(fillers, room))
@@ -88,11 +88,6 @@ def _back(claim: Claim, stage: int) -> int:
     ends = (pipeline.ticks.durations[kind][place] for place in (last, stage))
     above, here = ends
     return way(pipeline, hosts, last, kind) + above - way(pipeline, hosts, stage, kind) - here
-
-
-def _room(claim: Claim, device: int) -> int | None:
-    ticks = claim.pipeline.ticks
-    return None if ticks.limits is None else ticks.limits[device] - ticks.static[device]
 
 
 def filled(fillers: list[Filler], room: int | None) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -21,16 +19,12 @@ def candidates(pipeline: Pipeline, *, fused: bool) -> Iterator[Orders | None]:
     yield construct.one_at_a_time(pipeline, fused=fused)
     for strategy in registry().values():
         if strategy.fused or not fused:
-            orders = _hand_made(strategy, replace(pipeline, mem_limit=None))
+            orders = _hand_made(strategy, pipeline)
             yield orders if fused or orders is None else split(pipeline, orders)
 
 
-@lru_cache(maxsize=32)
 def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
-    """Orders of a strategy on exactly this pipeline, None where it does not apply.
-
-    Kept, since searches of one pipeline within several limits ask for the same orders.
-    """
+    """Orders of a strategy on exactly this pipeline, None where it does not apply."""
     try:
         placed = strategy.apply(pipeline, Options())
         return strategy.built(placed, Options()) if placed.layout == pipeline.layout else None

@@ -101,24 +101,17 @@ class Chain:
         held, since their backwards come after.
         """
         ticks = self.pipeline.ticks
-        if ticks.limits is None:
-            return None
         device = self.host[stage]
+        room = ticks.room(device)
         below = [other for other in self.pipeline.hosted[self.route][device] if other <= stage]
         each = sum(ticks.activation[other] for other in below)
-        return self._room(device) // each if each else None
+        return None if room is None or not each else room // each
 
     def most_until_w(self, stage: int) -> int | None:
         """Most microbatches between start of F and end of W of a stage; None: any number."""
         ticks = self.pipeline.ticks
-        if ticks.limits is None:
-            return None
+        room = ticks.room(self.host[stage])
         each = ticks.activation[stage]
         if not self.fused:
             each += min(0, ticks.memory_b[stage])
-        return self._room(self.host[stage]) // each if each else None
-
-    def _room(self, device: int) -> int:
-        ticks = self.pipeline.ticks
-        assert ticks.limits is not None
-        return ticks.limits[device] - ticks.static[device]
+        return None if room is None or not each else room // each

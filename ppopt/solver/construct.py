@@ -97,9 +97,8 @@ def _shared_out(pipeline: Pipeline) -> Iterator[Policy]:
 def _room(pipeline: Pipeline, device: int) -> int:
     """Activations of a stage that fit on a device, on average; at least 1."""
     ticks, mine = pipeline.ticks, pipeline.hosted[0][device]
-    assert ticks.limits is not None
-    each = sum(ticks.activation[stage] for stage in mine)
-    room = ticks.limits[device] - ticks.static[device]
+    room, each = ticks.room(device), sum(ticks.activation[stage] for stage in mine)
+    assert room is not None
     everything = pipeline.batches * len(mine)
     return max(1, min(room * len(mine) // each, everything) if each else everything)
 

@@ -47,7 +47,7 @@ def idle(pipeline: Pipeline, device: int, *, fused: bool) -> Idle:
     chain = Chain(pipeline, fused)
     first, last = _first(chain, device), _last(chain, device)
     each = sum(pipeline.ticks.activation[stage] for stage in stages)
-    room = _room(chain, device)
+    room = pipeline.ticks.room(device)
     if room is not None and room < each * pipeline.batches:
         return Idle(first, last)
     return Idle(first, 0) if first >= last else Idle(0, last)
@@ -62,7 +62,7 @@ def _first(chain: Chain, device: int) -> int:
         Item(chain.forward[stage], chain.pipeline.ticks.activation[stage], chain.batches)
         for stage in stages
     ]
-    return max(0, way - most_work(items, _room(chain, device)))
+    return max(0, way - most_work(items, chain.pipeline.ticks.room(device)))
 
 
 def _last(chain: Chain, device: int) -> int:
@@ -75,7 +75,7 @@ def _last(chain: Chain, device: int) -> int:
     ticks, stages = chain.pipeline.ticks, chain.pipeline.hosted[0][device]
     if not chain.forward[stages[-1]]:
         return 0
-    room, items = _room(chain, device), []
+    room, items = ticks.room(device), []
     for stage in stages:
         activation = ticks.activation[stage]
         both = chain.backward[stage] + chain.weight[stage]
@@ -86,11 +86,6 @@ def _last(chain: Chain, device: int) -> int:
         if room is not None:
             room -= activation
     return max(0, chain.turn(stages[-1]) - most_work(items, room))
-
-
-def _room(chain: Chain, device: int) -> int | None:
-    ticks = chain.pipeline.ticks
-    return None if ticks.limits is None else ticks.limits[device] - ticks.static[device]
 
 
 def most_work(items: list[Item], room: int | None) -> int:

@@ -98,15 +98,14 @@ class Shop:
         return arcs
 
     def _keep_memory(self, arcs: Arcs, device: int, start: Ints) -> None:
-        ticks = self.problem.pipeline.ticks
-        assert ticks.limits is not None
+        room = self.problem.pipeline.ticks.room(device)
+        assert room is not None
         mine = np.flatnonzero(self.hosts == device)
         change = self._change[mine]
         takes, gives = mine[change > 0], mine[change < 0]
         ends = start + np.array(self.time, dtype=np.int64)
         takes = takes[np.lexsort((ends[takes], start[takes]))]
         gives = gives[np.lexsort((start[gives], ends[gives]))]
-        room = ticks.limits[device] - ticks.static[device]
         given = np.concatenate([[0], np.cumsum(-self._change[gives])])
         needed = np.searchsorted(given, np.cumsum(self._change[takes]) - room)
         for chain in (takes.tolist(), gives.tolist()):

@@ -254,7 +254,8 @@ def _add_memory(model: Model, devices: list[int]) -> None:
             size = cp.new_int_var(0, model.latest, "")
             group.append((cp.new_interval_var(begin, size, end, ""), amount))
     for device, group in held.items():
-        room = ticks.limits[device] - ticks.static[device]
+        room = ticks.room(device)
+        assert room is not None
         cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
 
 
