@@ -106,6 +106,12 @@ def test_memory_is_kept_on_unequal_stages(data: st.DataObject) -> None:
         assert set(made.kind) == {OpKind.F, OpKind.B, OpKind.W}
 
 
+def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
+    """Of nine microbatches the first eight choose the rule, and that rule needs more for nine."""
+    times = {"forward": [1, 2], "backward_input": [3, 1], "weight": [1, 1]}
+    assert peak(evaluate(in_chunks(2, 9, p2p=3, **times), "v-min")) == 4
+
+
 @pytest.mark.parametrize(
     "times",
     [

@@ -67,19 +67,24 @@ def best(
 
     A backbone gives F and B, and is filled with W by every rule; complete orders are taken as they
     are. No device holds more than `most` activations, counted from F to W, if any order keeps
-    that. A long run takes the order that is best for its first `SAMPLE` microbatches per device.
+    that. A long run takes the order that is best for its first `SAMPLE` microbatches per device,
+    or the next best where that one, repeated, holds more in the end.
     """
     few = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # there, a gap below W is none
     plans: list[tuple[Source, Rule | None]] = [(one, rule) for one in backbones for rule in rules]
     plans += [(one, None) for one in complete]
     tried = [_Filling(few, source(few), most, rule).result() for source, rule in plans]
-    rank = [one.rank(most) for one in tried]
-    chosen = rank.index(min(rank))
+    ranked = sorted(range(len(plans)), key=lambda number: tried[number].rank(most))
     if few.batches == pipeline.batches:
-        return tried[chosen].arrays()
-    source, rule = plans[chosen]
-    return _Filling(pipeline, source(pipeline), most, rule).result().arrays()
+        return tried[ranked[0]].arrays()
+    whole: list[Filled] = []
+    for number in ranked:
+        source, rule = plans[number]
+        whole.append(_Filling(pipeline, source(pipeline), most, rule).result())
+        if whole[-1].held <= most:
+            break
+    return min(whole, key=lambda one: one.rank(most)).arrays()
 
 
 class _Filling:
