@@ -211,7 +211,10 @@ class TestFilesOfPyTorch:
 
 class TestMeasure:
     def test_the_probe_measures_everything(self, world: World) -> None:
-        """Sleeping stages: every time is found again, stage 0's as it really splits."""
+        """Sleeping stages: every time is found again, stage 0's as it really splits.
+
+        A unit is 6 ms: on a busy machine the median sleep was seen to end 10 ms late.
+        """
         from ppopt.profiles.estimate import profile  # noqa: PLC0415
 
         hosts = [0, 1, 2, 3, 3]
@@ -220,11 +223,11 @@ class TestMeasure:
             made.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
             weight=[5, 6, 9, 9, 7], backward_input=None,
         )  # fmt: skip
-        ran = demo.run(world, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.002)
+        ran = demo.run(world, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.006)
         found = profile(ran.records)
         assert found.hosts == tuple(hosts)
         wanted = ppopt.torch.as_run(timed).costs
-        costs = found.costs(2 * 10**6)
+        costs = found.costs(6 * 10**6)
         for field in ("forward", "backward", "weight", "backward_input"):
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert slept - 0.1 <= measured <= slept + 3
@@ -232,8 +235,8 @@ class TestMeasure:
         assert 0 <= found.link.time < 50 * 10**6
 
     def test_a_trace_of_the_profiler_of_pytorch(self, world: World) -> None:
-        """Its ranges hold the waits for receives; taken off, they leave what the stages slept:
-        F 8 to 24 ms, B of 16 and W of 10 (stage 0: nothing and 26)."""
+        """Its ranges hold the waits for receives; taken off, they leave what the stages slept,
+        in units of 2 ms: F 8 to 24, B of 16 and W of 10 (stage 0: nothing and 26)."""
         from ppopt.profiles.estimate import profile  # noqa: PLC0415
         from ppopt.profiles.torch_trace import loads, without_waits  # noqa: PLC0415
 
@@ -246,7 +249,7 @@ class TestMeasure:
         assert [trace.followed for trace in read] == [{0}, {1}, {2}, set()]
         found = profile(without_waits(record for trace in read for record in trace.records))
         assert (found.hosts, found.batches, found.steps) == (tuple(range(RANKS)), 4, 2)
-        costs, wanted = found.costs(10**6), ppopt.torch.as_run(pipeline).costs
+        costs, wanted = found.costs(2 * 10**6), ppopt.torch.as_run(pipeline).costs
         for field in ("forward", "weight", "backward_input"):
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert slept - 1 <= measured <= slept + 8

@@ -88,9 +88,9 @@ def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
 
 
 def traced(rank: int, schedule: Schedule) -> str:
-    """Two steps under torch.profiler, its trace as text."""
+    """Two steps of 2 ms a unit under torch.profiler, its trace as text."""
 
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.001))
+    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.002))
     made = runtime(stages, schedule, demo.loss)
     demo._steps_of(made, stages, schedule.pipeline.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
