@@ -80,12 +80,18 @@ def test_infeasible_where_it_is_not_is_wrong() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
     arguments = set()
-    for case in cases(seed=35, count=16):
+    for case in cases(seed=63, count=16):
         result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
         again = recheck(result, workers=1)
         assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
         arguments.add(result.certificate.argument)
-    assert arguments >= {Argument.WORK, Argument.DEVICES, Argument.MEMORY}
+    assert arguments >= {
+        Argument.WORK,
+        Argument.DEVICES,
+        Argument.MEMORY,
+        Argument.ENDS,
+        Argument.SEARCH,
+    }
 
 
 def test_the_rules_of_the_device_named_are_enough() -> None:

@@ -1,5 +1,6 @@
 """The search against exhaustive search, PyJobShop and figures of the design."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
+from ppopt.solver import improve
 from ppopt.verifier import verify
 from tests import oracle
 from tests.instances import tiny_cases
@@ -142,8 +144,12 @@ def test_misuse_is_refused(options: dict, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
-    """A search of several rounds, alone and beside another one of the same."""
+def test_one_worker_writes_the_same_file_however_busy_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search of several short rounds, alone and beside another one of the same."""
+    monkeypatch.setattr(sys.modules["ppopt.solver.solve"], "FIRST_ROUND", 0.01)
+    monkeypatch.setattr(improve, "STEPS", (5, 5))
     pipe = Pipeline(
         stages=6,
         batches=12,
@@ -152,7 +158,15 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
         weight=[9, 8, 10, 9, 11, 7],
         p2p=1,
     )
-    alone = solve(pipe, mem_limit=4, workers=1, time_limit=240)
+    phases: list[str] = []
+    alone = solve(
+        pipe,
+        mem_limit=4,
+        workers=1,
+        time_limit=240,
+        progress=lambda state: phases.append(state.phase),
+    )
+    assert "bounds" in phases[phases.index("CP-SAT") :], "one round is not several"
     with ThreadPoolExecutor(2) as pool:
         pair = pool.map(lambda _: solve(pipe, mem_limit=4, workers=1, time_limit=240), range(2))
     assert alone.status is Status.OPTIMAL
