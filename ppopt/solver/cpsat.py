@@ -60,55 +60,63 @@ class _Watch(cp_model.CpSolverSolutionCallback):
 
 def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
     """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks."""
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = limits.seconds
-    solver.parameters.max_deterministic_time = limits.work
-    solver.parameters.num_workers = limits.workers
-    solver.parameters.random_seed = limits.seed
-    solver.parameters.catch_sigint_signal = False
-    solver.parameters.cp_model_presolve = limits.presolve
-    if len(limits.focus) == limits.workers:
-        solver.parameters.subsolvers.extend(limits.focus)
-        solver.parameters.use_lns = False
-    else:
-        solver.parameters.extra_subsolvers.extend(limits.focus)
+    solving = solver(limits)
     bounds = [0]
 
     def note_bound(bound: float) -> None:
         bounds.append(model.low(bound))
         report(None, bounds[-1])
         if bounds[-1] >= model.horizon:
-            solver.stop_search()
+            solving.stop_search()
 
-    solver.best_bound_callback = note_bound
-    status, interrupted = _run_interruptibly(solver, model, _Watch(model, report))
+    solving.best_bound_callback = note_bound
+    status, interrupted = run(solving, model.cp, _Watch(model, report))
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
-        schedule=_schedule(model, solver) if found else None,
-        bound=model.low(solver.best_objective_bound) if found else max(bounds),
+        schedule=_schedule(model, solving) if found else None,
+        bound=model.low(solving.best_objective_bound) if found else max(bounds),
         complete=status == cp_model.OPTIMAL and model.step == 1,
-        work=solver.response_proto.deterministic_time,
+        work=solving.response_proto.deterministic_time,
         infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,
     )
 
 
-def _run_interruptibly(
-    solver: cp_model.CpSolver, model: Model, watch: _Watch
+def solver(limits: Limits) -> cp_model.CpSolver:
+    """CP-SAT set to such limits."""
+    made = cp_model.CpSolver()
+    made.parameters.max_time_in_seconds = limits.seconds
+    made.parameters.max_deterministic_time = limits.work
+    made.parameters.num_workers = limits.workers
+    made.parameters.random_seed = limits.seed
+    made.parameters.catch_sigint_signal = False
+    made.parameters.cp_model_presolve = limits.presolve
+    if len(limits.focus) == limits.workers:
+        made.parameters.subsolvers.extend(limits.focus)
+        made.parameters.use_lns = False
+    else:
+        made.parameters.extra_subsolvers.extend(limits.focus)
+    return made
+
+
+def run(
+    solver: cp_model.CpSolver,
+    cp: cp_model.CpModel,
+    watch: cp_model.CpSolverSolutionCallback | None = None,
 ) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Solve in a thread, so that Ctrl-C reaches this one and stops the search in good order."""
+    """Status, and whether Ctrl-C came: solving is done in a thread, so that it reaches this one."""
     status: list[cp_model.CpSolverStatus] = []
     done = threading.Event()
 
-    def run() -> None:
+    def solve() -> None:
         try:
-            status.append(solver.solve(model.cp, watch))
+            status.append(solver.solve(cp, watch))
         finally:
             done.set()
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=solve, daemon=True).start()
     interrupted = False
     while not done.is_set():
         try:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from random import Random
+from typing import TYPE_CHECKING
 
 from ppopt import timing
 from ppopt.metrics import Objective, fits_limits
 from ppopt.precedence import Orders
+from ppopt.solver import interrupts
 from ppopt.solver.candidates import candidates
 from ppopt.solver.climb import climb
 from ppopt.solver.construct import Built, Decoder, Policy, policies
@@ -17,6 +19,10 @@ from ppopt.solver.follow import follow
 from ppopt.solver.incumbent import Search
 from ppopt.solver.justify import Shop
 from ppopt.solver.shake import Shaker
+
+if TYPE_CHECKING:
+    from ppopt.solver.budget import Budget
+    from ppopt.solver.recut import Recutter
 
 STARTS = 3
 """Policies of the portfolio from which local search starts, in turn."""
@@ -127,15 +133,40 @@ class Improver:
         self._climb_policies(lambda: search.over or time.monotonic() >= began + seconds)
         self._steps *= 2
 
+    def recut(self, budget: Budget) -> None:
+        """Local search by windows, from the best schedule and from another of the pool by turns."""
+        search = self._search
+        if not self.ready or search.over or not self._recuts:
+            return
+        search.enter("local search")
+        self._keep_best()
+        _, start = self._pool.pop(0)
+        start = self._recutter.search(start, budget, self._found)
+        self._keep(self._shop.value(start), start)
+
+    @property
+    def _recuts(self) -> bool:
+        """Whether windows apply: one time for all devices, and no operation takes none."""
+        return self._search.problem.objective is Objective.MAKESPAN and all(self._shop.time)
+
+    @cached_property
+    def _recutter(self) -> Recutter:
+        with interrupts.held():
+            from ppopt.solver.recut import Recutter  # noqa: PLC0415  ortools takes long to load
+        return Recutter(self._shop, self._rng)
+
+    def _keep_best(self) -> None:
+        search = self._search
+        assert search.best is not None and search.value is not None
+        if search.value < self._pool[0][0]:
+            self._keep(search.value, self._shop.starts(search.best))
+
     def _shake(self, stop: Callable[[], bool]) -> None:
         """Disturb and justify, from the best schedule found and from another of the pool by turns.
 
         The neighbourhood of the best one may hold nothing better, and that of a worse one may.
         """
-        search = self._search
-        assert search.best is not None and search.value is not None
-        if search.value < self._pool[0][0]:
-            self._keep(search.value, self._shop.starts(search.best))
+        self._keep_best()
         for turn in range(2 * len(self._pool)):
             if stop():
                 return

@@ -61,7 +61,7 @@ class Shop:
         self.device: list[int] = hosts.tolist()
         self.time: list[int] = durations(pipeline)[self.codes].tolist()
         self.size = len(self.codes)
-        self._fixed = self._arcs(views)
+        self.fixed = self._arcs(views)
         self.tight = [
             device for device in sorted(kept) if relaxation.needs_cumulative(views[0], device)
         ]
@@ -90,8 +90,8 @@ class Shop:
     def arcs(self, start: list[int]) -> Arcs:
         """All precedence that a schedule's memory keeps to."""
         if not self.tight:
-            return self._fixed
-        arcs = Arcs(*([list(links) for links in part] for part in self._fixed))
+            return self.fixed
+        arcs = Arcs(*([list(links) for links in part] for part in self.fixed))
         starts = np.array(start, dtype=np.int64)
         for device in self.tight:
             self._keep_memory(arcs, device, starts)

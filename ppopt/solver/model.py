@@ -248,7 +248,7 @@ def _add_memory(model: Model, devices: list[int]) -> None:
         group = held.get(pipeline.device(stage, microbatch))
         if group is None:
             continue
-        for first, last, amount in _holdings(pipeline, stage, fused=model.fused):
+        for first, last, amount in holdings(pipeline, stage, fused=model.fused):
             begin = model.start[pipeline.code(first, stage, microbatch, part)]
             end = model.end[pipeline.code(last, stage, microbatch, part)]
             size = cp.new_int_var(0, model.latest, "")
@@ -259,7 +259,7 @@ def _add_memory(model: Model, devices: list[int]) -> None:
         cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
 
 
-def _holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKind, OpKind, int]]:
+def holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKind, OpKind, int]]:
     """(from start of, to end of, amount): the positive holdings of one microbatch, in ticks."""
     ticks = pipeline.ticks
     taken, change = ticks.activation[stage], ticks.memory_b[stage]

@@ -39,8 +39,10 @@ LATER = 3
 """Round from which it is tried on larger ones."""
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
+RECUT_SHARE = 3
+"""Seconds of local search by windows in a round, as a multiple of those of bounds."""
 MODEL_SHARE = 3
-"""Seconds of the whole model in a round, as a multiple of those of bounds."""
+"""Seconds of the whole model in a round, as a multiple of those of bounds, where it is small."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
@@ -165,7 +167,9 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
             improver.settle()
             improver.climb(seconds if provenance.workers > 1 else search.left)
         if small or turn >= LATER:
-            _search_model(search, provenance, MODEL_SHARE * seconds, turn)
+            _search_model(search, provenance, (MODEL_SHARE if small else 1) * seconds, turn)
+        if local:
+            improver.recut(_budget(search, provenance, RECUT_SHARE * seconds))
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
         if search.over or (idle and problem.operations > LARGEST_MODEL):
             return
