@@ -83,6 +83,15 @@ class Shop:
         arcs.behind[first].append((second, self.time[second] + lag))
 
     @cached_property
+    def following(self) -> Links:
+        """Per operation: (one that waits for it, least distance of their starts in time)."""
+        links: Links = [[] for _ in self.time]
+        for op, before in enumerate(self.fixed.ahead):
+            for other, apart in before:
+                links[other].append((op, apart))
+        return links
+
+    @cached_property
     def _instant(self) -> bool:
         """Whether some operation takes no time: start and end then leave its order open."""
         return not all(self.time)

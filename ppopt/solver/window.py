@@ -110,7 +110,7 @@ class Window:
         following = [0] * len(self.by_device)
         for op in reversed(self.after):
             longest = shop.time[op] + following[shop.device[op]]
-            for other, apart in shop.fixed.behind[op]:
+            for other, apart in shop.following[op]:
                 longest = max(longest, apart + tails[other])
             tails[op] = following[shop.device[op]] = longest
         return tails, following
@@ -125,7 +125,7 @@ class Window:
     def tail(self, op: int) -> int:
         """Least time from the start of an operation to the end of the run, by what lies after."""
         tails, following = self._tails
-        ways = (apart + tails[x] for x, apart in self.shop.fixed.behind[op] if x in tails)
+        ways = (apart + tails[x] for x, apart in self.shop.following[op] if x in tails)
         return max(self.shop.time[op] + following[self.shop.device[op]], *ways, 0)
 
     @property
@@ -134,7 +134,7 @@ class Window:
         tails, following = self._tails
         least = max(map(sum, zip(self._free, following, strict=True)))
         for op in self.before:
-            for other, apart in self.shop.fixed.behind[op]:
+            for other, apart in self.shop.following[op]:
                 if other in tails:
                     least = max(least, self.start[op] + apart + tails[other])
         return least
@@ -153,7 +153,7 @@ class Window:
         value = cp.new_int_var(0, most, "")
         for op in self.inside:
             cp.add(value >= start[op] + most - latest[op])
-            for other, apart in self.shop.fixed.behind[op]:
+            for other, apart in self.shop.following[op]:
                 if other in self._inside:
                     cp.add(start[other] >= start[op] + apart)
             cp.add_hint(start[op], self.start[op])

@@ -1,0 +1,130 @@
+"""Local search by windows: what they find is valid, within limits, better, and repeats itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from random import Random
+
+from ppopt import Objective, Pipeline, timing, verify
+from ppopt.metrics import fits_limits
+from ppopt.solver import bounds, overlap
+from ppopt.solver.budget import Budget
+from ppopt.solver.construct import one_at_a_time
+from ppopt.solver.cpsat import Limits
+from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.justify import Shop
+from ppopt.solver.recut import Recutter
+from ppopt.solver.window import Window, holdings, timed
+from tests import oracle
+from tests.instances import Case, middle_cases, tiny_cases
+
+LIMITS = Limits(60, 1, 0)
+
+
+def feasible(cases: Iterator[Case]) -> Iterator[Shop]:
+    """Shops of the cases that windows apply to and that have a schedule."""
+    for case in cases:
+        pairs = overlap.useful(case.pipeline, fused=case.fused)
+        if pairs or bounds.infeasibility(case.pipeline, fused=case.fused):
+            continue
+        shop = Shop(Problem(case.pipeline, Objective.MAKESPAN, case.fused))
+        if all(shop.time):
+            yield shop
+
+
+def alone(shop: Shop) -> list[int]:
+    """Starts of one microbatch after another."""
+    pipeline = shop.problem.pipeline
+    orders = one_at_a_time(pipeline, fused=shop.problem.fused)
+    return shop.starts(timing.schedule(pipeline, orders, Objective.MAKESPAN))
+
+
+def window(shop: Shop, start: list[int], first: int, after: int) -> Window:
+    order = sorted(range(shop.size), key=start.__getitem__)
+    parts = order[:first], order[first:after], order[after:]
+    return Window(shop, holdings(shop), *parts, start)
+
+
+def search_of(shop: Shop) -> Search:
+    now = time.monotonic()
+    problem = shop.problem
+    bound = bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
+    return Search(problem, now, now + 600, lambda _: None, bound)
+
+
+def test_a_window_over_all_operations_is_the_whole_problem() -> None:
+    """The optimum of an exhaustive search; the window says so, and finds nothing below it."""
+    bettered = 0
+    for shop in feasible(tiny_cases(71, 150)):
+        problem, start = shop.problem, alone(shop)
+        best = oracle.best(problem.pipeline, fused=problem.fused, objective="makespan")
+        assert best is not None
+        found = window(shop, start, 0, shop.size).better(shop.value(start) - 1, LIMITS)
+        assert found.complete
+        if found.order is None:
+            assert shop.value(start) == best
+            continue
+        bettered += 1
+        made = timed(shop, found.order)
+        assert shop.value(made) == best
+        assert window(shop, made, 0, shop.size).better(best - 1, LIMITS).order is None
+    assert bettered > 30
+
+
+def test_what_windows_find_is_valid_within_limits_and_better() -> None:
+    rng, bettered = Random(72), 0
+    for shop in feasible(middle_cases(72, 120)):
+        start = alone(shop)
+        value = shop.value(start)
+        ends = sorted(rng.sample(range(shop.size + 1), 2))
+        found = window(shop, start, *ends).better(value - 1, LIMITS)
+        if found.order is None:
+            continue
+        bettered += 1
+        order = sorted(range(shop.size), key=start.__getitem__)
+        order[slice(*ends)] = found.order
+        made = shop.schedule(timed(shop, order))
+        assert verify(made) == []
+        assert fits_limits(made)
+        assert made.metrics.makespan < value
+    assert bettered > 20
+
+
+def test_a_window_sees_what_holds_memory_around_it() -> None:
+    """One device, two stages, room for two activations: F0 F1 B1 W1 B0 W0 is the only way.
+
+    Two microbatches thus take twice 6, and no window of them finds less.
+    """
+    pipeline = Pipeline(stages=2, batches=2, placement=(0, 0), backward=2, weight=1, mem_limit=2)
+    shop = Shop(Problem(pipeline, Objective.MAKESPAN, False))
+    start = alone(shop)
+    assert shop.value(start) == 12
+    for first in range(shop.size):
+        found = window(shop, start, first, min(shop.size, first + 7)).better(11, LIMITS)
+        assert (found.order, found.complete) == (None, True)
+
+
+def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
+    """Two chunks in tight memory, from one microbatch at a time."""
+    pipeline = Pipeline(stages=3, batches=5, placement="v", activation=2, mem_limit=5)
+    shop = Shop(Problem(pipeline, Objective.MAKESPAN, False))
+    start = alone(shop)
+
+    def run(workers: int) -> list[int]:
+        seen: list[int] = [shop.value(start)]
+        budget = Budget.of(search_of(shop), workers, 0, 1.0)
+
+        def found(value: int, made: list[int]) -> None:
+            assert value == shop.value(made) < seen[-1]
+            assert verify(shop.schedule(made)) == []
+            seen.append(value)
+
+        end = Recutter(shop, Random(3)).search(start, budget, found)
+        assert shop.value(end) == seen[-1]
+        return end
+
+    one = run(1)
+    assert shop.value(one) < shop.value(start)
+    assert run(1) == one
+    assert shop.value(run(2)) < shop.value(start)
