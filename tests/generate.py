@@ -154,19 +154,20 @@ def build(
         for part in range(pipeline.slices or 1)
     }
     waiting = [op for place in split for op in _operations(*place, split[place])]
+    before = {op: _predecessors(op, split) for op in waiting}
     eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
     pairs = random.choice((0, 0.5, 1)) if paired else 0
     rows: dict[Op, TableRow] = {}
     while waiting:
-        ready = [op for op in waiting if all(p in rows for p in _predecessors(op, split))]
+        ready = [op for op in waiting if all(map(rows.__contains__, before[op]))]
         random.shuffle(ready)
         if eager:
-            ready.sort(key=lambda op: _earliest(pipeline, op, rows, split))
+            ready.sort(key=lambda op: _earliest(pipeline, op, rows, before[op]))
         group = ready[:1]
         if random.random() < pairs:
             group += [op for op in ready[1:] if may_pair(pipeline, ready[0], op)][:1]
         pause = random.randrange(1, 6) if random.random() < idle else 0
-        start = max(_earliest(pipeline, op, rows, split) for op in group) + pause
+        start = max(_earliest(pipeline, op, rows, before[op]) for op in group) + pause
         number = len(rows) if len(group) > 1 else ALONE
         end = start + duration_of(pipeline, group)
         for op in group:
@@ -219,15 +220,10 @@ def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
     return before
 
 
-def _earliest(
-    pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], split: dict[Place, bool]
-) -> int:
+def _earliest(pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], before: Sequence[Op]) -> int:
     device = pipeline.device(op.stage, op.microbatch)
     free = max((row[5] for row in rows.values() if row[3] == device), default=0)
-    arrivals = [
-        rows[before][5] + pipeline.ticks.p2p[rows[before][3]][device]
-        for before in _predecessors(op, split)
-    ]
+    arrivals = [rows[one][5] + pipeline.ticks.p2p[rows[one][3]][device] for one in before]
     return max([free, *arrivals])
 
 
@@ -262,8 +258,9 @@ def held(
 def peaks(schedule: Schedule) -> list[int]:
     """Largest memory in ticks on every device, by looking at every instant of a change."""
     pipeline, rows = schedule.pipeline, table(schedule)
-    instants = {time for row in rows for time in row[4:6]}
-    return [
-        max(held(pipeline, rows, device, time, starts=True) for time in {-1, *instants})
-        for device in range(pipeline.num_devices)
-    ]
+    found = []
+    for device in range(pipeline.num_devices):
+        ours = [row for row in rows if row[3] == device]
+        instants = {-1, *(time for row in ours for time in row[4:6])}
+        found.append(max(held(pipeline, ours, device, time, starts=True) for time in instants))
+    return found
