@@ -115,8 +115,9 @@ def naive(schedule: Schedule) -> dict[tuple[int, int], tuple[Cause, TableRow | N
     """Cause and next operation of every idle tick (device, tick), from the definitions."""
     rows = table(schedule)
     devices, last = range(schedule.pipeline.num_devices), max(row[5] for row in rows)
+    arrivals = {row: arrival(schedule, rows, row) for row in rows}
     return {
-        (device, tick): cause_at(schedule, rows, device, tick)
+        (device, tick): cause_at(schedule, arrivals, device, tick)
         for device in devices
         for tick in range(last)
         if not any(row[3] == device and row[4] <= tick < row[5] for row in rows)
@@ -124,18 +125,20 @@ def naive(schedule: Schedule) -> dict[tuple[int, int], tuple[Cause, TableRow | N
 
 
 def cause_at(
-    schedule: Schedule, rows: list[TableRow], device: int, tick: int
+    schedule: Schedule, arrivals: dict[TableRow, tuple[int, int]], device: int, tick: int
 ) -> tuple[Cause, TableRow | None]:
+    """`arrivals` of all operations, in the order of the table."""
+    rows = [*arrivals]
     done = [row for row in rows if row[3] == device and row[5] <= tick]
     later = [row for row in rows if row[3] == device and row[5] > tick]
     if not later:
         return Cause.COOL_DOWN, None
     if not done:
         return Cause.WARM_UP, later[0]
-    sent, ready = arrival(schedule, rows, later[0])
+    sent, ready = arrivals[later[0]]
     if tick >= ready:
         return Cause.ORDER, later[0]
-    waiting = [row for row in later if arrival(schedule, rows, row)[1] <= tick]
+    waiting = [row for row in later if arrivals[row][1] <= tick]
     if waiting and not any(fits(schedule, rows, done, row) for row in waiting):
         return Cause.MEMORY, later[0]
     return Cause.INPUT if tick < sent else Cause.LINK, later[0]
