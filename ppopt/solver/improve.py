@@ -32,6 +32,8 @@ WORK = 1_000_000
 """Operations to place in a first climb, if that is between the fewest and the most steps."""
 POOL = 5
 """Most schedules from which local search starts, in turn."""
+CYCLES = 2
+"""Cyclic schedules from which windows are searched, in turn."""
 SETTLED = 100_000
 """Operations of the schedules that are justified to start with; at least two schedules are."""
 
@@ -47,6 +49,7 @@ class Improver:
         self._ranked: list[tuple[int, Policy]] = []
         self._made: list[tuple[int, int, Orders]] = []
         self._pool: list[tuple[int, list[int]]] = []
+        self._cycles: list[tuple[int, list[int]]] = []
         self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
         self._margin = 0 if makespan else max(map(max, problem.pipeline.ticks.durations))
@@ -133,16 +136,54 @@ class Improver:
         self._climb_policies(lambda: search.over or time.monotonic() >= began + seconds)
         self._steps *= 2
 
-    def recut(self, budget: Budget) -> None:
-        """Local search by windows, from the best schedule and from another of the pool by turns."""
+    def repeat(self, budget: Budget) -> None:
+        """Search for cyclic schedules, and keep those that lead to the best runs to recut."""
+        search = self._search
+        if not self.ready or search.over or not self._cyclic:
+            return
+        search.enter("cyclic schedules")
+        with interrupts.held():
+            from ppopt.solver.cyclic import cycles  # noqa: PLC0415  ortools takes long to load
+        problem = search.problem
+        assert search.value is not None
+        most = search.value // problem.pipeline.batches
+        found = []
+        for cycle in cycles(problem, most, budget, lambda: self._rng.getrandbits(31)):
+            value, start = self._shaker.settle(self._shop.justified(cycle.unrolled(self._shop)))
+            self._found(value, start)
+            found.append((value, start))
+        self._cycles = sorted(found)[:CYCLES]
+
+    @property
+    def _cyclic(self) -> bool:
+        """Whether there is something to repeat, and memory that makes it hard."""
+        pipeline = self._search.problem.pipeline
+        limited = pipeline.ticks.limits is not None
+        return limited and pipeline.routes == 1 and pipeline.batches > 1 and self._recuts
+
+    def recut(self, budget: Callable[[float], Budget]) -> None:
+        """Local search by windows, half of it from the best schedule and half from a cyclic one.
+
+        `budget` gives a part of the time.
+        """
         search = self._search
         if not self.ready or search.over or not self._recuts:
             return
         search.enter("local search")
         self._keep_best()
+        part = 0.5 if self._cycles else 1.0
         _, start = self._pool.pop(0)
-        start = self._recutter.search(start, budget, self._found)
+        start = self._recutter.search(start, budget(part), self._found)
         self._keep(self._shop.value(start), start)
+        if self._cycles and not search.over:
+            _, start = self._cycles.pop(0)
+            start = self._recutter.search(start, budget(part), self._found)
+            self._cycles.append((self._shop.value(start), start))
+
+    @property
+    def tight(self) -> bool:
+        """Whether memory is more than a count of microbatches somewhere."""
+        return self.ready and bool(self._shop.tight)
 
     @property
     def _recuts(self) -> bool:

@@ -40,7 +40,12 @@ LATER = 3
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 RECUT_SHARE = 3
-"""Seconds of local search by windows in a round, as a multiple of those of bounds."""
+"""Seconds of local search by windows in a round, as a multiple of those of bounds, where memory is
+more than a count of microbatches; as many elsewhere, where disturbing and justifying does well."""
+CYCLES_FROM = 1
+"""Round in which cyclic schedules are searched."""
+CYCLES_SHARE = 4
+"""Seconds of that, as a multiple of those of bounds."""
 MODEL_SHARE = 3
 """Seconds of the whole model in a round, as a multiple of those of bounds, where it is small."""
 MOST_OPERATIONS = 2_000_000
@@ -169,10 +174,19 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         if small or turn >= LATER:
             _search_model(search, provenance, (MODEL_SHARE if small else 1) * seconds, turn)
         if local:
-            improver.recut(_budget(search, provenance, RECUT_SHARE * seconds))
+            _recut(search, provenance, improver, turn)
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
         if search.over or (idle and problem.operations > LARGEST_MODEL):
             return
+
+
+def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int) -> None:
+    """Local search by windows; before it, once, cyclic schedules for it to start from."""
+    seconds = FIRST_ROUND * 2**turn
+    if turn == CYCLES_FROM:
+        improver.repeat(_budget(search, provenance, CYCLES_SHARE * seconds))
+    seconds *= RECUT_SHARE if improver.tight else 1
+    improver.recut(lambda part: _budget(search, provenance, part * seconds))
 
 
 def _repeat(search: Search, provenance: Provenance) -> None:
