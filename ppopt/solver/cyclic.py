@@ -39,7 +39,7 @@ EFFORT = 0.2
 """Deterministic units of CP-SAT for one period at most."""
 LONGEST = 2.0
 """Seconds for one period at most, where the clock rules."""
-OVERHEAD = 0.02
+OVERHEAD = 0.2
 """What a period costs beside CP-SAT, in its deterministic units."""
 FINENESS = 256
 """Coarse units of a period, at least: times are rounded to them, as only the order is kept."""

@@ -30,7 +30,7 @@ EFFORT = 0.1
 """Deterministic units of one window at most: about a second where many share a processor."""
 LONGEST = 1.0
 """Seconds of one window at most, where the clock rules."""
-OVERHEAD = 0.02
+OVERHEAD = 0.05
 """What a window costs beside CP-SAT, in its deterministic units."""
 MOST_AT_ONCE = 8
 """Most windows that are solved side by side."""
