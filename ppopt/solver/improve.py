@@ -32,6 +32,8 @@ WORK = 1_000_000
 """Operations to place in a first climb, if that is between the fewest and the most steps."""
 POOL = 5
 """Most schedules from which local search starts, in turn."""
+LEAST_ZEAL = 0.25
+"""Least part of their time that windows take after rounds without a better schedule."""
 CYCLES = 2
 """Cyclic schedules from which windows are searched, in turn."""
 SETTLED = 100_000
@@ -49,6 +51,7 @@ class Improver:
         self._ranked: list[tuple[int, Policy]] = []
         self._made: list[tuple[int, int, Orders]] = []
         self._pool: list[tuple[int, list[int]]] = []
+        self._zeal = 1.0
         self._cycles: list[tuple[int, list[int]]] = []
         self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
@@ -164,14 +167,16 @@ class Improver:
     def recut(self, budget: Callable[[float], Budget]) -> None:
         """Local search by windows, half of it from the best schedule and half from a cyclic one.
 
-        `budget` gives a part of the time.
+        `budget` gives a part of the time; it is used in part where the last call found nothing:
+        bounds and the whole model need it more.
         """
         search = self._search
         if not self.ready or search.over or not self._recuts:
             return
         search.enter("local search")
         self._keep_best()
-        part = 0.5 if self._cycles else 1.0
+        part = self._zeal * (0.5 if self._cycles else 1.0)
+        before = search.value
         _, start = self._pool.pop(0)
         start = self._recutter.search(start, budget(part), self._found)
         self._keep(self._shop.value(start), start)
@@ -179,6 +184,7 @@ class Improver:
             _, start = self._cycles.pop(0)
             start = self._recutter.search(start, budget(part), self._found)
             self._cycles.append((self._shop.value(start), start))
+        self._zeal = 1.0 if search.value != before else max(LEAST_ZEAL, self._zeal / 2)
 
     @property
     def tight(self) -> bool:
