@@ -14,6 +14,25 @@ from ppopt import precedence
 from ppopt.schedule import ALONE, Schedule, split_codes
 from ppopt.solver.model import Model
 
+PROOFS = ("ordering", "ordering_quick_restart")
+"""Subsolvers of our own that prove most models soonest: they reason about the order of the
+operations of a device, by precedences found on the way and by strong propagation."""
+PLANS = ("no_lp", "quick_restart_no_lp")
+"""CP-SAT's subsolvers that find a schedule of a given value soonest, where there is one."""
+_PLAIN = "linearization_level: 0"
+"""The linear relaxation of one operation at a time says next to nothing, and solving it at every
+node takes nearly all of the time."""
+_ORDERING = (
+    "use_dynamic_precedence_in_disjunctive: true use_strong_propagation_in_disjunctive: true"
+)
+_OWN = {
+    "ordering": _ORDERING,
+    "ordering_quick_restart": (
+        f"{_ORDERING} search_branching: PORTFOLIO_WITH_QUICK_RESTART_SEARCH"
+    ),
+}
+"""Parameters of the subsolvers of our own."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -25,6 +44,8 @@ class Outcome:
     """Proved lower bound in ticks, within the model's horizon."""
     work: float
     """Deterministic units spent."""
+    ended: bool
+    """Whether the search came to its end: no solution is better by a step of the model."""
     complete: bool
     """Whether the best solution is proved best."""
     infeasible: bool
@@ -77,6 +98,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     return Outcome(
         schedule=_schedule(model, solving) if found else None,
         bound=model.low(solving.best_objective_bound) if found else max(bounds),
+        ended=status == cp_model.OPTIMAL,
         complete=status == cp_model.OPTIMAL and model.step == 1,
         work=solving.response_proto.deterministic_time,
         infeasible=status == cp_model.INFEASIBLE,
@@ -87,18 +109,30 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
 def solver(limits: Limits) -> cp_model.CpSolver:
     """CP-SAT set to such limits."""
     made = cp_model.CpSolver()
-    made.parameters.max_time_in_seconds = limits.seconds
+    made.parameters.max_time_in_seconds = max(0.0, limits.seconds)
     made.parameters.max_deterministic_time = limits.work
     made.parameters.num_workers = limits.workers
     made.parameters.random_seed = limits.seed
     made.parameters.catch_sigint_signal = False
     made.parameters.cp_model_presolve = limits.presolve
-    if len(limits.focus) == limits.workers:
-        made.parameters.subsolvers.extend(limits.focus)
-        made.parameters.use_lns = False
-    else:
-        made.parameters.extra_subsolvers.extend(limits.focus)
+    _focus(made, limits)
     return made
+
+
+def _focus(made: cp_model.CpSolver, limits: Limits) -> None:
+    """Choose subsolvers; one worker is none of them: it takes the parameters of the first."""
+    own = [name for name in limits.focus if name in _OWN]
+    if limits.workers == 1:
+        texts = [_OWN[name] for name in own[:1]]
+    else:
+        texts = [f'subsolver_params {{ name: "{name}" {_PLAIN} {_OWN[name]} }}' for name in own]
+        fills = len(limits.focus) == limits.workers
+        chosen = made.parameters.subsolvers if fills else made.parameters.extra_subsolvers
+        chosen.extend(limits.focus)
+        made.parameters.use_lns = not fills
+    for text in (_PLAIN, *texts):
+        if not made.parameters.merge_text_format(text):
+            raise AssertionError(f"CP-SAT does not know these parameters: {text}")
 
 
 def run(

@@ -16,11 +16,7 @@ from ppopt.solver.incumbent import Problem, Search
 
 SPREADS = (2, 3, 4, 8)
 """Sizes of the sets of devices spread along the pipeline."""
-FOCUSES = (
-    ("core", "objective_lb_search"),
-    ("reduced_costs", "pseudo_costs"),
-    (),
-)
+FOCUSES = (cpsat.PROOFS, ("core", "objective_lb_search"), ())
 """CP-SAT's subsolvers per round: on these models each is, now and then, ten times faster."""
 FIRST = 4
 """Devices alone that come before the sets."""

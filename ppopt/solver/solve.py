@@ -34,9 +34,8 @@ LARGEST_MODEL = 4_000
 PRESOLVE = 0.0005
 """Seconds per operation by which CP-SAT may overrun its limit while it simplifies a model."""
 SMALL_MODEL = 600
-"""Most operations for which the full model is tried in every round."""
-LATER = 3
-"""Round from which it is tried on larger ones."""
+"""Most operations for which the best is searched by the full model; of larger ones
+that model is asked for given values."""
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 RECUT_SHARE = 3
@@ -46,7 +45,7 @@ CYCLES_FROM = 1
 """Round in which cyclic schedules are searched."""
 CYCLES_SHARE = 4
 """Seconds of that, as a multiple of those of bounds."""
-MODEL_SHARE = 3
+MODEL_SHARE = 4
 """Seconds of the whole model in a round, as a multiple of those of bounds, where it is small."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
@@ -171,8 +170,8 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         if local:
             improver.settle()
             improver.climb(seconds if provenance.workers > 1 else search.left)
-        if small or turn >= LATER:
-            _search_model(search, provenance, (MODEL_SHARE if small else 1) * seconds, turn)
+        ask = _search_model if small else _decide
+        ask(search, provenance, MODEL_SHARE * seconds, turn)
         if local:
             _recut(search, provenance, improver, turn)
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
@@ -212,13 +211,26 @@ def _search_model(search: Search, provenance: Provenance, seconds: float, turn: 
     if search.over or search.problem.operations > LARGEST_MODEL:
         return
     with interrupts.held():
-        from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
     limits = _budget(search, provenance, seconds).limits()
+    seed = (limits.seed + turn) % 2**31
     presolve = PRESOLVE * search.problem.operations
-    if turn % 3 == 2:
-        whole.search(search, replace(limits, presolve=False, focus=whole.FOCUS))
-    elif min(limits.seconds, search.left) > presolve:
-        whole.search(search, replace(limits, seconds=limits.seconds - presolve))
+    if limits.seconds > presolve:
+        limits = replace(limits, seconds=limits.seconds - presolve)
+    else:
+        limits = replace(limits, presolve=False)
+    limits = replace(limits, seed=seed, focus=cpsat.PROOFS)
+    if whole.search(search, limits) and not search.over:
+        whole.search(search, replace(limits, seconds=min(limits.seconds, search.left)))
+
+
+def _decide(search: Search, provenance: Provenance, seconds: float, turn: int) -> None:
+    """CP-SAT asked for schedules of given values."""
+    if search.over:
+        return
+    with interrupts.held():
+        from ppopt.solver import decide  # noqa: PLC0415  ortools takes long to load
+    decide.search(search, _budget(search, provenance, seconds), turn)
 
 
 def _result(search: Search, provenance: Provenance, hint: Hinted | None) -> Result:

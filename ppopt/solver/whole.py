@@ -10,14 +10,15 @@ from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.incumbent import Search
 from ppopt.timing import schedule as timed
 
-FOCUS = ("core", "objective_lb_search")
-"""CP-SAT's subsolvers for bounds; its own choice is better for schedules."""
 STEPS = 100
 """Into how many steps a search divides the gap that it starts with."""
 
 
-def search(state: Search, limits: cpsat.Limits) -> None:
-    """Search below the best value until proof, time or Ctrl-C; the state takes what is found."""
+def search(state: Search, limits: cpsat.Limits) -> bool:
+    """Search below the best value until proof, time or Ctrl-C; the state takes what is found.
+
+    Returns whether nothing much better is left, so that a search with finer steps may follow.
+    """
     problem = state.problem
     state.enter("CP-SAT")
     built = model.build(
@@ -43,13 +44,14 @@ def search(state: Search, limits: cpsat.Limits) -> None:
     searched = f"CP-SAT searched all orders of the {problem.operations} operations and found none"
     if outcome.infeasible:
         _close_infeasible(state, searched)
-        return
+        return True
     if outcome.schedule is not None:
         state.offer(outcome.schedule.orders)
         state.take(outcome.schedule)
     cut = "CP-SAT on the whole model had proved this bound when its time was up"
     words = f"{searched} below" if outcome.complete else cut
     state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
+    return outcome.ended
 
 
 def _step(state: Search) -> int:

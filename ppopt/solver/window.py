@@ -190,7 +190,6 @@ class Window:
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: cpsat.Limits
     ) -> Found:
         solver = cpsat.solver(limits)
-        solver.parameters.linearization_level = 0
         solver.parameters.symmetry_level = 0
         solver.parameters.cp_model_probing_level = 0
         status, interrupted = cpsat.run(solver, cp)

@@ -1,0 +1,147 @@
+"""Is there a schedule of at most so many ticks? CP-SAT is asked for one, not for the best.
+
+Asked below what is possible, it often finds a contradiction at once, which raises the bound
+("destructive" bounds: Klein and Scholl, "Computing lower bounds by destructive improvement",
+European Journal of Operational Research 112, 1999); above, a schedule that no search for the best
+comes upon. Questions are put between the bound and the value, the first at the bound itself.
+
+Of a long run one question is put, of a shorter one whose middle repeats: the operations of every
+microbatch in the middle come one period after those of the microbatch before. A period is the work
+of the busiest device on a microbatch: in the steady state of a run that meets the bound it never
+idles. The model has few free operations then, whatever the microbatches, and what it finds is
+stretched (`ppopt.solver.periodic`). Where nothing repeats like that, nothing is said of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ppopt.certificate import Argument, Certificate
+from ppopt.op import OpKind
+from ppopt.schedule import Schedule
+from ppopt.solver import bounds, cpsat, model
+from ppopt.solver.bounds import Bound
+from ppopt.solver.budget import Budget
+from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.periodic import Stretch, Window
+
+CLOSE = 100
+"""The bound may well be met where the gap is at most this fraction of the value."""
+PARTS = 3
+"""The shorter run has this many microbatches per device: warm-up, middle and cool-down alike."""
+LARGEST = 4_000
+"""Most operations of a model."""
+SHARE = 0.5
+"""Largest share of a budget for one question, but for one at a bound that is close."""
+
+
+def search(state: Search, budget: Budget, turn: int) -> None:
+    """Ask, while the budget lasts; the state takes schedules and bounds."""
+    if budget.over or state.value is None:
+        return
+    problem = shorter(state.problem)
+    if problem is not None:
+        if _close(state) and problem.operations <= LARGEST:
+            _ask_shorter(state, problem, budget, turn)
+    elif state.problem.operations <= LARGEST:
+        _bisect(state, budget, turn)
+
+
+def _close(state: Search) -> bool:
+    assert state.value is not None
+    return CLOSE * (state.value - state.bound.value) <= state.value
+
+
+def shorter(problem: Problem) -> Problem | None:
+    """The run to be asked for in place of a long one; None where the run itself is not long."""
+    pipeline = problem.pipeline
+    few = PARTS * pipeline.num_devices
+    if pipeline.batches <= few or pipeline.routes > 1 or pipeline.num_slices > 1:
+        return None
+    return replace(problem, pipeline=replace(pipeline, batches=few))
+
+
+def _bisect(state: Search, budget: Budget, turn: int) -> None:
+    """Ask at the bound, then half-way to the value or to the least question left unanswered."""
+    state.enter("CP-SAT between bound and value")
+    assert state.value is not None
+    target, unanswered = state.bound.value, state.value
+    while not budget.over and target < unanswered:
+        part = 1 if target == state.bound.value and _close(state) else SHARE
+        outcome = _answer(_model(state.problem, target), budget, part, turn)
+        state.interrupted = outcome.interrupted
+        if outcome.schedule is not None:
+            state.take(outcome.schedule)
+        elif outcome.infeasible:
+            state.raise_bound(_none_within(state.problem, target))
+        elif target > state.bound.value:
+            unanswered = target
+        elif unanswered == target + 1:
+            return
+        low, high = state.bound.value, min(unanswered, state.value)
+        target = low + max(1, (high - low) // 2) if target == low else (low + high) // 2
+
+
+def _none_within(problem: Problem, target: int) -> Bound:
+    words = (
+        f"CP-SAT searched all orders of the {problem.operations} operations and found none below"
+    )
+    return Bound(target + 1, words, Certificate(Argument.SEARCH))
+
+
+def _model(problem: Problem, target: int) -> model.Model:
+    """All schedules of at most so many ticks."""
+    built = model.build(
+        problem.pipeline, problem.objective, fused=problem.fused, horizon=target, bound=0
+    )
+    built.cp.proto.clear_objective()
+    return built
+
+
+def _answer(built: model.Model, budget: Budget, part: float, turn: int) -> cpsat.Outcome:
+    focus = cpsat.PLANS if turn % 2 else cpsat.PROOFS
+    limits = budget.limits(part, focus)
+    limits = replace(limits, seed=(limits.seed + turn) % 2**31, presolve=False)
+    outcome = cpsat.search(built, limits, lambda _value, _bound: None)
+    budget.pay(outcome)
+    return outcome
+
+
+def _ask_shorter(state: Search, problem: Problem, budget: Budget, turn: int) -> None:
+    """Ask for a schedule of the bound's value by a shorter run whose middle repeats."""
+    state.enter("CP-SAT on a run that repeats")
+    fewer = state.problem.pipeline.batches - problem.pipeline.batches
+    value = state.bound.value - fewer * _period(problem)
+    least = bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
+    if value < least.value:
+        return
+    built = _model(problem, value)
+    _repeat(built, _period(problem))
+    outcome = _answer(built, budget, 1, 2 * turn + 1)
+    state.interrupted = outcome.interrupted
+    if outcome.schedule is not None:
+        state.take(_stretched(state, problem, outcome.schedule))
+
+
+def _period(problem: Problem) -> int:
+    """Work of the busiest device on one microbatch of one route, in ticks."""
+    durations, hosted = problem.pipeline.ticks.durations, problem.pipeline.hosted[0]
+    kinds = (OpKind.F, OpKind.BW) if problem.fused else (OpKind.F, OpKind.B, OpKind.W)
+    return max(sum(durations[kind][stage] for kind in kinds for stage in row) for row in hosted)
+
+
+def _repeat(built: model.Model, apart: int) -> None:
+    """Let the microbatches of the middle follow one another by so many ticks."""
+    pipeline = built.pipeline
+    first = pipeline.num_devices
+    for code, start in built.start.items():
+        op = pipeline.op(code)
+        later = op.microbatch - first
+        if 0 < later < pipeline.num_devices:
+            leader = built.start[int(pipeline.code(op.kind, op.stage, first))]
+            built.cp.add(start == leader + later * apart)
+
+
+def _stretched(state: Search, problem: Problem, short: Schedule) -> Schedule:
+    middle = Window(problem.pipeline.num_devices, 1, 1, float(_period(problem)))
+    return Stretch(short, problem).made(state.problem.pipeline, middle)
