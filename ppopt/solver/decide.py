@@ -65,8 +65,9 @@ def _bisect(state: Search, budget: Budget, turn: int) -> None:
     """Ask at the bound, then half-way to the value or to the least question left unanswered."""
     state.enter("CP-SAT between bound and value")
     assert state.value is not None
-    target, unanswered = state.bound.value, state.value
-    while not budget.over and target < unanswered:
+    target, unanswered, asked = state.bound.value, state.value, set[int]()
+    while not budget.over and target not in asked:
+        asked.add(target)
         part = 1 if target == state.bound.value and _close(state) else SHARE
         outcome = _answer(_model(state.problem, target), budget, part, turn)
         state.interrupted = outcome.interrupted
@@ -76,10 +77,7 @@ def _bisect(state: Search, budget: Budget, turn: int) -> None:
             state.raise_bound(_none_within(state.problem, target))
         elif target > state.bound.value:
             unanswered = target
-        elif unanswered == target + 1:
-            return
-        low, high = state.bound.value, min(unanswered, state.value)
-        target = low + max(1, (high - low) // 2) if target == low else (low + high) // 2
+        target = (state.bound.value + min(unanswered, state.value)) // 2
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
