@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt.solver.cpsat import Limits, Outcome
@@ -54,6 +54,18 @@ class Budget:
         if self.workers > 1:
             return Limits(most, self.workers, self.seed, focus=focus)
         return Limits(self.search.left, self.workers, self.seed, work=most, focus=focus)
+
+    def alone(self, seconds: float, work: float, seed: int) -> Limits:
+        """Limits of one small run by one worker: seconds count only where the clock rules."""
+        limits = self.limits()
+        by_clock = limits.workers > 1
+        return replace(
+            limits,
+            seconds=min(limits.seconds, seconds) if by_clock else limits.seconds,
+            workers=1,
+            work=min(limits.work, work),
+            seed=seed,
+        )
 
     def pay(self, outcome: Outcome) -> None:
         """Count what a run has used."""

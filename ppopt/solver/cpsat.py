@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -67,6 +67,10 @@ class Limits:
     """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
     focus: tuple[str, ...] = ()
     """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
+
+    def turned(self, turn: int) -> Limits:
+        """The same with another seed: what one is unlucky with, the next may not be."""
+        return replace(self, seed=(self.seed + turn) % 2**31)
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):

@@ -18,7 +18,6 @@ cycle without end does, and its ends are left to local search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
@@ -71,19 +70,7 @@ def cycles(problem: Problem, most: int, budget: Budget, seed: Callable[[], int])
     """
     low, high, period = least_period(problem), most, least_period(problem)
     while low <= high and not budget.over:
-        limits = budget.limits()
-        by_clock = limits.workers > 1
-        found, work = cycle(
-            problem,
-            period,
-            replace(
-                limits,
-                seconds=min(limits.seconds, LONGEST) if by_clock else limits.seconds,
-                workers=1,
-                work=min(limits.work, EFFORT),
-                seed=seed(),
-            ),
-        )
+        found, work = cycle(problem, period, budget.alone(LONGEST, EFFORT, seed()))
         budget.spent += work + OVERHEAD
         if found is None:
             low = period + 1

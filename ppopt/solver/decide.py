@@ -17,20 +17,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.certificate import Argument, Certificate
-from ppopt.op import OpKind
 from ppopt.schedule import Schedule
 from ppopt.solver import bounds, cpsat, model
 from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.cyclic import least_period
+from ppopt.solver.incumbent import LARGEST_MODEL, Problem, Search
 from ppopt.solver.periodic import Stretch, Window
+from ppopt.solver.whole import searched
 
 CLOSE = 100
 """The bound may well be met where the gap is at most this fraction of the value."""
 PARTS = 3
 """The shorter run has this many microbatches per device: warm-up, middle and cool-down alike."""
-LARGEST = 4_000
-"""Most operations of a model."""
 SHARE = 0.5
 """Largest share of a budget for one question, but for one at a bound that is close."""
 
@@ -41,9 +40,9 @@ def search(state: Search, budget: Budget, turn: int) -> None:
         return
     problem = shorter(state.problem)
     if problem is not None:
-        if _close(state) and problem.operations <= LARGEST:
+        if _close(state) and problem.operations <= LARGEST_MODEL:
             _ask_shorter(state, problem, budget, turn)
-    elif state.problem.operations <= LARGEST:
+    elif state.problem.operations <= LARGEST_MODEL:
         _bisect(state, budget, turn)
 
 
@@ -81,10 +80,7 @@ def _bisect(state: Search, budget: Budget, turn: int) -> None:
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
-    words = (
-        f"CP-SAT searched all orders of the {problem.operations} operations and found none below"
-    )
-    return Bound(target + 1, words, Certificate(Argument.SEARCH))
+    return Bound(target + 1, f"{searched(problem)} below", Certificate(Argument.SEARCH))
 
 
 def _model(problem: Problem, target: int) -> model.Model:
@@ -98,8 +94,7 @@ def _model(problem: Problem, target: int) -> model.Model:
 
 def _answer(built: model.Model, budget: Budget, part: float, turn: int) -> cpsat.Outcome:
     focus = cpsat.PLANS if turn % 2 else cpsat.PROOFS
-    limits = budget.limits(part, focus)
-    limits = replace(limits, seed=(limits.seed + turn) % 2**31, presolve=False)
+    limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     budget.pay(outcome)
     return outcome
@@ -109,23 +104,16 @@ def _ask_shorter(state: Search, problem: Problem, budget: Budget, turn: int) -> 
     """Ask for a schedule of the bound's value by a shorter run whose middle repeats."""
     state.enter("CP-SAT on a run that repeats")
     fewer = state.problem.pipeline.batches - problem.pipeline.batches
-    value = state.bound.value - fewer * _period(problem)
+    value = state.bound.value - fewer * least_period(problem)
     least = bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
     if value < least.value:
         return
     built = _model(problem, value)
-    _repeat(built, _period(problem))
+    _repeat(built, least_period(problem))
     outcome = _answer(built, budget, 1, 2 * turn + 1)
     state.interrupted = outcome.interrupted
     if outcome.schedule is not None:
         state.take(_stretched(state, problem, outcome.schedule))
-
-
-def _period(problem: Problem) -> int:
-    """Work of the busiest device on one microbatch of one route, in ticks."""
-    durations, hosted = problem.pipeline.ticks.durations, problem.pipeline.hosted[0]
-    kinds = (OpKind.F, OpKind.BW) if problem.fused else (OpKind.F, OpKind.B, OpKind.W)
-    return max(sum(durations[kind][stage] for kind in kinds for stage in row) for row in hosted)
 
 
 def _repeat(built: model.Model, apart: int) -> None:
@@ -141,5 +129,5 @@ def _repeat(built: model.Model, apart: int) -> None:
 
 
 def _stretched(state: Search, problem: Problem, short: Schedule) -> Schedule:
-    middle = Window(problem.pipeline.num_devices, 1, 1, float(_period(problem)))
+    middle = Window(problem.pipeline.num_devices, 1, 1, float(least_period(problem)))
     return Stretch(short, problem).made(state.problem.pipeline, middle)

@@ -16,6 +16,9 @@ from ppopt.precedence import Orders
 from ppopt.schedule import Schedule
 from ppopt.solver.bounds import Bound
 
+LARGEST_MODEL = 4_000
+"""Most operations for which a CP-SAT model of all devices is built."""
+
 
 class Progress(NamedTuple):
     """Where a search stands; times in the user's unit."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -67,7 +66,13 @@ class Recutter:
                 cuts = list(self._cuts(min(budget.workers, MOST_AT_ONCE)))
                 outcomes = run(
                     lambda job: job[0].better(value - 1, job[1]),  # noqa: B023  run at once
-                    [(self._window(start, order, cut), self._limits(budget)) for cut in cuts],
+                    [
+                        (
+                            self._window(start, order, cut),
+                            budget.alone(LONGEST, EFFORT, self._rng.getrandbits(31)),
+                        )
+                        for cut in cuts
+                    ],
                 )
                 budget.spent += sum(outcome.work + OVERHEAD for outcome in outcomes)
                 for cut, outcome in zip(cuts, outcomes, strict=True):
@@ -77,17 +82,6 @@ class Recutter:
                     start, value = made, shop.value(made)
                     found(value, start)
         return start
-
-    def _limits(self, budget: Budget) -> cpsat.Limits:
-        limits = budget.limits()
-        by_clock = limits.workers > 1
-        return replace(
-            limits,
-            seconds=min(limits.seconds, LONGEST) if by_clock else limits.seconds,
-            workers=1,
-            work=min(limits.work, EFFORT),
-            seed=self._rng.getrandbits(31),
-        )
 
     def _cuts(self, count: int) -> Iterator[Cut]:
         """Places of windows, those that overlap one before left out."""

@@ -21,7 +21,7 @@ from ppopt.solver import bounds, interrupts, overlap, periodic
 from ppopt.solver import hint as hints
 from ppopt.solver.hint import Start
 from ppopt.solver.improve import Improver
-from ppopt.solver.incumbent import Problem, Progress, Search
+from ppopt.solver.incumbent import LARGEST_MODEL, Problem, Progress, Search
 from ppopt.solver.result import Hinted, Provenance, Result, Status
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
-LARGEST_MODEL = 4_000
-"""Most operations for which the full CP-SAT model is built."""
 PRESOLVE = 0.0005
 """Seconds per operation by which CP-SAT may overrun its limit while it simplifies a model."""
 SMALL_MODEL = 600
@@ -46,7 +44,7 @@ CYCLES_FROM = 1
 CYCLES_SHARE = 4
 """Seconds of that, as a multiple of those of bounds."""
 MODEL_SHARE = 4
-"""Seconds of the whole model in a round, as a multiple of those of bounds, where it is small."""
+"""Seconds of the whole model in a round, as a multiple of those of bounds."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
@@ -212,14 +210,12 @@ def _search_model(search: Search, provenance: Provenance, seconds: float, turn: 
         return
     with interrupts.held():
         from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
-    limits = _budget(search, provenance, seconds).limits()
-    seed = (limits.seed + turn) % 2**31
+    limits = _budget(search, provenance, seconds).limits(focus=cpsat.PROOFS).turned(turn)
     presolve = PRESOLVE * search.problem.operations
     if limits.seconds > presolve:
         limits = replace(limits, seconds=limits.seconds - presolve)
     else:
         limits = replace(limits, presolve=False)
-    limits = replace(limits, seed=seed, focus=cpsat.PROOFS)
     if whole.search(search, limits) and not search.over:
         whole.search(search, replace(limits, seconds=min(limits.seconds, search.left)))
 

@@ -7,7 +7,7 @@ from ppopt.errors import VerificationError
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
 from ppopt.solver.construct import one_at_a_time
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import Problem, Search
 from ppopt.timing import schedule as timed
 
 STEPS = 100
@@ -41,17 +41,21 @@ def search(state: Search, limits: cpsat.Limits) -> bool:
 
     outcome = cpsat.search(built, limits, follow)
     state.interrupted = outcome.interrupted
-    searched = f"CP-SAT searched all orders of the {problem.operations} operations and found none"
     if outcome.infeasible:
-        _close_infeasible(state, searched)
+        _close_infeasible(state)
         return True
     if outcome.schedule is not None:
         state.offer(outcome.schedule.orders)
         state.take(outcome.schedule)
     cut = "CP-SAT on the whole model had proved this bound when its time was up"
-    words = f"{searched} below" if outcome.complete else cut
+    words = f"{searched(problem)} below" if outcome.complete else cut
     state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
     return outcome.ended
+
+
+def searched(problem: Problem) -> str:
+    """Words of a proof by search, to be followed by what there is none of."""
+    return f"CP-SAT searched all orders of the {problem.operations} operations and found none"
 
 
 def _step(state: Search) -> int:
@@ -74,12 +78,12 @@ def _horizon(state: Search) -> int:
     return 2 * alone.metrics.makespan
 
 
-def _close_infeasible(state: Search, searched: str) -> None:
+def _close_infeasible(state: Search) -> None:
     if state.value is not None:
         raise VerificationError(
             f"the whole model lost a schedule of {state.value} ticks: please report it"
         )
     state.infeasible = (
-        f"{searched} that keeps the memory limits; raise them: a limit that holds B of no length "
-        "beside all activations of a device always works"
+        f"{searched(state.problem)} that keeps the memory limits; raise them: a limit that holds "
+        "B of no length beside all activations of a device always works"
     )
