@@ -67,6 +67,11 @@ class Budget:
             seed=seed,
         )
 
+    def part(self, share: float) -> Budget:
+        """At most this part of the whole share; what it spends is to be paid here."""
+        seconds = min(self.left, share * self.seconds)
+        return Budget.of(self.search, self.workers, self.seed, seconds)
+
     def pay(self, outcome: Outcome) -> None:
         """Count what a run has used."""
         self.spent += outcome.work

@@ -1,9 +1,4 @@
-"""Is there a schedule of at most so many ticks? CP-SAT is asked for one, not for the best.
-
-Asked below what is possible, it often finds a contradiction at once, which raises the bound
-("destructive" bounds: Klein and Scholl, "Computing lower bounds by destructive improvement",
-European Journal of Operational Research 112, 1999); above, a schedule that no search for the best
-comes upon. Questions are put between the bound and the value, the first at the bound itself.
+"""CP-SAT is asked for schedules of given values, not for the best (`ppopt.solver.questions`).
 
 Of a long run one question is put, of a shorter one whose middle repeats: the operations of every
 microbatch in the middle come one period after those of the microbatch before. A period is the work
@@ -24,6 +19,7 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.cyclic import least_period
 from ppopt.solver.incumbent import LARGEST_MODEL, Problem, Search
 from ppopt.solver.periodic import Stretch, Window
+from ppopt.solver.questions import Between, question
 from ppopt.solver.whole import searched
 
 CLOSE = 100
@@ -61,35 +57,28 @@ def shorter(problem: Problem) -> Problem | None:
 
 
 def _bisect(state: Search, budget: Budget, turn: int) -> None:
-    """Ask at the bound, then half-way to the value or to the least question left unanswered."""
+    """Ask between bound and value."""
     state.enter("CP-SAT between bound and value")
     assert state.value is not None
-    target, unanswered, asked = state.bound.value, state.value, set[int]()
-    while not budget.over and target not in asked:
-        asked.add(target)
+    between = Between(state.bound.value, state.value)
+    for target in between.questions():
+        if budget.over:
+            return
         part = 1 if target == state.bound.value and _close(state) else SHARE
-        outcome = _answer(_model(state.problem, target), budget, part, turn)
+        outcome = _answer(question(state.problem, target), budget, part, turn)
         state.interrupted = outcome.interrupted
         if outcome.schedule is not None:
             state.take(outcome.schedule)
+            between.high = min(target, state.value)
         elif outcome.infeasible:
             state.raise_bound(_none_within(state.problem, target))
-        elif target > state.bound.value:
-            unanswered = target
-        target = (state.bound.value + min(unanswered, state.value)) // 2
+            between.low = target + 1
+        else:
+            between.skip(target)
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
     return Bound(target + 1, f"{searched(problem)} below", Certificate(Argument.SEARCH))
-
-
-def _model(problem: Problem, target: int) -> model.Model:
-    """All schedules of at most so many ticks."""
-    built = model.build(
-        problem.pipeline, problem.objective, fused=problem.fused, horizon=target, bound=0
-    )
-    built.cp.proto.clear_objective()
-    return built
 
 
 def _answer(built: model.Model, budget: Budget, part: float, turn: int) -> cpsat.Outcome:
@@ -108,7 +97,7 @@ def _ask_shorter(state: Search, problem: Problem, budget: Budget, turn: int) -> 
     least = bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
     if value < least.value:
         return
-    built = _model(problem, value)
+    built = question(problem, value)
     _repeat(built, least_period(problem))
     outcome = _answer(built, budget, 1, 2 * turn + 1)
     state.interrupted = outcome.interrupted

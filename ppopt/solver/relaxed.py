@@ -13,15 +13,17 @@ from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.questions import Between, question
 
 SPREADS = (2, 3, 4, 8)
 """Sizes of the sets of devices spread along the pipeline."""
-FOCUSES = (cpsat.PROOFS, ("core", "objective_lb_search"), ())
-"""CP-SAT's subsolvers per round: on these models each is, now and then, ten times faster."""
+FOCUSES = (cpsat.PROOFS, cpsat.PROOFS, ("core", "objective_lb_search"), ())
+"""CP-SAT's subsolvers per round that searches: on these models each is, now and then, ten times
+faster."""
 FIRST = 4
 """Devices alone that come before the sets."""
 SHARE = 0.5
-"""Largest share of a round's time for one relaxed model."""
+"""Largest share of a round's time for one relaxed model, and of that for one question."""
 
 
 class Relaxations:
@@ -40,23 +42,59 @@ class Relaxations:
         return not self._open
 
     def raise_bound(self, budget: Budget) -> None:
-        """Solve what is open, each set for a share of the time; settled ones do not come back."""
+        """Solve what is open, each set for a share of the time.
+
+        Settled ones do not come back. Of the others those that raised the bound come first next
+        time, and those in vain last.
+        """
         search = self._search
         search.enter("bounds")
-        still_open = []
+        again: list[tuple[int, ...]] = []
+        vain: list[tuple[int, ...]] = []
+        tried = 0
         for devices in self._open:
             if budget.over or search.value is None:
-                still_open.append(devices)
-                continue
-            focus = FOCUSES[self._round % len(FOCUSES)]
-            limits = replace(budget.limits(SHARE, focus), presolve=False)
-            bound, outcome = bound_of(search.problem, devices, search.bound, search.value, limits)
-            budget.pay(outcome)
-            search.raise_bound(bound)
-            if not outcome.complete:
-                still_open.append(devices)
-        self._open = still_open
+                break
+            tried += 1
+            before = search.bound.value
+            settle = self._ask if self._round % 2 else self._minimize
+            if not settle(devices, budget):
+                (vain if search.bound.value == before else again).append(devices)
+        self._open = [*again, *self._open[tried:], *vain]
         self._round += 1
+
+    def _minimize(self, devices: tuple[int, ...], budget: Budget) -> bool:
+        """Search the least value of a relaxed model; return whether it is found."""
+        search = self._search
+        assert search.value is not None
+        focus = FOCUSES[self._round // 2 % len(FOCUSES)]
+        limits = replace(budget.limits(SHARE, focus), presolve=False)
+        bound, outcome = bound_of(search.problem, devices, search.bound, search.value, limits)
+        budget.pay(outcome)
+        search.raise_bound(bound)
+        return outcome.complete
+
+    def _ask(self, devices: tuple[int, ...], budget: Budget) -> bool:
+        """Close in on that value by questions; return whether it is found."""
+        search = self._search
+        assert search.value is not None
+        part = budget.part(SHARE)
+        between = Between(search.bound.value, search.value)
+        for target in between.questions():
+            if part.over:
+                break
+            limits = replace(part.limits(SHARE, cpsat.PROOFS), presolve=False)
+            outcome = _answer(question(search.problem, target, devices), limits)
+            part.pay(outcome)
+            if outcome.infeasible:
+                between.low = target + 1
+                search.raise_bound(_needed(devices, target + 1))
+            elif outcome.ended:
+                between.high = target
+            else:
+                between.skip(target)
+        budget.spent += part.spent
+        return between.low == between.high
 
 
 def bound_of(
@@ -75,9 +113,7 @@ def bound_of(
         bound=known.value,
         devices=devices,
     )
-    outcome = cpsat.search(relaxed, limits, lambda _value, _bound: None)
-    if outcome.interrupted:
-        raise KeyboardInterrupt
+    outcome = _answer(relaxed, limits)
     if outcome.infeasible:
         raise VerificationError(
             f"the relaxation to devices {devices} lost a schedule of {value} ticks: "
@@ -85,15 +121,26 @@ def bound_of(
         )
     if outcome.bound <= known.value:
         return known, outcome
+    return _needed(devices, outcome.bound), outcome
+
+
+def _answer(built: model.Model, limits: cpsat.Limits) -> cpsat.Outcome:
+    outcome = cpsat.search(built, limits, lambda _value, _bound: None)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def _needed(devices: tuple[int, ...], value: int) -> Bound:
+    """What `devices` alone need, as a bound."""
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
-    bound = Bound(
-        outcome.bound,
+    return Bound(
+        value,
         f"{alone} that long, whatever the others do: their operations, memory limits and the "
         "delays through all other stages already take it (solved by CP-SAT)",
         Certificate(Argument.DEVICES, tuple(sorted(devices))),
     )
-    return bound, outcome
 
 
 def singles(pipeline: Pipeline) -> list[tuple[int, ...]]:

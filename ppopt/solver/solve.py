@@ -36,15 +36,19 @@ SMALL_MODEL = 600
 that model is asked for given values."""
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
+BOUNDS_SHARE = 2
+"""Seconds of bounds in the later rounds, as a multiple of those of local search."""
 RECUT_SHARE = 3
-"""Seconds of local search by windows in a round, as a multiple of those of bounds, where memory is
+"""Seconds of local search by windows in a round, as a multiple of the others, where memory is
 more than a count of microbatches; as many elsewhere, where disturbing and justifying does well."""
 CYCLES_FROM = 1
 """Round in which cyclic schedules are searched."""
 CYCLES_SHARE = 4
-"""Seconds of that, as a multiple of those of bounds."""
-MODEL_SHARE = 4
-"""Seconds of the whole model in a round, as a multiple of those of bounds."""
+"""Seconds of that, as a multiple of those of local search."""
+MODEL_SHARE = 8
+"""Seconds of the whole model in a round, as a multiple of those of local search."""
+QUESTIONS_SHARE = 4
+"""Seconds of questions about a larger model in a round, likewise."""
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
@@ -164,12 +168,15 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     for turn in count():
         seconds = FIRST_ROUND * 2**turn
         if pipeline.num_slices == 1:
-            relaxations.raise_bound(_budget(search, provenance, seconds))
+            share = BOUNDS_SHARE if turn else 1
+            relaxations.raise_bound(_budget(search, provenance, share * seconds))
         if local:
             improver.settle()
             improver.climb(seconds if provenance.workers > 1 else search.left)
-        ask = _search_model if small else _decide
-        ask(search, provenance, MODEL_SHARE * seconds, turn)
+        if small:
+            _search_model(search, provenance, MODEL_SHARE * seconds, turn)
+        else:
+            _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
         if local:
             _recut(search, provenance, improver, turn)
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
@@ -209,15 +216,16 @@ def _search_model(search: Search, provenance: Provenance, seconds: float, turn: 
     if search.over or search.problem.operations > LARGEST_MODEL:
         return
     with interrupts.held():
-        from ppopt.solver import cpsat, whole  # noqa: PLC0415  ortools takes long to load
-    limits = _budget(search, provenance, seconds).limits(focus=cpsat.PROOFS).turned(turn)
+        from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
+    focus = whole.FOCUSES[turn % len(whole.FOCUSES)]
+    limits = _budget(search, provenance, seconds).limits(focus=focus).turned(turn)
     presolve = PRESOLVE * search.problem.operations
     if limits.seconds > presolve:
         limits = replace(limits, seconds=limits.seconds - presolve)
     else:
         limits = replace(limits, presolve=False)
-    if whole.search(search, limits) and not search.over:
-        whole.search(search, replace(limits, seconds=min(limits.seconds, search.left)))
+    while whole.search(search, limits) and not search.over:
+        limits = replace(limits, seconds=min(limits.seconds, search.left))
 
 
 def _decide(search: Search, provenance: Provenance, seconds: float, turn: int) -> None:
