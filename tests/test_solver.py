@@ -148,7 +148,7 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A search of several short rounds, alone and beside another one of the same."""
-    monkeypatch.setattr(sys.modules["ppopt.solver.solve"], "FIRST_ROUND", 0.01)
+    monkeypatch.setattr(sys.modules["ppopt.solver.solve"], "FIRST_ROUND", 0.002)
     monkeypatch.setattr(improve, "STEPS", (5, 5))
     pipe = Pipeline(
         stages=6,
