@@ -12,6 +12,7 @@ from ortools.sat.python import cp_model
 
 from ppopt import precedence
 from ppopt.schedule import ALONE, Schedule, split_codes
+from ppopt.solver import interrupts
 from ppopt.solver.model import Model
 
 PROOFS = ("ordering", "ordering_quick_restart")
@@ -110,6 +111,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
     )
 
 
+@interrupts.held()
 def solver(limits: Limits) -> cp_model.CpSolver:
     """CP-SAT set to such limits."""
     made = cp_model.CpSolver()
@@ -144,7 +146,10 @@ def run(
     cp: cp_model.CpModel,
     watch: cp_model.CpSolverSolutionCallback | None = None,
 ) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Status, and whether Ctrl-C came: solving is done in a thread, so that it reaches this one."""
+    """Status, and whether Ctrl-C came: solving is done in a thread, so that it reaches this one.
+
+    It returns when that thread has ended: a process that ends before is aborted.
+    """
     status: list[cp_model.CpSolverStatus] = []
     done = threading.Event()
 
@@ -154,17 +159,15 @@ def run(
         finally:
             done.set()
 
-    threading.Thread(target=solve, daemon=True).start()
-    interrupted = False
-    while not done.is_set():
-        try:
-            done.wait(0.2)
-        except KeyboardInterrupt:
-            interrupted = True
-            solver.stop_search()
-    return status[0], interrupted
+    with interrupts.noted() as pressed:
+        threading.Thread(target=solve, daemon=True).start()
+        while not done.wait(0.2):
+            if pressed:
+                solver.stop_search()
+    return status[0], bool(pressed)
 
 
+@interrupts.held()
 def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     codes = np.array(list(model.start), dtype=np.int64)

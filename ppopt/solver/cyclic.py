@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from ppopt.op import OpKind
-from ppopt.solver import cpsat, model
+from ppopt.solver import cpsat, interrupts, model
 from ppopt.solver.budget import Budget
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.justify import Shop
@@ -135,6 +135,7 @@ class _Grid(NamedTuple):
         return REACH * way + self.period
 
 
+@interrupts.held()
 def cycle(problem: Problem, period: int, limits: cpsat.Limits) -> tuple[Cycle | None, float]:
     """A cycle of about this period, and CP-SAT's deterministic units spent; None: none found."""
     grain = max(1, period // FINENESS)

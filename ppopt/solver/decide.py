@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ppopt.certificate import Argument, Certificate
 from ppopt.schedule import Schedule
-from ppopt.solver import bounds, cpsat, model
+from ppopt.solver import bounds, cpsat, interrupts, model
 from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.cyclic import least_period
@@ -105,6 +105,7 @@ def _ask_shorter(state: Search, problem: Problem, budget: Budget, turn: int) -> 
         state.take(_stretched(state, problem, outcome.schedule))
 
 
+@interrupts.held()
 def _repeat(built: model.Model, apart: int) -> None:
     """Let the microbatches of the middle follow one another by so many ticks."""
     pipeline = built.pipeline

@@ -10,20 +10,34 @@ from types import FrameType
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends: a library cut short while it loads stays broken."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def noted() -> Iterator[list[int]]:
+    """Let Ctrl-C add to a list while the block runs, and do nothing else.
+
+    Outside the main thread, which alone hears of it, the list stays empty.
+    """
     pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
 
     def note(number: int, _: FrameType | None) -> None:
         pressed.append(number)
 
     before = signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends.
+
+    A library cut short while it loads stays broken, and where OR-Tools calls back into Python, as
+    it does to read a number, the exception is lost.
+    """
+    with noted() as pressed:
+        yield
     if pressed:
         raise KeyboardInterrupt

@@ -25,7 +25,7 @@ from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Constraints
 from ppopt.schedule import Ints, Schedule
-from ppopt.solver import overlap, relaxation
+from ppopt.solver import interrupts, overlap, relaxation
 from ppopt.solver.chain import Chain
 from ppopt.solver.overlap import Pair
 from ppopt.solver.relaxation import View
@@ -73,6 +73,7 @@ class Model:
         return self.bound + max(0, self.step * (round(steps) - 1) + 1)
 
 
+@interrupts.held()
 def build(
     pipeline: Pipeline,
     objective: Objective,
@@ -272,6 +273,7 @@ def holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKin
     return [part for part in parts if part[2] > 0]
 
 
+@interrupts.held()
 def hint(model: Model, schedule: Schedule) -> None:
     """Start the search from a schedule, its microbatches renamed into order."""
     new = renamed(schedule)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from ppopt.solver import model
+from ppopt.solver import interrupts, model
 from ppopt.solver.incumbent import Problem
 
 FIRST_STEPS = 64
@@ -49,6 +49,7 @@ class Between:
             self.unanswered = min(self.unanswered, target)
 
 
+@interrupts.held()
 def question(problem: Problem, target: int, devices: Iterable[int] | None = None) -> model.Model:
     """All schedules of at most so many ticks, of all devices or of few."""
     built = model.build(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.solver import cpsat, model
+from ppopt.solver import cpsat, interrupts, model
 from ppopt.solver.justify import Shop
 
 
@@ -139,6 +139,7 @@ class Window:
                     least = max(least, self.start[op] + apart + tails[other])
         return least
 
+    @interrupts.held()
     def better(self, most: int, limits: cpsat.Limits) -> Found:
         """Look for an order that leads to at most so many ticks.
 
