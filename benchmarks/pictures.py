@@ -14,6 +14,7 @@ from benchmarks.attempt import Attempt
 COLOURS = {
     "ppopt": "#0072b2",
     "cp-sat": "#d55e00",
+    "cp-sat order": "#56b4e9",
     "milp": "#009e73",
     "z3": "#cc79a7",
     "pyjobshop": "#e69f00",

@@ -7,7 +7,9 @@ together.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
+import ppopt.solver
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size, Solver
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
@@ -16,6 +18,7 @@ from ppopt.strategies import registry
 OURS = "ppopt"
 BASELINES = {
     "cp-sat": "cpsat",
+    "cp-sat order": "cpsat_order",
     "milp": "milp",
     "z3": "smt",
     "pyjobshop": "jobshop",
@@ -24,6 +27,7 @@ BASELINES = {
 LIBRARIES = {
     OURS: ("ortools", "numpy"),
     "cp-sat": ("ortools",),
+    "cp-sat order": ("ortools",),
     "milp": ("highspy",),
     "z3": ("z3-solver",),
     "pyjobshop": ("pyjobshop", "ortools"),
@@ -42,8 +46,8 @@ def load(side: str) -> Solver:
     """The function of a side, all it runs loaded: that is not part of anyone's time."""
     registry()
     if side == OURS:
-        for name in ("budget", "cpsat", "model", "relaxed", "solve", "whole"):
-            importlib.import_module(f"ppopt.solver.{name}")
+        for module in pkgutil.iter_modules(ppopt.solver.__path__, "ppopt.solver."):
+            importlib.import_module(module.name)
         return ours
     if side in PARTS:
         part: Solver = getattr(importlib.import_module("benchmarks.parts"), PARTS[side])

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ def press() -> None:
 
 def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for six of eight, and W shorter than what it has to fill: minutes, left alone."""
-    costs = {"forward": 10419, "backward_input": 10207, "weight": 7715, "p2p": 408}
-    pipeline = Pipeline(stages=8, batches=64, mem_limit=6, **costs)
+    times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
+    pipeline = replace(times, p2p=408, mem_limit=6)
     solver = cpsat.solver(cpsat.Limits(60, 1, 0))
     begin = solver.solve
 

@@ -10,7 +10,8 @@
     minimize z, z >= end[last W] (- start[first F] for device span)
 
 Memory is a `cumulative` because a reservoir is slower on most pipelines (see the README). No hint,
-no bound but its own; all parameters but time, workers and seed at their defaults.
+no bound but its own; all parameters but time, workers and seed at their defaults. `cpsat_order` is
+the same with parameters of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 
 
-def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-    """Build the model and run CP-SAT on it until proof or the end of time."""
+def solve(
+    pipeline: Pipeline, objective: Objective, limits: Limits, parameters: str = ""
+) -> Outcome:
+    """Build the model and run CP-SAT on it until proof or the end of time.
+
+    `parameters` are further ones of CP-SAT, in the text format of protocol buffers.
+    """
     run, jobs, model = Run(objective, limits), Jobs.of(pipeline), cp_model.CpModel()
     start = {
         code: model.new_int_var(0, jobs.horizon - time, str(code))
@@ -44,6 +50,8 @@ def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
         model.add(value >= start[last] + jobs.duration[last] - begin)
     model.minimize(value)
     solver = cp_model.CpSolver()
+    if not solver.parameters.merge_text_format(parameters):
+        raise ValueError(f"CP-SAT does not know these parameters: {parameters}")
     status = search(solver, model, run)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     starts = {code: solver.value(variable) for code, variable in start.items()} if found else {}
