@@ -15,6 +15,7 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.questions import Between, question
 
+Devices = tuple[int, ...]
 SPREADS = (2, 3, 4, 8)
 """Sizes of the sets of devices spread along the pipeline."""
 FOCUSES = (cpsat.PROOFS, cpsat.PROOFS, ("core", "objective_lb_search"), ())
@@ -35,6 +36,8 @@ class Relaxations:
         pipeline = search.problem.pipeline
         first, *others = singles(pipeline), *(spread(pipeline, count) for count in SPREADS)
         self._open = [*first[:FIRST], *chain.from_iterable(others), *first[FIRST:]]
+        self._next = self._open
+        """The same sets, as they are to be asked."""
 
     @property
     def settled(self) -> bool:
@@ -42,26 +45,37 @@ class Relaxations:
         return not self._open
 
     def raise_bound(self, budget: Budget) -> None:
-        """Solve what is open, each set for a share of the time.
+        """Solve what is open, each set for a share of the time; settled ones do not come back.
 
-        Settled ones do not come back. Of the others those that raised the bound come first next
-        time, and those in vain last.
+        Every other round searches, the most promising sets first; those between ask, sets that
+        raised the bound first, and last those that were asked in vain.
         """
+        self._search.enter("bounds")
+        asks = self._round % 2
+        raised, vain, settled = self._tried(self._next if asks else self._open, budget)
+        if asks:
+            done = {*raised, *vain, *settled}
+            self._next = [*raised, *(one for one in self._next if one not in done), *vain]
+        self._open = [one for one in self._open if one not in settled]
+        self._next = [one for one in self._next if one not in settled]
+        self._round += 1
+
+    def _tried(self, sets: list[Devices], budget: Budget) -> tuple[list[Devices], ...]:
+        """Try sets of devices in turn; return what raised the bound, was in vain, is settled."""
         search = self._search
-        search.enter("bounds")
-        again: list[tuple[int, ...]] = []
-        vain: list[tuple[int, ...]] = []
-        tried = 0
-        for devices in self._open:
+        settle = self._ask if self._round % 2 else self._minimize
+        raised: list[Devices] = []
+        vain: list[Devices] = []
+        settled: list[Devices] = []
+        for devices in sets:
             if budget.over or search.value is None:
                 break
-            tried += 1
             before = search.bound.value
-            settle = self._ask if self._round % 2 else self._minimize
-            if not settle(devices, budget):
-                (vain if search.bound.value == before else again).append(devices)
-        self._open = [*again, *self._open[tried:], *vain]
-        self._round += 1
+            if settle(devices, budget):
+                settled.append(devices)
+            else:
+                (raised if search.bound.value > before else vain).append(devices)
+        return raised, vain, settled
 
     def _minimize(self, devices: tuple[int, ...], budget: Budget) -> bool:
         """Search the least value of a relaxed model; return whether it is found."""

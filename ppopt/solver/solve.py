@@ -45,7 +45,7 @@ CYCLES_FROM = 1
 """Round in which cyclic schedules are searched."""
 CYCLES_SHARE = 4
 """Seconds of that, as a multiple of those of local search."""
-MODEL_SHARE = 8
+MODEL_SHARE = 12
 """Seconds of the whole model in a round, as a multiple of those of local search."""
 QUESTIONS_SHARE = 4
 """Seconds of questions about a larger model in a round, likewise."""

@@ -10,8 +10,9 @@ from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.timing import schedule as timed
 
-FOCUSES = (cpsat.PROOFS, cpsat.PROOFS, ())
-"""CP-SAT's subsolvers per round: what those of our own do not prove, its own choice may."""
+FOCUSES = (("ordering",), ("ordering_quick_restart",), ("ordering",))
+"""CP-SAT's subsolvers per round, beside large neighbourhoods: the first proves most, the other one
+what the first is long at."""
 STEPS = 100
 """Into how many steps a search divides the gap that it starts with."""
 
