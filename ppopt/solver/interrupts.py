@@ -34,8 +34,8 @@ def noted() -> Iterator[list[int]]:
 def held() -> Iterator[None]:
     """Hold Ctrl-C back until the block ends.
 
-    A library cut short while it loads stays broken, and where OR-Tools calls back into Python, as
-    it does to read a number, the exception is lost.
+    A library cut short while it loads stays broken, and one that is written in C++ and calls back
+    into Python may lose the exception.
     """
     with noted() as pressed:
         yield
