@@ -77,7 +77,7 @@ class Relaxations:
                 (raised if search.bound.value > before else vain).append(devices)
         return raised, vain, settled
 
-    def _minimize(self, devices: tuple[int, ...], budget: Budget) -> bool:
+    def _minimize(self, devices: Devices, budget: Budget) -> bool:
         """Search the least value of a relaxed model; return whether it is found."""
         search = self._search
         assert search.value is not None
@@ -88,7 +88,7 @@ class Relaxations:
         search.raise_bound(bound)
         return outcome.complete
 
-    def _ask(self, devices: tuple[int, ...], budget: Budget) -> bool:
+    def _ask(self, devices: Devices, budget: Budget) -> bool:
         """Close in on that value by questions; return whether it is found."""
         search = self._search
         assert search.value is not None
@@ -112,7 +112,7 @@ class Relaxations:
 
 
 def bound_of(
-    problem: Problem, devices: tuple[int, ...], known: Bound, value: int, limits: cpsat.Limits
+    problem: Problem, devices: Devices, known: Bound, value: int, limits: cpsat.Limits
 ) -> tuple[Bound, cpsat.Outcome]:
     """Raise a known bound by what `devices` alone need, up to the value of a known schedule.
 
@@ -145,7 +145,7 @@ def _answer(built: model.Model, limits: cpsat.Limits) -> cpsat.Outcome:
     return outcome
 
 
-def _needed(devices: tuple[int, ...], value: int) -> Bound:
+def _needed(devices: Devices, value: int) -> Bound:
     """What `devices` alone need, as a bound."""
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
@@ -157,7 +157,7 @@ def _needed(devices: tuple[int, ...], value: int) -> Bound:
     )
 
 
-def singles(pipeline: Pipeline) -> list[tuple[int, ...]]:
+def singles(pipeline: Pipeline) -> list[Devices]:
     """Every device alone: the busiest, the first and the last before the others."""
     ticks = pipeline.ticks
     work = [
@@ -174,7 +174,7 @@ def singles(pipeline: Pipeline) -> list[tuple[int, ...]]:
     return [(device,) for device in first]
 
 
-def spread(pipeline: Pipeline, count: int) -> list[tuple[int, ...]]:
+def spread(pipeline: Pipeline, count: int) -> list[Devices]:
     """Sets of `count` devices evenly spaced along the pipeline, from the first and the second.
 
     Where memory is tight, devices hold each other up: a few of them, far apart, often need as
