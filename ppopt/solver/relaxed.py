@@ -102,7 +102,7 @@ class Relaxations:
             part.pay(outcome)
             if outcome.infeasible:
                 between.low = target + 1
-                search.raise_bound(_needed(devices, target + 1))
+                search.raise_bound(needed(devices, target + 1))
             elif outcome.ended:
                 between.high = target
             else:
@@ -135,7 +135,7 @@ def bound_of(
         )
     if outcome.bound <= known.value:
         return known, outcome
-    return _needed(devices, outcome.bound), outcome
+    return needed(devices, outcome.bound), outcome
 
 
 def _answer(built: model.Model, limits: cpsat.Limits) -> cpsat.Outcome:
@@ -145,14 +145,14 @@ def _answer(built: model.Model, limits: cpsat.Limits) -> cpsat.Outcome:
     return outcome
 
 
-def _needed(devices: Devices, value: int) -> Bound:
+def needed(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound:
     """What `devices` alone need, as a bound."""
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
     return Bound(
         value,
         f"{alone} that long, whatever the others do: their operations, memory limits and the "
-        "delays through all other stages already take it (solved by CP-SAT)",
+        f"delays through all other stages already take it ({how})",
         Certificate(Argument.DEVICES, tuple(sorted(devices))),
     )
 

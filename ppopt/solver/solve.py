@@ -38,6 +38,8 @@ FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search."""
+SWEEPS_SHARE = 6
+"""Seconds of sweeps through partial schedules in a round, likewise."""
 RECUT_SHARE = 3
 """Seconds of local search by windows in a round, as a multiple of the others, where memory is
 more than a count of microbatches; as many elsewhere, where disturbing and justifying does well."""
@@ -161,10 +163,11 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if pairs and overlap.count(pipeline) > overlap.MOST_PAIRS:
         return
     with interrupts.held():
-        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.prefix.sweeps import Sweeps  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
     local = pipeline.num_slices == 1 and not pairs
     small = problem.operations <= SMALL_MODEL or not local
-    relaxations = Relaxations(search)
+    relaxations, sweeps = Relaxations(search), Sweeps(search)
     for turn in count():
         seconds = FIRST_ROUND * 2**turn
         if pipeline.num_slices == 1:
@@ -173,6 +176,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         if local:
             improver.settle()
             improver.climb(seconds if provenance.workers > 1 else search.left)
+        sweeps.follow(_budget(search, provenance, SWEEPS_SHARE * seconds))
         if small:
             _search_model(search, provenance, MODEL_SHARE * seconds, turn)
         else:

@@ -1,0 +1,151 @@
+"""Sweeps of all devices and of few, resumed from round to round of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from ppopt.certificate import Argument, Certificate
+from ppopt.metrics import Objective
+from ppopt.op import OpKind
+from ppopt.solver import overlap
+from ppopt.solver.bounds import Bound
+from ppopt.solver.budget import Budget
+from ppopt.solver.chain import Chain
+from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.prefix.classes import Classes
+from ppopt.solver.prefix.sweep import Sweep
+from ppopt.solver.relaxation import View
+from ppopt.solver.relaxed import Devices, needed, spread
+
+SPREADS = (2, 3, 4, 5, 6)
+"""Sizes of the sets of devices spread along the pipeline."""
+SHARE = 0.5
+"""Largest share of a round's time for one of several sweeps."""
+EACH = 7e-6
+"""Seconds that a beginning takes on the machine on which this was measured."""
+STEP = 1.5e-3
+"""Seconds beside that for all beginnings of one length."""
+REACH = 0.5
+"""A sweep of all devices goes on to its end, from the second round on, while what is left takes
+less than this part of the time of the search."""
+MOST_ROWS = 600
+"""Most numbers by which a beginning is described."""
+MOST_FLAGS = 30
+"""Most classes that share memory: each has a bit of a number of 32 bits."""
+MOST_ENTRIES = 40_000_000
+"""Most of these numbers for all beginnings of one length."""
+
+
+class Sweeps:
+    """The sweeps of a search that are worth going on with."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._begun: dict[Devices, Sweep] = {}
+        self.open = list(_sets(search.problem)) if applies(search.problem) else []
+        self._round = 0
+
+    def follow(self, budget: Budget) -> None:
+        """Go on with every sweep, all devices first, each for a share of the time."""
+        search = self._search
+        search.enter("partial schedules")
+        for devices in tuple(self.open):
+            if budget.over or search.value is None:
+                return
+            part = budget.part(SHARE if len(self.open) > 1 else 1.0)
+            if self._goes_on(devices, part):
+                self._note(devices)
+            budget.spent += part.spent
+        self._round += 1
+
+    def _goes_on(self, devices: Devices, budget: Budget) -> bool:
+        """Go on with one sweep; return whether it has ended. Hopeless ones are given up."""
+        search = self._search
+        assert search.value is not None
+        if devices not in self._begun:
+            self._begun[devices] = Sweep(_classes(search.problem, devices), search.value)
+        sweep = self._begun[devices]
+        sweep.below = search.value
+        whole = len(devices) == search.problem.pipeline.num_devices
+        while not sweep.ended and not search.over:
+            part = self._part(sweep)
+            if part > 1:
+                self._close(devices)
+                return False
+            if 2 * EACH * sweep.width > search.left:
+                return False
+            if budget.over and not (whole and self._round and part < REACH):
+                return False
+            sweep.advance()
+            budget.spent += STEP + EACH * sweep.width
+        return sweep.ended
+
+    def _part(self, sweep: Sweep) -> float:
+        """What a sweep has left to do, as a part of what the whole search may do.
+
+        As if there came to be no more beginnings than there are now.
+        """
+        if sweep.entries > MOST_ENTRIES:
+            return inf
+        seconds = self._search.deadline - self._search.began
+        return sweep.left * (sweep.width * EACH + STEP) / seconds
+
+    def _note(self, devices: Devices) -> None:
+        """Take what a sweep that has ended found out."""
+        search, sweep = self._search, self._begun[devices]
+        best = sweep.best
+        value = sweep.below if best is None else best
+        if len(devices) < search.problem.pipeline.num_devices:
+            search.raise_bound(needed(devices, value, "found by following partial schedules"))
+        else:
+            if best is not None:
+                search.offer(sweep.classes.orders(sweep.path()))
+            search.raise_bound(_none_below(search.problem, value))
+        self._close(devices)
+
+    def _close(self, devices: Devices) -> None:
+        self.open.remove(devices)
+        del self._begun[devices]
+
+
+def applies(problem: Problem) -> bool:
+    """Whether beginnings are what this package takes them for.
+
+    One route, whole microbatches, one operation at a time, and nothing that takes memory for no
+    time (it may share its instant with what gives memory back).
+    """
+    pipeline, fused = problem.pipeline, problem.fused
+    if problem.objective is not Objective.MAKESPAN or pipeline.routes > 1:
+        return False
+    if pipeline.num_slices > 1 or overlap.useful(pipeline, fused=fused):
+        return False
+    ticks = pipeline.ticks
+    kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
+    return all(
+        ticks.durations[kind][stage] > 0 or ticks.memory_change(kind, stage) <= 0
+        for kind in kinds
+        for stage in range(pipeline.num_stages)
+    )
+
+
+def _sets(problem: Problem) -> Iterator[Devices]:
+    """All devices, and few of them; those alone whose beginnings have few enough rows."""
+    pipeline = problem.pipeline
+    spreads = (sets[0] for size in SPREADS if (sets := spread(pipeline, size)))
+    for devices in (tuple(range(pipeline.num_devices)), *spreads):
+        classes = _classes(problem, devices)
+        if classes.rows <= MOST_ROWS and len(classes.sharing) <= MOST_FLAGS:
+            yield devices
+
+
+def _classes(problem: Problem, devices: Devices) -> Classes:
+    return Classes(View(Chain(problem.pipeline, problem.fused), frozenset(devices)))
+
+
+def _none_below(problem: Problem, value: int) -> Bound:
+    words = (
+        f"all orders of the {problem.operations} operations were followed, partial schedules that "
+        "another one outdoes left out, and none ends below"
+    )
+    return Bound(value, words, Certificate(Argument.SEARCH))
