@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
 from ppopt.certificate import Argument
 from ppopt.op import OpKind
-from ppopt.rechecker import Recheck, check
+from ppopt.rechecker import Recheck, check, follow
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule import Schedule
 from ppopt.verifier import figures, verify
@@ -226,3 +227,33 @@ def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
     for bound, verdict in ((9, Verdict.CONFIRMED), (9.1, Verdict.WRONG), (8.9, Verdict.CONFIRMED)):
         one = replace(made, origin={**made.origin, **stated, "lower_bound": bound})
         assert recheck(one, workers=1).verdict is verdict
+
+
+def test_following_beginnings_refutes_what_is_below_the_optimum_and_nothing_else() -> None:
+    """Of all devices; with few of them it never refutes more."""
+    confirmed = {True: 0, False: 0}
+    for case in cases(seed=41, count=80):
+        claim = claimed(case, Objective.MAKESPAN, 0)
+        best = oracle.best(case.pipeline, fused=case.fused, objective="makespan")
+        if best is None or not follow.applies(claim):
+            continue
+        never = monotonic() + 600
+        every = tuple(range(case.pipeline.num_devices))
+        assert follow.refuted(claim._replace(bound=best), never, print) == every, case
+        assert follow.refuted(claim._replace(bound=best + 1), never, print) is None, case
+        confirmed[case.pipeline.num_stages > len(every)] += 1
+        for device in every:
+            few = claim._replace(bound=best + 1, devices=(device,))
+            assert follow.refuted(few, never, print) is None, (case, device)
+    assert min(confirmed.values()) > 8
+
+
+def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
+    """Memory for 2 of 3 devices, W short: what 32 microbatches need was found by one search, and
+    is followed by the other; a tick more is not."""
+    pipeline = Pipeline(stages=3, batches=32, **HARD | {"weight": 5}, mem_limit=2)
+    result = solve(pipeline, workers=2)
+    assert result.status is Status.OPTIMAL
+    found = recheck(result, workers=2)
+    assert found.verdict is Verdict.CONFIRMED
+    assert "every way to begin one was followed" in found.reason

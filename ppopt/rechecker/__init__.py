@@ -1,7 +1,8 @@
 """The re-checker: says of a bound, whoever proved it, whether it holds.
 
 It shares no code with the search. From the pipeline alone it derives what a device must wait for,
-do and hold, and it asks CP-SAT, on a model of its own, for a schedule below the bound.
+do and hold, follows every way to begin a schedule where these are few, and asks CP-SAT, on a model
+of its own, for a schedule below the bound.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ppopt import exact
 from ppopt.errors import InputError, VerificationError
-from ppopt.rechecker import arithmetic, claim, waits
+from ppopt.rechecker import arithmetic, claim, follow, waits
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule import ALONE, Schedule
 from ppopt.verifier import verify
@@ -29,6 +30,8 @@ __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
+FOLLOW_SHARE = 0.75
+"""Part of the time for following partial schedules, unless that is given up at once."""
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
 MOST_WORKERS = 1024
@@ -119,6 +122,10 @@ def check(
     if known is not None:
         device, reason = known
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
+    followed = follow.refuted(stated, began + FOLLOW_SHARE * time_limit, progress)
+    if followed is not None:
+        reason = _searched(stated, followed, refuted=True) + "; every way to begin one was followed"
+        return Recheck(Verdict.CONFIRMED, reason, followed, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 
     found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)

@@ -1,0 +1,322 @@
+"""Follow every way to begin a schedule, operation by operation in the order of their starts.
+
+How a beginning can go on depends on how many operations of each kind and stage it has done, and on
+some instants: when each device is free, and when what is under way arrives. So of two beginnings
+that have done the same, one that is no later anywhere stands for both. Those that cannot end below
+the bound are left out; if none is left, there is no schedule below it.
+
+An operation is left for later if another one could run and end before it starts: that one may as
+well run first on its device, unless the memory that it takes might be wanted there by others.
+
+Microbatches go through every stage in order, which loses nothing (see `ppopt.rechecker.model`). Of
+devices left out, only the time through their stages counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from operator import le
+from time import monotonic
+from typing import NamedTuple
+
+from ppopt.op import OpKind
+from ppopt.rechecker.arithmetic import way
+from ppopt.rechecker.claim import Claim
+
+Instants = tuple[int, ...]
+"""When every device is free; then, for every wait, when what is under way arrives."""
+Done = tuple[int, ...]
+_NEW = -1
+EACH = 1e-4
+"""Seconds that a beginning takes at least, about: what would take too long is given up at once."""
+
+
+class Class(NamedTuple):
+    """All operations of a kind and stage."""
+
+    kind: OpKind
+    stage: int
+    device: int
+    """Place of its device among those looked at."""
+    time: int
+    memory: int
+    """Signed change of memory."""
+    alone: bool
+    """Whether no other class can want the memory it takes."""
+
+
+class Step(NamedTuple):
+    """An operation added to beginnings that have done the same."""
+
+    done: Done
+    """What they have done then."""
+    added: Class
+    arrival: int | None
+    """Place among the instants of the arrival that it waits for."""
+    came: tuple[int, ...]
+    """Where every arrival stood among the instants before; `_NEW`: it is new."""
+    lag: int
+    """Time from its end to the new arrival."""
+    targets: tuple[int, ...]
+    """Device of every arrival."""
+    least: tuple[tuple[int, int | None, int], ...]
+    """Device or else place of an arrival, from which so much time is left."""
+
+
+class Wait(NamedTuple):
+    """Operations of one class start so long after those of another end, of the same microbatch."""
+
+    first: int
+    then: int
+    lag: int
+
+
+def applies(claim: Claim) -> bool:
+    """Whether the rules are those followed here."""
+    pipeline = claim.pipeline
+    if claim.span or claim.bound is None or claim.paired:
+        return False
+    if pipeline.routes > 1 or pipeline.num_slices > 1:
+        return False
+    kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
+    return all(
+        ticks.durations[kind][stage] or ticks.memory_change(kind, stage) <= 0
+        for kind in kinds
+        for stage in stages
+    )
+
+
+def refuted(claim: Claim, until: float, report: Callable[[int], None]) -> tuple[int, ...] | None:
+    """Devices of which no beginning ends below the bound; None where one may, or takes too long.
+
+    Those that the certificate names, or all of them. `until` is an instant of `time.monotonic`;
+    `report` is told how many devices are looked at.
+    """
+    if not applies(claim):
+        return None
+    devices = claim.devices or tuple(range(claim.pipeline.num_devices))
+    report(len(devices))
+    follower = Follower(claim, devices)
+    for left in range(follower.steps, 0, -1):
+        if EACH * left * follower.width > until - monotonic():
+            return None
+        if not follower.step(lambda: monotonic() > until):
+            return None
+        if not follower.width:
+            return devices
+    return None
+
+
+class Follower:
+    """All beginnings of some devices' operations, one operation longer at every step."""
+
+    def __init__(self, claim: Claim, devices: tuple[int, ...]) -> None:
+        pipeline = claim.pipeline
+        self._claim, self._devices = claim, devices
+        self._hosts = pipeline.hosts[0]
+        self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
+        self._classes = list(self._made())
+        self._place = {(each.kind, each.stage): place for place, each in enumerate(self._classes)}
+        self._waits = list(self._ways())
+        self._inner = [
+            [self._place[kind, each.stage] for kind in claim.kinds[: claim.kinds.index(each.kind)]]
+            for each in self._classes
+        ]
+        self._into: list[int | None] = [None] * len(self._classes)
+        self._out: list[int | None] = [None] * len(self._classes)
+        for number, wait in enumerate(self._waits):
+            self._into[wait.then], self._out[wait.first] = number, number
+        self._before = [
+            [*inner, *(wait.first for wait in self._waits if wait.then == place)]
+            for place, inner in enumerate(self._inner)
+        ]
+        self._tails = [self._tail(place) for place in range(len(self._classes))]
+        ticks = pipeline.ticks
+        self._room = [ticks.room(device) for device in devices]
+        free = [0] * len(devices)
+        if self._stages:
+            first = self._stages[0]
+            free[devices.index(self._hosts[first])] = way(pipeline, self._hosts, first, OpKind.F)
+        self._level = {(0,) * len(self._classes): [tuple(free)]}
+        self.steps = len(self._classes) * pipeline.batches
+        """Operations that a whole schedule has."""
+
+    def _made(self) -> Iterator[Class]:
+        pipeline, ticks = self._claim.pipeline, self._claim.pipeline.ticks
+        for kind in self._claim.kinds:
+            for stage in self._stages:
+                host = self._hosts[stage]
+                takers = [
+                    (other, at)
+                    for other in self._claim.kinds
+                    for at in self._stages
+                    if self._hosts[at] == host and ticks.memory_change(other, at) > 0
+                ]
+                change = ticks.memory_change(kind, stage)
+                alone = ticks.limits is None or change <= 0 or len(takers) == 1
+                yield Class(
+                    kind,
+                    stage,
+                    self._devices.index(host),
+                    pipeline.ticks.durations[kind][stage],
+                    change,
+                    alone,
+                )
+
+    def _ways(self) -> Iterator[Wait]:
+        """From stage to stage looked at, and back from the last one."""
+        pipeline, hosts, place = self._claim.pipeline, self._hosts, self._place
+        back = self._claim.kinds[1]
+        times = pipeline.ticks.durations
+
+        def between(kind: OpKind, low: int, high: int) -> int:
+            return (
+                way(pipeline, hosts, high, kind)
+                - way(pipeline, hosts, low, kind)
+                - times[kind][low]
+            )
+
+        for low, high in pairwise(self._stages):
+            yield Wait(place[OpKind.F, low], place[OpKind.F, high], between(OpKind.F, low, high))
+            yield Wait(place[back, high], place[back, low], between(back, low, high))
+        last, end = self._stages[-1], pipeline.num_stages - 1
+        if last < end:
+            turn = between(OpKind.F, last, end) + times[OpKind.F][end]
+            turn += times[back][end] + between(back, last, end)
+            yield Wait(place[OpKind.F, last], place[back, last], turn)
+
+    def _tail(self, place: int) -> int:
+        """Time from the end of an operation to the end of all that wait for it."""
+        own = self._classes[place]
+        found = 0
+        if own.kind is self._claim.kinds[1] and own.stage == self._stages[0]:
+            found = way(self._claim.pipeline, self._hosts, own.stage, own.kind)
+        after = [(wait.then, wait.lag) for wait in self._waits if wait.first == place]
+        after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
+        for other, lag in after:
+            found = max(found, lag + self._classes[other].time + self._tail(other))
+        return found
+
+    @property
+    def width(self) -> int:
+        """Beginnings of the present length."""
+        return sum(map(len, self._level.values()))
+
+    def step(self, stop: Callable[[], bool]) -> bool:
+        """Make all beginnings one operation longer; False where it was told to stop."""
+        grown: dict[Done, list[Instants]] = {}
+        for done, several in self._level.items():
+            if stop():
+                return False
+            steps = [self._step(done, place) for place in self._next(done)]
+            for instants in several:
+                for step, start in self._chosen(steps, instants):
+                    longer = self._longer(step, start, instants)
+                    if longer is not None:
+                        _keep(grown.setdefault(step.done, []), longer)
+        self._level = grown
+        return True
+
+    def _next(self, done: Done) -> Iterator[int]:
+        """Classes whose next operation has all it waits for, and memory."""
+        held = [0] * len(self._devices)
+        for number, each in zip(done, self._classes, strict=True):
+            held[each.device] += number * each.memory
+        for place, each in enumerate(self._classes):
+            number, room = done[place], self._room[each.device]
+            ready = all(done[before] > number for before in self._before[place])
+            fits = each.memory <= 0 or room is None or held[each.device] + each.memory <= room
+            if number < self._claim.pipeline.batches and ready and fits:
+                yield place
+
+    def _step(self, done: Done, place: int) -> Step:
+        """What adding an operation of a class does to all beginnings that have done the same."""
+        after = (*done[:place], done[place] + 1, *done[place + 1 :])
+        own, total = self._classes[place], self._claim.pipeline.batches
+        first, arrivals = self._arrivals(done)
+        new_first, new_arrivals = self._arrivals(after)
+        came: list[int] = []
+        for number, wait in enumerate(self._waits):
+            took = wait.then == place
+            held = range(first[number] + took, first[number] + arrivals[number])
+            came += [*held, _NEW] if wait.first == place else held
+        work = [0] * len(self._devices)
+        least = []
+        for other, each in enumerate(self._classes):
+            left = total - after[other]
+            work[each.device] += left * each.time
+            link = self._into[other]
+            arrived = None if link is None or not new_arrivals[link] else new_first[link]
+            if left:
+                least.append((each.device, arrived, left * each.time + self._tails[other]))
+        link, out = self._into[place], self._out[place]
+        return Step(
+            after,
+            own,
+            None if link is None else first[link],
+            tuple(came),
+            0 if out is None else self._waits[out].lag,
+            self._targets(after),
+            (*((device, None, left) for device, left in enumerate(work)), *least),
+        )
+
+    def _arrivals(self, done: Done) -> tuple[list[int], list[int]]:
+        """For every wait, the place of its first arrival among the instants, and how many."""
+        first, count, place = [], [], len(self._devices)
+        for wait in self._waits:
+            first.append(place)
+            count.append(done[wait.first] - done[wait.then])
+            place += count[-1]
+        return first, count
+
+    def _targets(self, done: Done) -> tuple[int, ...]:
+        """Device of every arrival."""
+        found: list[int] = []
+        for wait in self._waits:
+            found += [self._classes[wait.then].device] * (done[wait.first] - done[wait.then])
+        return tuple(found)
+
+    def _chosen(self, steps: list[Step], instants: Instants) -> Iterator[tuple[Step, int]]:
+        """The operations that need not be left for later, and their starts."""
+        starts = [
+            instants[step.added.device]
+            if step.arrival is None
+            else max(instants[step.added.device], instants[step.arrival])
+            for step in steps
+        ]
+        ends = [
+            start + step.added.time
+            for step, start in zip(steps, starts, strict=True)
+            if step.added.alone
+        ]
+        before = min(ends, default=None)
+        for step, start in zip(steps, starts, strict=True):
+            if before is None or start < before or start == min(starts):
+                yield step, start
+
+    def _longer(self, step: Step, start: int, instants: Instants) -> Instants | None:
+        """A beginning with one operation more; None where it cannot end below the bound."""
+        size, end = len(self._devices), start + step.added.time
+        made = [max(instant, start) for instant in instants[:size]]
+        made[step.added.device] = end
+        new = end + step.lag
+        for origin, device in zip(step.came, step.targets, strict=True):
+            instant = new if origin == _NEW else instants[origin]
+            made.append(max(instant, made[device]))
+        bound = self._claim.bound
+        assert bound is not None
+        for device, arrived, left in step.least:
+            at = made[device] if arrived is None else made[arrived]
+            if left and at + left >= bound:
+                return None
+        return None if max(made[:size]) >= bound else tuple(made)
+
+
+def _keep(several: list[Instants], new: Instants) -> None:
+    """Add a beginning, unless another one is no later; take out what it is no later than."""
+    for other in several:
+        if all(map(le, other, new)):
+            return
+    several[:] = [other for other in several if not all(map(le, new, other))]
+    several.append(new)
