@@ -174,7 +174,7 @@ def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
         rounds += 1
         assert rounds < 1000
     assert (search.value, search.bound.value) == (313241, 313241)
-    assert rounds > 3
+    assert rounds > 1
 
 
 def test_what_grows_too_fast_is_given_up() -> None:

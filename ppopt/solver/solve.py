@@ -38,7 +38,7 @@ FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search."""
-SWEEPS_SHARE = 6
+SWEEPS_SHARE = 2
 """Seconds of sweeps through partial schedules in a round, likewise."""
 RECUT_SHARE = 3
 """Seconds of local search by windows in a round, as a multiple of the others, where memory is

@@ -18,8 +18,9 @@ from ppopt.solver.prefix.sweep import Sweep
 from ppopt.solver.relaxation import View
 from ppopt.solver.relaxed import Devices, needed, spread
 
-SPREADS = (2, 3, 4, 5, 6)
-"""Sizes of the sets of devices spread along the pipeline."""
+SPREADS = (3, 2, 4)
+"""Sizes of the sets of devices spread along the pipeline: three often need as long as all, and two
+are not much easier."""
 SHARE = 0.5
 """Largest share of a round's time for one of several sweeps."""
 EACH = 7e-6
@@ -50,6 +51,7 @@ class Sweeps:
         """Go on with every sweep, all devices first, each for a share of the time."""
         search = self._search
         search.enter("partial schedules")
+        self._round += 1
         for devices in tuple(self.open):
             if budget.over or search.value is None:
                 return
@@ -57,7 +59,6 @@ class Sweeps:
             if self._goes_on(devices, part):
                 self._note(devices)
             budget.spent += part.spent
-        self._round += 1
 
     def _goes_on(self, devices: Devices, budget: Budget) -> bool:
         """Go on with one sweep; return whether it has ended. Hopeless ones are given up."""
@@ -75,7 +76,7 @@ class Sweeps:
                 return False
             if 2 * EACH * sweep.width > search.left:
                 return False
-            if budget.over and not (whole and self._round and part < REACH):
+            if budget.over and not (whole and self._round > 1 and part < REACH):
                 return False
             sweep.advance()
             budget.spent += STEP + EACH * sweep.width
