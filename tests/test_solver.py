@@ -173,4 +173,4 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine(
     for other in pair:
         assert other.schedule == alone.schedule
         assert other.origin() == alone.origin()
-    assert "CP-SAT" in alone.proof
+    assert "partial schedules" in phases
