@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from time import monotonic
 
 import pytest
@@ -257,3 +258,71 @@ def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
     found = recheck(result, workers=2)
     assert found.verdict is Verdict.CONFIRMED
     assert "every way to begin one was followed" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "best"),
+    [
+        (
+            {
+                "stages": 3,
+                "batches": 2,
+                "forward": [5, 1, 1],
+                "backward_input": [0, 1, 1],
+                "weight": [1, 10, 1],
+            },
+            32,
+        ),
+        (
+            {
+                "stages": 2,
+                "batches": 3,
+                "placement": (1, 0),
+                "forward": [2, 1],
+                "backward_input": [1, 0],
+                "weight": [0, 1],
+                "p2p": 4,
+                "activation": [2, 1],
+                "memory_b": [2, 0],
+                "mem_limit": [2, 4],
+            },
+            36,
+        ),
+    ],
+)
+def test_an_operation_of_no_time_is_followed_even_where_another_one_starts_before_it(
+    fields: dict[str, object], best: int
+) -> None:
+    """The optima are those of exhaustive search: the other one may wait for what ends at once."""
+    pipeline = Pipeline(**fields)
+    assert oracle.best(pipeline, fused=False, objective="makespan") == best
+    case, makespan = Case(pipeline, False), Objective.MAKESPAN
+    assert checked(claimed(case, makespan, best)).verdict is Verdict.CONFIRMED
+    assert checked(claimed(case, makespan, best + 1)).verdict is Verdict.WRONG
+
+
+def test_beginnings_with_operations_of_no_time() -> None:
+    """Every pipeline has some; a tick above the optimum is never refuted, by all devices or few."""
+    followed = 0
+    for seed in range(150):
+        rng = Random(seed)
+        size = rng.choice((2, 2, 3))
+        pipeline = Pipeline(
+            stages=size,
+            batches=2 if size == 3 else 3,
+            forward=[rng.randint(1, 5) for _ in range(size)],
+            backward_input=[rng.choice((0, 0, 1, 4)) for _ in range(size)],
+            weight=[rng.choice((0, 1, 9)) for _ in range(size)],
+            p2p=rng.choice((0, 1, 4)),
+            mem_limit=rng.choice((None, 1, 2)),
+        )
+        claim = claimed(Case(pipeline, False), Objective.MAKESPAN, 0)
+        best = oracle.best(pipeline, fused=False, objective="makespan")
+        assert best is not None
+        never = monotonic() + 600
+        assert follow.refuted(claim._replace(bound=best), never, print), pipeline
+        for devices in ((), *((device,) for device in range(size)), (0, size - 1)):
+            more = claim._replace(bound=best + 1, devices=devices)
+            assert follow.refuted(more, never, print) is None, (pipeline, devices)
+            followed += 1
+    assert followed > 400

@@ -6,7 +6,8 @@ that have done the same, one that is no later anywhere stands for both. Those th
 the bound are left out; if none is left, there is no schedule below it.
 
 An operation is left for later if another one could run and end before it starts: that one may as
-well run first on its device, unless the memory that it takes might be wanted there by others.
+well run first on its device, unless the memory that it takes might be wanted there by others. It is
+itself followed, since it starts no later than it ends, which matters where it takes no time.
 
 Microbatches go through every stage in order, which loses nothing (see `ppopt.rechecker.model`). Of
 devices left out, only the time through their stages counts.
@@ -95,7 +96,7 @@ def refuted(claim: Claim, until: float, report: Callable[[int], None]) -> tuple[
     """
     if not applies(claim):
         return None
-    devices = claim.devices or tuple(range(claim.pipeline.num_devices))
+    devices = tuple(sorted(set(claim.devices or range(claim.pipeline.num_devices))))
     report(len(devices))
     follower = Follower(claim, devices)
     for left in range(follower.steps, 0, -1):
@@ -292,7 +293,7 @@ class Follower:
         ]
         before = min(ends, default=None)
         for step, start in zip(steps, starts, strict=True):
-            if before is None or start < before or start == min(starts):
+            if before is None or start <= before:
                 yield step, start
 
     def _longer(self, step: Step, start: int, instants: Instants) -> Instants | None:
