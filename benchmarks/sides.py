@@ -46,7 +46,7 @@ def load(side: str) -> Solver:
     """The function of a side, all it runs loaded: that is not part of anyone's time."""
     registry()
     if side == OURS:
-        for module in pkgutil.iter_modules(ppopt.solver.__path__, "ppopt.solver."):
+        for module in pkgutil.walk_packages(ppopt.solver.__path__, "ppopt.solver."):
             importlib.import_module(module.name)
         return ours
     if side in PARTS:

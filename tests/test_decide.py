@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from ppopt import Objective, Pipeline, verify
 from ppopt.solver import bounds, decide
-from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
-from ppopt.solver.construct import one_at_a_time
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Problem
 from tests import oracle
 from tests.instances import tiny_cases
-
-
-def begun(problem: Problem, bound: Bound | None = None) -> Search:
-    """A search that knows one microbatch after another, and the bound of a device."""
-    now = time.monotonic()
-    pipeline, fused = problem.pipeline, problem.fused
-    known = bound or bounds.device_bound(pipeline, problem.objective, fused=fused)
-    search = Search(problem, now, now + 600, lambda _: None, known)
-    search.offer(one_at_a_time(pipeline, fused=fused))
-    return search
+from tests.searches import begun
 
 
 @pytest.mark.parametrize("objective", list(Objective))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -17,7 +16,7 @@ from ppopt.solver import bounds
 from ppopt.solver.budget import Budget
 from ppopt.solver.chain import Chain
 from ppopt.solver.construct import one_at_a_time
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Problem
 from ppopt.solver.prefix import sieve
 from ppopt.solver.prefix.classes import Classes
 from ppopt.solver.prefix.sweep import Sweep
@@ -25,6 +24,7 @@ from ppopt.solver.prefix.sweeps import Sweeps, applies
 from ppopt.solver.relaxation import View
 from tests import oracle, pyjobshop_oracle
 from tests.instances import Case, middle_cases, tiny_cases
+from tests.searches import begun
 
 CASES = list(tiny_cases(81, 190))
 
@@ -142,15 +142,6 @@ def test_the_sieve_leaves_out_what_another_one_outdoes() -> None:
     times = np.array([[1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
     kept = sieve.kept(counts, np.zeros(5, dtype=np.int32), times)
     assert sorted(kept.tolist()) in ([0, 1, 4], [0, 3, 4])
-
-
-def begun(problem: Problem, seconds: float = 600.0) -> Search:
-    """A search that knows one microbatch after another."""
-    now = time.monotonic()
-    known = bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
-    search = Search(problem, now, now + seconds, lambda _: None, known)
-    search.offer(one_at_a_time(problem.pipeline, fused=problem.fused))
-    return search
 
 
 def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:

@@ -153,8 +153,13 @@ class Classes:
         operation of its class that memory holds back until this microbatch is through.
         """
         found = np.zeros((len(self), self.batches + 1), dtype=np.int64)
+        tails: dict[int, int] = {}
         for number in reversed(self._sorted()):
-            tail = self._tails(number)
+            after = self._after(number)
+            tail = max(
+                (lag + self.duration[other] + tails[other] for other, lag in after), default=0
+            )
+            tails[number] = tail
             lasts = self.duration[number] + np.maximum(self.floor[number], tail)
             held, life = self._held(number)
             for microbatch in reversed(range(self.batches)):
@@ -180,13 +185,6 @@ class Classes:
             link = self.links[self.out[number]]
             after.append((link.after, link.lag))
         return after
-
-    def _tails(self, number: int) -> int:
-        """Ticks from the end of an operation to the end of all that wait for it."""
-        return max(
-            (lag + self.duration[other] + self._tails(other) for other, lag in self._after(number)),
-            default=0,
-        )
 
     def _held(self, number: int) -> tuple[int | None, int]:
         """After how many more F of its stage an F waits for this one's W, and how long that is."""

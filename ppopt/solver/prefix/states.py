@@ -39,9 +39,8 @@ class States:
     """The rows of a problem's matrices, and what is done with them."""
 
     def __init__(self, classes: Classes, below: int) -> None:
+        """State the rows; only schedules that end before `below` ticks are of interest."""
         self.classes = classes
-        self.below = below
-        """Only schedules that end before this are of interest."""
         reach = below + int(classes.rest.max(initial=0)) + max(classes.first)
         narrow = 4 * reach < 2**31
         self.dtype: np.dtype[np.signedinteger] = np.dtype(np.int32 if narrow else np.int64)

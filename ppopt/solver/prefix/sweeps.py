@@ -44,7 +44,7 @@ class Sweeps:
     def __init__(self, search: Search) -> None:
         self._search = search
         self._begun: dict[Devices, Sweep] = {}
-        self.open = list(_sets(search.problem)) if applies(search.problem) else []
+        self.open = dict(_sets(search.problem)) if applies(search.problem) else {}
         self._round = 0
 
     def follow(self, budget: Budget) -> None:
@@ -65,10 +65,10 @@ class Sweeps:
         search = self._search
         assert search.value is not None
         if devices not in self._begun:
-            self._begun[devices] = Sweep(_classes(search.problem, devices), search.value)
+            self._begun[devices] = Sweep(self.open[devices], search.value)
         sweep = self._begun[devices]
         sweep.below = search.value
-        whole = len(devices) == search.problem.pipeline.num_devices
+        whole = self._whole(devices)
         while not sweep.ended and not search.over:
             part = self._part(sweep)
             if part > 1:
@@ -97,17 +97,19 @@ class Sweeps:
         search, sweep = self._search, self._begun[devices]
         best = sweep.best
         value = sweep.below if best is None else best
-        if len(devices) < search.problem.pipeline.num_devices:
-            search.raise_bound(needed(devices, value, "found by following partial schedules"))
-        else:
+        if self._whole(devices):
             if best is not None:
                 search.offer(sweep.classes.orders(sweep.path()))
             search.raise_bound(_none_below(search.problem, value))
+        else:
+            search.raise_bound(needed(devices, value, "found by following partial schedules"))
         self._close(devices)
 
+    def _whole(self, devices: Devices) -> bool:
+        return len(devices) == self._search.problem.pipeline.num_devices
+
     def _close(self, devices: Devices) -> None:
-        self.open.remove(devices)
-        del self._begun[devices]
+        del self.open[devices], self._begun[devices]
 
 
 def applies(problem: Problem) -> bool:
@@ -130,18 +132,14 @@ def applies(problem: Problem) -> bool:
     )
 
 
-def _sets(problem: Problem) -> Iterator[Devices]:
+def _sets(problem: Problem) -> Iterator[tuple[Devices, Classes]]:
     """All devices, and few of them; those alone whose beginnings have few enough rows."""
-    pipeline = problem.pipeline
+    pipeline, chain = problem.pipeline, Chain(problem.pipeline, problem.fused)
     spreads = (sets[0] for size in SPREADS if (sets := spread(pipeline, size)))
     for devices in (tuple(range(pipeline.num_devices)), *spreads):
-        classes = _classes(problem, devices)
+        classes = Classes(View(chain, frozenset(devices)))
         if classes.rows <= MOST_ROWS and len(classes.sharing) <= MOST_FLAGS:
-            yield devices
-
-
-def _classes(problem: Problem, devices: Devices) -> Classes:
-    return Classes(View(Chain(problem.pipeline, problem.fused), frozenset(devices)))
+            yield devices, classes
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
