@@ -25,8 +25,8 @@ class Exact(NamedTuple):
 
 def read(number: object, what: str) -> Exact:
     """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
-    fraction = _fraction(number, what)
-    if abs(fraction) > LARGEST:
+    fraction = number if isinstance(number, Fraction) else _fraction(number, what)
+    if not -LARGEST <= fraction <= LARGEST:
         shown = repr(number) if isinstance(number, str) else number
         raise InputError(f"{what}: {shown} is too large; use a larger unit (at most 10^12)")
     if isinstance(number, Fraction) or FINEST % fraction.denominator == 0:
@@ -35,9 +35,9 @@ def read(number: object, what: str) -> Exact:
 
 
 def _fraction(number: object, what: str) -> Fraction:
-    if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal | Fraction):
+    if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal):
         raise InputError(f"{what}: {number!r} is not a number")
-    if isinstance(number, int | Fraction):
+    if isinstance(number, int):
         return Fraction(number)
     if isinstance(number, float) and not isfinite(number):
         raise InputError(f"{what}: {number} is not a finite number")

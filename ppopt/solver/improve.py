@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING
@@ -49,7 +50,8 @@ class Improver:
         self._decoder = Decoder(problem.pipeline, problem.fused)
         self._rng = Random(seed)
         self._ranked: list[tuple[int, Policy]] = []
-        self._made: list[tuple[int, int, Orders]] = []
+        self._by_hand: list[tuple[int, Orders]] = []
+        self._by_policy: list[tuple[int, Orders]] = []
         self._pool: list[tuple[int, list[int]]] = []
         self._zeal = 1.0
         self._cycles: list[tuple[int, list[int]]] = []
@@ -58,26 +60,41 @@ class Improver:
         self._margin = 0 if makespan else max(map(max, problem.pipeline.ticks.durations))
 
     def construct(self) -> None:
-        """Try the hand strategies, then the portfolio of policies."""
-        search, problem = self._search, self._search.problem
+        """Try policies of list scheduling and hand strategies by turns: either may be at the bound.
+
+        A policy takes less time than most strategies, and on some pipelines none is as good.
+        """
+        search = self._search
         search.enter("construction")
-        for orders in candidates(problem.pipeline, fused=problem.fused):
-            self._note(orders)
-            if search.over:
-                return
+        turns = deque([self._policies_tried(), self._strategies_tried()])
+        while turns and not search.over:
+            if next(turns[0], None) is None:
+                turns.popleft()
+            else:
+                turns.rotate()
+        self._ranked.sort()
+        del self._ranked[STARTS:]
+
+    def _policies_tried(self) -> Iterator[int]:
+        """Try one policy after the other, and count them."""
+        problem = self._search.problem
         if problem.pipeline.num_slices > 1:
             return  # list scheduling knows no slices
-        for policy in policies(problem.pipeline):
+        for count, policy in enumerate(policies(problem.pipeline)):
             built = self._decoder.build(policy)
             if built is not None:
                 value = built.value(problem.objective)
                 self._ranked.append((value, policy))
-                self._made.append((value, len(self._made), built.arrays()))
+                self._by_policy.append((value, built.arrays()))
                 self._take(built)
-            if search.over:
-                return
-        self._ranked.sort()
-        del self._ranked[STARTS:]
+            yield count
+
+    def _strategies_tried(self) -> Iterator[int]:
+        """Try one strategy by hand after the other, and count them."""
+        problem = self._search.problem
+        for count, orders in enumerate(candidates(problem.pipeline, fused=problem.fused)):
+            self._note(orders)
+            yield count
 
     def _note(self, orders: Orders | None) -> None:
         """Offer a hand-made order and keep it as a place to start from."""
@@ -92,23 +109,24 @@ class Improver:
                 return
             orders, made = followed, timing.schedule(pipeline, followed, objective)
         search.take(made)
-        self._made.append((made.metrics.value(objective), len(self._made), orders))
+        self._by_hand.append((made.metrics.value(objective), orders))
 
     def settle(self) -> None:
         """Justify the best schedules constructed: local search starts from them."""
         search = self._search
-        if search.over or not self._made or search.problem.pipeline.num_slices > 1:
+        made = sorted(self._by_hand + self._by_policy, key=lambda one: one[0])
+        if search.over or not made or search.problem.pipeline.num_slices > 1:
             return
         search.enter("local search")
-        self._made.sort(key=lambda made: made[:2])
-        for _, _, orders in self._made[: max(2, SETTLED // search.problem.operations)]:
-            made = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
-            value, start = self._shaker.settle(self._shop.starts(made))
+        for _, orders in made[: max(2, SETTLED // search.problem.operations)]:
+            timed = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
+            value, start = self._shaker.settle(self._shop.starts(timed))
             self._found(value, start)
             self._keep(value, start)
             if search.over:
                 break
-        self._made.clear()
+        self._by_hand.clear()
+        self._by_policy.clear()
 
     def _keep(self, value: int, start: list[int]) -> None:
         """Keep a schedule to search from, unless there is one of its value, or enough of better."""

@@ -34,6 +34,10 @@ PRESOLVE = 0.0005
 SMALL_MODEL = 600
 """Most operations for which the best is searched by the full model; of larger ones
 that model is asked for given values."""
+TINY_MODEL = 200
+"""Most operations for which the full model comes first: it often proves them at once."""
+TINY_SECONDS = 0.5
+"""Seconds of that."""
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
@@ -168,6 +172,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     local = pipeline.num_slices == 1 and not pairs
     small = problem.operations <= SMALL_MODEL or not local
     relaxations, sweeps = Relaxations(search), Sweeps(search)
+    _search_tiny(search, provenance)
     for turn in count():
         seconds = FIRST_ROUND * 2**turn
         if pipeline.num_slices == 1:
@@ -230,6 +235,11 @@ def _search_model(search: Search, provenance: Provenance, seconds: float, turn: 
         limits = replace(limits, presolve=False)
     while whole.search(search, limits) and not search.over:
         limits = replace(limits, seconds=min(limits.seconds, search.left))
+
+
+def _search_tiny(search: Search, provenance: Provenance) -> None:
+    if search.problem.operations <= TINY_MODEL:
+        _search_model(search, provenance, TINY_SECONDS)
 
 
 def _decide(search: Search, provenance: Provenance, seconds: float, turn: int) -> None:

@@ -85,7 +85,7 @@ class Strategy:
                 f"placement: {pipeline.placement} contradicts strategy {self.name}, "
                 f"which is placed {self.placement}; leave --placement out"
             )
-        return replace(pipeline, chunks=chunks, placement=self.placement)
+        return _changed(pipeline, chunks=chunks, placement=self.placement)
 
     def settled(self, pipeline: Pipeline, options: Options) -> Options:
         """The options that the strategy goes by on its own pipeline: as given, else its default."""
@@ -104,7 +104,7 @@ class Strategy:
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
         """What `build` gives, kept for searches that ask again; no memory limit has a say in it."""
-        return _built(self, replace(pipeline, mem_limit=None), self.settled(pipeline, options))
+        return _built(self, _changed(pipeline, mem_limit=None), self.settled(pipeline, options))
 
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""
@@ -115,7 +115,7 @@ class Strategy:
         if pipeline.num_slices > 1 and self.slices == 1:
             raise InputError(f"slices: strategy {self.name} cuts no microbatch; leave it out")
         slices = pipeline.slices if self.slices == 1 else pipeline.slices or self.slices
-        return replace(pipeline, routes=self.routes, slices=slices)
+        return _changed(pipeline, routes=self.routes, slices=slices)
 
     def _apply_explicit(self, pipeline: Pipeline, own: int | None) -> Pipeline:
         devices = pipeline.num_devices
@@ -138,6 +138,12 @@ class Strategy:
             return pipeline
         keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
         return replace(pipeline, chunks=keep, placement=None)
+
+
+def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
+    """The pipeline with these fields; itself where it has them: checking all anew takes time."""
+    same = all(getattr(pipeline, field) == value for field, value in fields.items())
+    return pipeline if same else replace(pipeline, **fields)
 
 
 @lru_cache(maxsize=32)
