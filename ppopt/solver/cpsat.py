@@ -23,6 +23,8 @@ PLANS = ("no_lp", "quick_restart_no_lp")
 _PLAIN = "linearization_level: 0"
 """The linear relaxation of one operation at a time says next to nothing, and solving it at every
 node takes nearly all of the time."""
+_LINEAR = "linearization_level: 2"
+"""Of a tiny model the relaxation of all its constraints proves more than reasoning about orders."""
 _ORDERING = (
     "use_dynamic_precedence_in_disjunctive: true use_strong_propagation_in_disjunctive: true"
 )
@@ -68,6 +70,8 @@ class Limits:
     """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
     focus: tuple[str, ...] = ()
     """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
+    linear: bool = False
+    """Whether CP-SAT solves linear relaxations too."""
 
     def turned(self, turn: int) -> Limits:
         """The same with another seed: what one is unlucky with, the next may not be."""
@@ -136,7 +140,7 @@ def _focus(made: cp_model.CpSolver, limits: Limits) -> None:
         chosen = made.parameters.subsolvers if fills else made.parameters.extra_subsolvers
         chosen.extend(limits.focus)
         made.parameters.use_lns = not fills
-    for text in (_PLAIN, *texts):
+    for text in (_LINEAR if limits.linear else _PLAIN, *texts):
         if not made.parameters.merge_text_format(text):
             raise AssertionError(f"CP-SAT does not know these parameters: {text}")
 

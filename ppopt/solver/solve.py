@@ -159,7 +159,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if search.over:
         return
     if search.value is None:
-        _search_model(search, provenance, search.left)
+        _search_model(search, provenance, search.left, 0)
         return
     problem = search.problem
     pipeline = problem.pipeline
@@ -220,14 +220,23 @@ def _budget(search: Search, provenance: Provenance, seconds: float) -> Budget:
     return Budget.of(search, provenance.workers, provenance.seed, seconds)
 
 
-def _search_model(search: Search, provenance: Provenance, seconds: float, turn: int = 0) -> None:
-    """CP-SAT on the whole problem, from the best schedule and below it."""
+def _search_model(
+    search: Search, provenance: Provenance, seconds: float, turn: int | None = None
+) -> None:
+    """CP-SAT on the whole problem, from the best schedule and below it.
+
+    In a `turn` by reasoning about orders; in none by linear relaxations, which prove tiny models
+    sooner.
+    """
     if search.over or search.problem.operations > LARGEST_MODEL:
         return
     with interrupts.held():
         from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
-    focus = whole.FOCUSES[turn % len(whole.FOCUSES)]
-    limits = _budget(search, provenance, seconds).limits(focus=focus).turned(turn)
+    limits = _budget(search, provenance, seconds).limits()
+    if turn is None:
+        limits = replace(limits, linear=True)
+    else:
+        limits = replace(limits, focus=whole.FOCUSES[turn % len(whole.FOCUSES)]).turned(turn)
     presolve = PRESOLVE * search.problem.operations
     if limits.seconds > presolve:
         limits = replace(limits, seconds=limits.seconds - presolve)
