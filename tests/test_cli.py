@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ppopt.formats.models import model_names
-from ppopt.solver import construct
 from ppopt.verifier import Rule, Violation
 from tests.cli_json import SOLVED, UNSOLVED, assert_types
 from tests.cli_run import done, run, shown
@@ -190,7 +189,7 @@ class TestMemLimit:
 
 class TestExitCodes:
     def test_interrupted_before_there_is_a_schedule(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(construct, "one_at_a_time", interrupt)
+        monkeypatch.setattr("ppopt.solver.improve.policies", interrupt)
         ran = run(f"solve {UNIT} --json")
         found = ran.json
         assert ran.code == 4
