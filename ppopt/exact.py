@@ -25,7 +25,7 @@ class Exact(NamedTuple):
 
 def read(number: object, what: str) -> Exact:
     """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
-    fraction = number if isinstance(number, Fraction) else _fraction(number, what)
+    fraction = _fraction(number, what)
     if not -LARGEST <= fraction <= LARGEST:
         shown = repr(number) if isinstance(number, str) else number
         raise InputError(f"{what}: {shown} is too large; use a larger unit (at most 10^12)")
@@ -35,6 +35,8 @@ def read(number: object, what: str) -> Exact:
 
 
 def _fraction(number: object, what: str) -> Fraction:
+    if isinstance(number, Fraction):
+        return number
     if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal):
         raise InputError(f"{what}: {number!r} is not a number")
     if isinstance(number, int):

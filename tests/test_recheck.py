@@ -83,7 +83,7 @@ def test_infeasible_where_it_is_not_is_wrong() -> None:
 def test_what_searches_claim_is_confirmed(
     objective: Objective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ppopt.solver.solve.TINY_MODEL", 0)
+    monkeypatch.setattr("ppopt.solver.solve.TINY_MODEL", 0)  # few devices prove little else
     arguments = set()
     for case in cases(seed=63, count=16):
         result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)

@@ -159,7 +159,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if search.over:
         return
     if search.value is None:
-        _search_model(search, provenance, search.left, 0)
+        _search_model(search, provenance, search.left)
         return
     problem = search.problem
     pipeline = problem.pipeline
@@ -221,22 +221,19 @@ def _budget(search: Search, provenance: Provenance, seconds: float) -> Budget:
 
 
 def _search_model(
-    search: Search, provenance: Provenance, seconds: float, turn: int | None = None
+    search: Search, provenance: Provenance, seconds: float, turn: int = 0, *, linear: bool = False
 ) -> None:
     """CP-SAT on the whole problem, from the best schedule and below it.
 
-    In a `turn` by reasoning about orders; in none by linear relaxations, which prove tiny models
-    sooner.
+    By reasoning about orders, or by linear relaxations, which prove tiny models sooner.
     """
     if search.over or search.problem.operations > LARGEST_MODEL:
         return
     with interrupts.held():
         from ppopt.solver import whole  # noqa: PLC0415  ortools takes long to load
-    limits = _budget(search, provenance, seconds).limits()
-    if turn is None:
-        limits = replace(limits, linear=True)
-    else:
-        limits = replace(limits, focus=whole.FOCUSES[turn % len(whole.FOCUSES)]).turned(turn)
+    focus = () if linear else whole.FOCUSES[turn % len(whole.FOCUSES)]
+    limits = _budget(search, provenance, seconds).limits(focus=focus)
+    limits = replace(limits.turned(turn), linear=linear)
     presolve = PRESOLVE * search.problem.operations
     if limits.seconds > presolve:
         limits = replace(limits, seconds=limits.seconds - presolve)
@@ -248,7 +245,7 @@ def _search_model(
 
 def _search_tiny(search: Search, provenance: Provenance) -> None:
     if search.problem.operations <= TINY_MODEL:
-        _search_model(search, provenance, TINY_SECONDS)
+        _search_model(search, provenance, TINY_SECONDS, linear=True)
 
 
 def _decide(search: Search, provenance: Provenance, seconds: float, turn: int) -> None:

@@ -133,11 +133,11 @@ class Strategy:
     def unplaced(self, pipeline: Pipeline) -> Pipeline:
         """The same model on the same devices, in this strategy's own chunks and placement."""
         slices = None if self.slices == 1 else pipeline.slices
-        pipeline = replace(pipeline, routes=1, slices=slices)
+        pipeline = _changed(pipeline, routes=1, slices=slices)
         if not pipeline.named_placement:
             return pipeline
         keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
-        return replace(pipeline, chunks=keep, placement=None)
+        return _changed(pipeline, chunks=keep, placement=None)
 
 
 def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
