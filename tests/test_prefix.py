@@ -18,6 +18,7 @@ from ppopt.solver.chain import Chain
 from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.prefix import sieve
+from ppopt.solver.prefix.beam import Beam
 from ppopt.solver.prefix.classes import Classes
 from ppopt.solver.prefix.sweep import Sweep
 from ppopt.solver.prefix.sweeps import Sweeps, applies
@@ -27,6 +28,16 @@ from tests.instances import Case, middle_cases, tiny_cases
 from tests.searches import begun
 
 CASES = list(tiny_cases(81, 190))
+TIGHT = Pipeline(
+    stages=4,
+    batches=8,
+    forward="10.419",
+    backward_input="10.207",
+    weight="7.715",
+    p2p="0.408",
+    mem_limit=3,
+)
+"""Memory for 3 of 4 devices, W shorter than F and B."""
 
 
 def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
@@ -37,12 +48,14 @@ def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
             yield problem
 
 
-def ended(problem: Problem, devices: tuple[int, ...], below: int) -> Sweep:
+def ended(
+    problem: Problem, devices: tuple[int, ...], below: int, beam: Beam | None = None
+) -> Sweep:
     """A sweep of some devices, to its end."""
     view = View(Chain(problem.pipeline, problem.fused), frozenset(devices))
     sweep = Sweep(Classes(view), below)
     while not sweep.ended:
-        sweep.advance()
+        sweep.advance(beam)
     return sweep
 
 
@@ -104,6 +117,40 @@ def test_the_optimum_of_pyjobshop_is_found_on_larger_ones() -> None:
     assert compared > 15
 
 
+@pytest.mark.parametrize("bounds_first", [False, True])
+def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_first: bool) -> None:
+    """A narrow one finds what it finds, never below the optimum; a wide one is the whole search."""
+    missed = found = 0
+    for problem in fitting(CASES[:80]):
+        every = tuple(range(problem.pipeline.num_devices))
+        best = ended(problem, every, long_enough(problem)).best
+        assert best is not None
+        for most in (1, 10**6):
+            sweep = ended(problem, every, long_enough(problem), Beam(most, bounds_first))
+            assert sweep.width <= most
+            if sweep.best is None:
+                assert most == 1
+                continue
+            made = timing.schedule(problem.pipeline, sweep.classes.orders(sweep.path()))
+            assert fits_limits(made)
+            assert not verify(made)
+            assert best <= made.metrics.makespan == sweep.best
+            missed += most == 1 and sweep.best > best
+            found += most > 1 and sweep.best == best
+    assert missed > 0
+    assert found == len(list(fitting(CASES[:80])))
+
+
+def test_promising_schedules_are_offered_and_nothing_is_proved() -> None:
+    """The optimum, 313241, is that of CP-SAT on the whole model."""
+    search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
+    known = search.bound.value
+    Sweeps(search).guess(Budget.of(search, 1, 0, 2.0))
+    assert search.value is not None
+    assert 313241 <= search.value < 1.01 * 313241
+    assert search.bound.value == known
+
+
 @pytest.mark.parametrize("limit", [4, 5])
 def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
     """An F run as early as it may can take the memory that another stage's F needs.
@@ -147,21 +194,9 @@ def test_the_sieve_leaves_out_what_another_one_outdoes() -> None:
 def test_a_search_is_closed_and_resumed_where_it_was_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In many small shares of time; memory for 3 of 4 devices, W shorter than F and B.
-
-    The optimum, 313241, is that of CP-SAT on the whole model.
-    """
+    """In many small shares of time; the optimum, 313241, is that of CP-SAT on the whole model."""
     monkeypatch.setattr("ppopt.solver.prefix.sweeps.REACH", 0)  # else the second goes on to its end
-    pipeline = Pipeline(
-        stages=4,
-        batches=8,
-        forward="10.419",
-        backward_input="10.207",
-        weight="7.715",
-        p2p="0.408",
-        mem_limit=3,
-    )
-    search = begun(Problem(pipeline, Objective.MAKESPAN, False))
+    search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
     sweeps, rounds = Sweeps(search), 0
     while not search.closed:
         sweeps.follow(Budget.of(search, 1, 0, 0.02))

@@ -26,6 +26,7 @@ from ppopt.solver.result import Hinted, Provenance, Result, Status
 
 if TYPE_CHECKING:
     from ppopt.solver.budget import Budget
+    from ppopt.solver.prefix.sweeps import Sweeps
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
@@ -44,6 +45,8 @@ BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search."""
 SWEEPS_SHARE = 2
 """Seconds of sweeps through partial schedules in a round, likewise."""
+GUESS_SHARE = 2
+"""Seconds of following the most promising of them, from the second round on, likewise."""
 RECUT_SHARE = 3
 """Seconds of local search by windows in a round, as a multiple of the others, where memory is
 more than a count of microbatches; as many elsewhere, where disturbing and justifying does well."""
@@ -181,7 +184,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         if local:
             improver.settle()
             improver.climb(seconds if provenance.workers > 1 else search.left)
-        sweeps.follow(_budget(search, provenance, SWEEPS_SHARE * seconds))
+        _sweep(search, provenance, sweeps, turn)
         if small:
             _search_model(search, provenance, MODEL_SHARE * seconds, turn)
         else:
@@ -191,6 +194,14 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
         if search.over or (idle and problem.operations > LARGEST_MODEL):
             return
+
+
+def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) -> None:
+    """Partial schedules: from the second round on the most promising; all, while they are few."""
+    seconds = FIRST_ROUND * 2**turn
+    if turn:
+        sweeps.guess(_budget(search, provenance, GUESS_SHARE * seconds))
+    sweeps.follow(_budget(search, provenance, SWEEPS_SHARE * seconds))
 
 
 def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int) -> None:

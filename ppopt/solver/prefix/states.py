@@ -13,6 +13,7 @@ comes next on its device, or a flag says that another one does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -129,15 +130,20 @@ class States:
     def bound(self, states: Matrix, starts: Matrix) -> Matrix:
         """Time before which no schedule that begins so can end."""
         found: Matrix = states[self.least].astype(np.int64)
-        for device, mine in enumerate(self.on):
+        for device, (mine, load) in enumerate(zip(self.on, self.loads(states), strict=True)):
+            np.maximum(found, load, out=found)
             free = states[self.free + device]
-            work = self._sum(states, self.here[device] * self.duration)
-            np.maximum(found, free + (self.work[device] - work), out=found)
             for number in mine:
                 start = np.where(starts[number] < self.never, starts[number], free)
                 start += self.rest[number][states[number]]
                 np.maximum(found, start, out=found)
         return found
+
+    def loads(self, states: Matrix) -> Iterator[Matrix]:
+        """Per device, when it ends if it never waits again."""
+        for device, total in enumerate(self.work):
+            done = self._sum(states, self.here[device] * self.duration)
+            yield states[self.free + device] + (total - done)
 
     def grow(self, states: Matrix, starts: Matrix) -> Children:
         """All beginnings with one operation more that may lead to the best schedule."""

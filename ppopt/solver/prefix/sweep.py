@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.solver.prefix import sieve
+from ppopt.solver.prefix.beam import Beam
 from ppopt.solver.prefix.classes import Classes
 from ppopt.solver.prefix.states import States
 
@@ -52,16 +53,22 @@ class Sweep:
         """Numbers held for the beginnings of one length."""
         return self._states.size
 
-    def advance(self) -> None:
-        """Add one operation to every beginning; keep what may end in time and is not outdone."""
+    def advance(self, beam: Beam | None = None) -> None:
+        """Add one operation to every beginning; keep what may end in time and is not outdone.
+
+        Of these only what `beam` chooses: then the end is no longer known to be the best.
+        """
         space = self._space
         states, parent, added = space.grow(self._states, self._starts)
         starts = space.starts(states)
         space.settle(states, starts)
-        hopeful = np.flatnonzero(space.bound(states, starts) < self.below)
+        bounds = space.bound(states, starts)
+        hopeful = np.flatnonzero(bounds < self.below)
         if hopeful.size < states.shape[1]:
             states = states.take(hopeful, axis=1)
         kept = sieve.kept(states[space.counts], states[space.flags], states[space.times])
+        if beam is not None:
+            kept = beam.chosen(space, states, bounds[hopeful], kept)
         self._states = states.take(kept, axis=1)
         kept = hopeful[kept]
         self._starts = starts.take(kept, axis=1)

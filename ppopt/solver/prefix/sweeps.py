@@ -13,6 +13,7 @@ from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.chain import Chain
 from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.prefix.beam import Beam
 from ppopt.solver.prefix.classes import Classes
 from ppopt.solver.prefix.sweep import Sweep
 from ppopt.solver.relaxation import View
@@ -30,6 +31,10 @@ STEP = 1.5e-3
 REACH = 0.5
 """A sweep of all devices goes on to its end, from the second round on, while what is left takes
 less than this part of the time of the search."""
+LEAST_BEAM = 200
+"""Fewest beginnings of one length with which schedules are searched without a proof."""
+CHOSEN = 2 * EACH
+"""Seconds that each of these takes: it is found among more of them."""
 MOST_ROWS = 600
 """Most numbers by which a beginning is described."""
 MOST_FLAGS = 30
@@ -45,6 +50,7 @@ class Sweeps:
         self._search = search
         self._begun: dict[Devices, Sweep] = {}
         self.open = dict(_sets(search.problem)) if applies(search.problem) else {}
+        self._all = self.open.get(tuple(range(search.problem.pipeline.num_devices)))
         self._round = 0
 
     def follow(self, budget: Budget) -> None:
@@ -59,6 +65,22 @@ class Sweeps:
             if self._goes_on(devices, part):
                 self._note(devices)
             budget.spent += part.spent
+
+    def guess(self, budget: Budget) -> None:
+        """Follow as many beginnings of all devices as the share allows, the most promising ones."""
+        search = self._search
+        if self._all is None or search.over or search.value is None:
+            return
+        search.enter("promising schedules")
+        sweep = Sweep(self._all, search.value)
+        if _affordable(sweep, budget) < LEAST_BEAM:
+            return
+        while not sweep.ended and not search.over:
+            most = max(LEAST_BEAM, _affordable(sweep, budget))
+            sweep.advance(Beam(most, bounds_first=self._round % 2 == 1))
+            budget.spent += STEP + CHOSEN * sweep.width
+        if sweep.ended and sweep.best is not None:
+            search.offer(self._all.orders(sweep.path()))
 
     def _goes_on(self, devices: Devices, budget: Budget) -> bool:
         """Go on with one sweep; return whether it has ended. Hopeless ones are given up."""
@@ -110,6 +132,11 @@ class Sweeps:
 
     def _close(self, devices: Devices) -> None:
         del self.open[devices], self._begun[devices]
+
+
+def _affordable(sweep: Sweep, budget: Budget) -> int:
+    """Beginnings of each length that can be followed to their ends within a share."""
+    return int((budget.left / sweep.left - STEP) / CHOSEN)
 
 
 def applies(problem: Problem) -> bool:
