@@ -35,6 +35,9 @@ LEAST_BEAM = 200
 """Fewest beginnings of one length with which schedules are searched without a proof."""
 CHOSEN = 2 * EACH
 """Seconds that each of these takes: it is found among more of them."""
+MOST_CLASSES = 30
+"""Most classes with which they are: 8 devices of one stage each or 4 of two; with more, what is
+among so few beginnings is worse than what local search finds."""
 MOST_ROWS = 600
 """Most numbers by which a beginning is described."""
 MOST_FLAGS = 30
@@ -50,7 +53,8 @@ class Sweeps:
         self._search = search
         self._begun: dict[Devices, Sweep] = {}
         self.open = dict(_sets(search.problem)) if applies(search.problem) else {}
-        self._all = self.open.get(tuple(range(search.problem.pipeline.num_devices)))
+        every = self.open.get(tuple(range(search.problem.pipeline.num_devices)))
+        self._all = every if every and len(every) <= MOST_CLASSES else None
         self._round = 0
 
     def follow(self, budget: Budget) -> None:
