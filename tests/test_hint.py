@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,10 +18,11 @@ from ppopt.op import OpKind
 from ppopt.solver import hint as hints
 from ppopt.solver import solve as solving
 from ppopt.solver.bounds import Bound
-from ppopt.solver.candidates import split
+from ppopt.solver.candidates import ADAPTIVE, candidates, split
 from ppopt.solver.follow import follow
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.result import Provenance
+from ppopt.strategies import registry
 from tests import generate
 from tests.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
 from tests.cli_run import done, run, shown
@@ -176,6 +178,18 @@ def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
     orders = follow(given, UNIT)
     assert orders is not None
     assert timing.schedule(UNIT, orders).metrics.makespan == given.metrics.makespan == 30
+
+
+def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> None:
+    """Those that are slow on long runs are not begun; the others are, as long as there is time."""
+    given = timing.schedule(UNIT, split(UNIT, evaluate(UNIT, "gpipe").orders))
+    assert follow(given, UNIT, deadline=time.monotonic()) is None
+    long = Pipeline(stages=4, batches=2000)
+    tried = len(list(candidates(long, fused=False)))
+    slow = [name for name, strategy in registry().items() if strategy.adaptive]
+    soon = time.monotonic() + ADAPTIVE * long.num_codes
+    assert len(list(candidates(long, fused=False, deadline=soon))) == tried - len(slow) > 10
+    assert len(list(candidates(long, fused=False, deadline=time.monotonic()))) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from math import inf
 
 import numpy as np
 
@@ -13,14 +15,28 @@ from ppopt.precedence import Orders, codes
 from ppopt.solver import construct
 from ppopt.strategies import Options, Strategy, registry
 
+ADAPTIVE = 1e-4
+"""Seconds per operation that a strategy which follows the real times may take: twice what the
+slowest took on the machine on which this was measured."""
 
-def candidates(pipeline: Pipeline, *, fused: bool) -> Iterator[Orders | None]:
-    """Orders of the search space; None where a strategy does not apply."""
+
+def candidates(
+    pipeline: Pipeline, *, fused: bool, deadline: float = inf
+) -> Iterator[Orders | None]:
+    """Orders of the search space; None where a strategy does not apply.
+
+    Those that may take beyond `deadline`, an instant of `time.monotonic`, are left out.
+    """
     yield construct.one_at_a_time(pipeline, fused=fused)
     for strategy in registry().values():
-        if strategy.fused or not fused:
+        if (strategy.fused or not fused) and _in_time(strategy, pipeline, deadline):
             orders = _hand_made(strategy, pipeline)
             yield orders if fused or orders is None else split(pipeline, orders)
+
+
+def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
+    seconds = ADAPTIVE * pipeline.num_codes if strategy.adaptive else 0.0
+    return time.monotonic() + seconds < deadline
 
 
 def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:

@@ -10,6 +10,7 @@ does (the banker's rule of Dijkstra, EWD 123, section 6, for microbatches).
 from __future__ import annotations
 
 import heapq
+import time
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -50,16 +51,17 @@ class _Device:
     order: list[int] = field(default_factory=list)
 
 
-def follow(schedule: Schedule, pipeline: Pipeline) -> Orders | None:
+def follow(schedule: Schedule, pipeline: Pipeline, deadline: float = inf) -> Orders | None:
     """Orders within the pipeline's limits that follow a schedule of the same operations.
 
     The schedule's own limits do not matter. None where no order is found: only where a B of no
     length takes memory, or where one microbatch alone has too little room; and of slices, whose
-    order within a microbatch is not kept here.
+    order within a microbatch is not kept here; and where it takes beyond `deadline`, an instant
+    of `time.monotonic`.
     """
     if pipeline.num_slices > 1:
         return None
-    return _Run(schedule, pipeline).result()
+    return _Run(schedule, pipeline).result(deadline)
 
 
 class _Run:
@@ -82,9 +84,9 @@ class _Run:
         self.age = _ages(self.classes)
         self.events = [(0, device) for device in range(pipeline.num_devices)]
 
-    def result(self) -> Orders | None:
-        """Run to the end."""
-        while self.events:
+    def result(self, deadline: float) -> Orders | None:
+        """Run to the end, or until then."""
+        while self.events and time.monotonic() < deadline:
             now, device = heapq.heappop(self.events)
             if self.devices[device].busy <= now:
                 self._dispatch(self.devices[device], now)

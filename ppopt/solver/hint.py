@@ -115,7 +115,7 @@ def _offer(search: Search, hint: Hint) -> None:
         search.take(made)
         search.offer(made.orders)
     else:
-        search.offer(follow(made, pipeline))
+        search.offer(follow(made, pipeline, search.deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

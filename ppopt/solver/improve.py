@@ -91,8 +91,9 @@ class Improver:
 
     def _strategies_tried(self) -> Iterator[int]:
         """Try one strategy by hand after the other, and count them."""
-        problem = self._search.problem
-        for count, orders in enumerate(candidates(problem.pipeline, fused=problem.fused)):
+        problem, deadline = self._search.problem, self._search.deadline
+        made = candidates(problem.pipeline, fused=problem.fused, deadline=deadline)
+        for count, orders in enumerate(made):
             self._note(orders)
             yield count
 
@@ -104,7 +105,7 @@ class Improver:
         pipeline, objective = search.problem.pipeline, search.problem.objective
         made = timing.schedule(pipeline, orders, objective)
         if not fits_limits(made):
-            followed = follow(made, pipeline)
+            followed = follow(made, pipeline, search.deadline)
             if followed is None:
                 return
             orders, made = followed, timing.schedule(pipeline, followed, objective)

@@ -122,7 +122,7 @@ def _stretch(search: Search, stretch: Stretch, until: float) -> None:
         if fits_limits(made):
             search.take(made)
         else:
-            search.offer(follow(made, search.problem.pipeline))
+            search.offer(follow(made, search.problem.pipeline, search.deadline))
 
 
 @dataclass(frozen=True)
