@@ -37,6 +37,8 @@ LEAST_ZEAL = 0.25
 """Least part of their time that windows take after rounds without a better schedule."""
 CYCLES = 2
 """Cyclic schedules from which windows are searched, in turn."""
+JUSTIFYING = 1.5e-5
+"""Seconds that justifying a schedule takes per operation, and as long to make ready for it."""
 SETTLED = 100_000
 """Operations of the schedules that are justified to start with; at least two schedules are."""
 
@@ -116,7 +118,7 @@ class Improver:
         """Justify the best schedules constructed: local search starts from them."""
         search = self._search
         made = sorted(self._by_hand + self._by_policy, key=lambda one: one[0])
-        if search.over or not made or search.problem.pipeline.num_slices > 1:
+        if self._late() or not made or search.problem.pipeline.num_slices > 1:
             return
         search.enter("local search")
         for _, orders in made[: max(2, SETTLED // search.problem.operations)]:
@@ -124,7 +126,7 @@ class Improver:
             value, start = self._shaker.settle(self._shop.starts(timed))
             self._found(value, start)
             self._keep(value, start)
-            if search.over:
+            if self._late():
                 break
         self._by_hand.clear()
         self._by_policy.clear()
@@ -145,7 +147,12 @@ class Improver:
 
     @cached_property
     def _shaker(self) -> Shaker:
-        return Shaker(self._shop, self._rng)
+        return Shaker(self._shop, self._rng, self._late)
+
+    def _late(self) -> bool:
+        """Whether the search is over, or will be before a schedule is justified."""
+        search = self._search
+        return search.over or search.left < JUSTIFYING * search.problem.operations
 
     def climb(self, seconds: float) -> None:
         """Local search: over schedules, then over policies for a third of the time."""

@@ -33,8 +33,10 @@ PATIENCE = 60
 class Shaker:
     """Local search on one problem, from one schedule after another."""
 
-    def __init__(self, shop: Shop, rng: Random) -> None:
+    def __init__(self, shop: Shop, rng: Random, late: Callable[[], bool]) -> None:
+        """`late` tells that there is no time for another justification."""
         self.shop = shop
+        self._late = late
         self._rng = np.random.default_rng(rng.getrandbits(32))
         self._mean = sum(shop.time) / shop.size
         self._time: Ints = np.array(shop.time, dtype=np.int64)
@@ -44,6 +46,8 @@ class Shaker:
         """Justify as long as it helps: value in ticks and starts."""
         value = self.shop.value(start)
         for _ in range(PASSES):
+            if self._late():
+                break
             moved = self.shop.justified(start)
             reached = self.shop.value(moved)
             if reached > value:
@@ -65,7 +69,7 @@ class Shaker:
         best, best_start = self.shop.value(start), start
         value, since = best, 0
         for _ in range(steps):
-            if stop():
+            if stop() or self._late():
                 break
             moved = self._moved(start, value)
             reached = self.shop.value(moved)
