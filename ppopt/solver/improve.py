@@ -161,7 +161,7 @@ class Improver:
             return
         search.enter("local search")
         began = time.monotonic()
-        self._shake(lambda: search.over or time.monotonic() >= began + 2 * seconds / 3)
+        self._shake(lambda: self._late() or time.monotonic() >= began + 2 * seconds / 3)
         self._climb_policies(lambda: search.over or time.monotonic() >= began + seconds)
         self._steps *= 2
 

@@ -69,7 +69,7 @@ class Shaker:
         best, best_start = self.shop.value(start), start
         value, since = best, 0
         for _ in range(steps):
-            if stop() or self._late():
+            if stop():
                 break
             moved = self._moved(start, value)
             reached = self.shop.value(moved)

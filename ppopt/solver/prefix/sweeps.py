@@ -75,10 +75,10 @@ class Sweeps:
         search = self._search
         if self._all is None or search.over or search.value is None:
             return
-        search.enter("promising schedules")
         sweep = Sweep(self._all, search.value)
         if _affordable(sweep, budget) < LEAST_BEAM:
             return
+        search.enter("promising schedules")
         while not sweep.ended and not search.over:
             most = max(LEAST_BEAM, _affordable(sweep, budget))
             sweep.advance(Beam(most, bounds_first=self._round % 2 == 1))
