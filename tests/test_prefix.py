@@ -20,6 +20,7 @@ from ppopt.solver.incumbent import Problem
 from ppopt.solver.prefix import sieve
 from ppopt.solver.prefix.beam import Beam
 from ppopt.solver.prefix.classes import Classes
+from ppopt.solver.prefix.few import Few
 from ppopt.solver.prefix.sweep import Sweep
 from ppopt.solver.prefix.sweeps import Sweeps, applies
 from ppopt.solver.relaxation import View
@@ -215,6 +216,65 @@ def test_what_grows_too_fast_is_given_up() -> None:
         sweeps.follow(Budget.of(search, 2, 0, 1.0))
     assert not sweeps.open
     assert search.bound.value >= before
+
+
+V = Pipeline(
+    stages=4,
+    batches=16,
+    placement="v",
+    forward=10,
+    backward_input=10,
+    weight=14,
+    p2p=2,
+    activation=2,
+    mem_limit=6,
+)
+"""Two stages on each of 4 devices, memory for 6 of 8 chunks, W longer than F and B."""
+
+
+def test_a_device_of_several_stages_alone_proves_what_the_whole_needs() -> None:
+    """No schedule of the last device, which has the middle of the V, ends before 595."""
+    assert solve(V, time_limit=60, workers=2).value == 595
+    search = begun(Problem(V, Objective.MAKESPAN, False))
+    few = Few(search)
+    few.raise_bound(Budget.of(search, 1, 0, 20.0))
+    assert search.bound.value == 595
+    assert search.bound.certificate.devices == (3,)
+
+
+def test_bounds_of_few_devices_are_never_above_the_optimum_and_often_equal_to_it() -> None:
+    """Of one device, then of more, until nothing is left to ask: the last set is all of them."""
+    asked = tight = 0
+    for problem in fitting(CASES):
+        best = oracle.best(problem.pipeline, fused=problem.fused, objective=Objective.MAKESPAN)
+        search = begun(problem)
+        few = Few(search)
+        several = bool(few.open)
+        for _ in range(20):
+            if few.open and not search.over:
+                few.raise_bound(Budget.of(search, 1, 0, 1.0))
+        assert search.bound.value <= best, problem
+        if several:
+            asked += 1
+            tight += search.bound.value == best
+    assert asked > 20
+    assert tight > asked // 2
+
+
+def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With no hope for a sweep of all that is better than the best schedule."""
+    monkeypatch.setattr("ppopt.solver.prefix.few.HOPE", 0)
+    search = begun(Problem(V, Objective.MAKESPAN, False))
+    few, before = Few(search), search.bound.value
+    few.raise_bound(Budget.of(search, 1, 0, 60.0))
+    assert before < search.bound.value <= 595
+
+
+def test_devices_of_one_stage_are_left_to_others() -> None:
+    few = Few(begun(Problem(TIGHT, Objective.MAKESPAN, False)))
+    assert not few.open
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search."""
+FEW_SHARE = 12
+"""Seconds of sweeps of few devices of several stages in a round, likewise, while they find out
+anything."""
+FEW_IN_VAIN = 2
+"""Seconds of that in the round after one that found out nothing, likewise."""
 SWEEPS_SHARE = 2
 """Seconds of sweeps through partial schedules in a round, likewise."""
 GUESS_SHARE = 2
@@ -170,14 +175,17 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if pairs and overlap.count(pipeline) > overlap.MOST_PAIRS:
         return
     with interrupts.held():
-        from ppopt.solver.prefix.sweeps import Sweeps  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.prefix.few import Few  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.prefix.sweeps import Sweeps  # noqa: PLC0415
         from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
     local = pipeline.num_slices == 1 and not pairs
     small = problem.operations <= SMALL_MODEL or not local
-    relaxations, sweeps = Relaxations(search), Sweeps(search)
+    relaxations, sweeps, few = Relaxations(search), Sweeps(search), Few(search)
     _search_tiny(search, provenance)
     for turn in count():
         seconds = FIRST_ROUND * 2**turn
+        share = FEW_SHARE if few.fruitful else FEW_IN_VAIN
+        few.raise_bound(_budget(search, provenance, share * seconds))
         if pipeline.num_slices == 1:
             share = BOUNDS_SHARE if turn else 1
             relaxations.raise_bound(_budget(search, provenance, share * seconds))

@@ -169,8 +169,13 @@ def _sets(problem: Problem) -> Iterator[tuple[Devices, Classes]]:
     spreads = (sets[0] for size in SPREADS if (sets := spread(pipeline, size)))
     for devices in (tuple(range(pipeline.num_devices)), *spreads):
         classes = Classes(View(chain, frozenset(devices)))
-        if classes.rows <= MOST_ROWS and len(classes.sharing) <= MOST_FLAGS:
+        if small(classes):
             yield devices, classes
+
+
+def small(classes: Classes) -> bool:
+    """Whether beginnings have few enough rows."""
+    return classes.rows <= MOST_ROWS and len(classes.sharing) <= MOST_FLAGS
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
