@@ -17,6 +17,10 @@ from ppopt.op import OpKind
 from ppopt.rechecker import Recheck, check, follow
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule import Schedule
+from ppopt.solver.chain import Chain
+from ppopt.solver.prefix.classes import Classes
+from ppopt.solver.prefix.sweep import Sweep
+from ppopt.solver.relaxation import View
 from ppopt.verifier import figures, verify
 from tests import oracle
 from tests.generate import schedules
@@ -250,6 +254,33 @@ def test_following_beginnings_refutes_what_is_below_the_optimum_and_nothing_else
             few = claim._replace(bound=best + 1, devices=(device,))
             assert follow.refuted(few, never, print) is None, (case, device)
     assert min(confirmed.values()) > 8
+
+
+@pytest.mark.parametrize(("placement", "device"), [("v", 3), ("interleaved", 0)])
+def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
+    placement: str, device: int
+) -> None:
+    """To the tick: the last W of a stage elsewhere counts in the one as in the other."""
+    pipeline = Pipeline(
+        stages=4,
+        batches=8,
+        placement=placement,
+        forward=10,
+        backward_input=10,
+        weight=14,
+        p2p=2,
+        activation=2,
+        mem_limit=6,
+    )
+    classes = Classes(View(Chain(pipeline, fused=False), frozenset({device})))
+    sweep = Sweep(classes, 1000)
+    while not sweep.ended:
+        sweep.advance()
+    assert sweep.best is not None
+    claim = Claim(pipeline, span=False, fused=False, bound=sweep.best, devices=(device,))
+    never = monotonic() + 600
+    assert follow.refuted(claim, never, print) == (device,)
+    assert follow.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
 
 
 def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:

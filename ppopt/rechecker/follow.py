@@ -190,13 +190,35 @@ class Follower:
     def _tail(self, place: int) -> int:
         """Time from the end of an operation to the end of all that wait for it."""
         own = self._classes[place]
-        found = 0
-        if own.kind is self._claim.kinds[1] and own.stage == self._stages[0]:
-            found = way(self._claim.pipeline, self._hosts, own.stage, own.kind)
+        found = self._elsewhere(own)
         after = [(wait.then, wait.lag) for wait in self._waits if wait.first == place]
         after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
         for other, lag in after:
             found = max(found, lag + self._classes[other].time + self._tail(other))
+        return found
+
+    def _elsewhere(self, own: Class) -> int:
+        """Time from its end to the last W (or BW) of its microbatch on the devices left out next.
+
+        From a backward up to the next stage looked at, or to the first; from the last F looked at,
+        down and back.
+        """
+        pipeline, hosts, split = self._claim.pipeline, self._hosts, len(self._claim.kinds) > 2
+        times, back, end = pipeline.ticks.durations, self._claim.kinds[1], pipeline.num_stages - 1
+        upward = [way(pipeline, hosts, stage, back) for stage in range(end + 1)]
+        found = 0
+        if own.kind is back:
+            for stage in range(own.stage - 1, -1, -1):
+                if hosts[stage] in self._devices:
+                    break
+                until = upward[own.stage] - upward[stage]
+                found = max(found, until + split * times[OpKind.W][stage])
+        elif own.kind is OpKind.F and own.stage == self._stages[-1]:
+            down, at = (way(pipeline, hosts, stage, OpKind.F) for stage in (end, own.stage))
+            turned = down + times[OpKind.F][end] - at - own.time + times[back][end]
+            for stage in range(end, own.stage, -1):
+                until = turned + upward[end] - upward[stage]
+                found = max(found, until + split * times[OpKind.W][stage])
         return found
 
     @property
