@@ -13,6 +13,7 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.candidates import candidates
 from ppopt.solver.improve import Improver
 from ppopt.solver.incumbent import Problem, Progress, Search
+from ppopt.solver.prefix.few import Few
 from ppopt.solver.relaxed import Relaxations
 from ppopt.solver.solve import FIRST_ROUND
 
@@ -33,13 +34,14 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
 
 
 def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-    """The relaxed models of few devices, below the best strategy by hand as their horizon."""
+    """What few devices need, by sweeps and relaxed models, below the best strategy by hand."""
 
     def work(search: Search, limits: Limits) -> None:
         for orders in candidates(pipeline, fused=False):
             search.offer(orders)
-        models, seconds = Relaxations(search), FIRST_ROUND
-        while not search.over and not models.settled:
+        few, models, seconds = Few(search), Relaxations(search), FIRST_ROUND
+        while not search.over and (few.open or not models.settled):
+            few.raise_bound(Budget.of(search, limits.workers, limits.seed, seconds))
             models.raise_bound(Budget.of(search, limits.workers, limits.seed, seconds))
             seconds *= 2
 

@@ -132,6 +132,11 @@ class Follower:
             [*inner, *(wait.first for wait in self._waits if wait.then == place)]
             for place, inner in enumerate(self._inner)
         ]
+        self._known: dict[int, int] = {}
+        """Tails found so far."""
+        back = claim.kinds[1]
+        self._upward = [way(pipeline, self._hosts, s, back) for s in range(pipeline.num_stages)]
+        """Time of a backward through the stages below each."""
         self._tails = [self._tail(place) for place in range(len(self._classes))]
         ticks = pipeline.ticks
         self._room = [ticks.room(device) for device in devices]
@@ -189,12 +194,14 @@ class Follower:
 
     def _tail(self, place: int) -> int:
         """Time from the end of an operation to the end of all that wait for it."""
-        own = self._classes[place]
-        found = self._elsewhere(own)
+        if place in self._known:
+            return self._known[place]
+        found = self._elsewhere(self._classes[place])
         after = [(wait.then, wait.lag) for wait in self._waits if wait.first == place]
         after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
         for other, lag in after:
             found = max(found, lag + self._classes[other].time + self._tail(other))
+        self._known[place] = found
         return found
 
     def _elsewhere(self, own: Class) -> int:
@@ -203,22 +210,20 @@ class Follower:
         From a backward up to the next stage looked at, or to the first; from the last F looked at,
         down and back.
         """
-        pipeline, hosts, split = self._claim.pipeline, self._hosts, len(self._claim.kinds) > 2
+        pipeline, hosts, upward = self._claim.pipeline, self._hosts, self._upward
         times, back, end = pipeline.ticks.durations, self._claim.kinds[1], pipeline.num_stages - 1
-        upward = [way(pipeline, hosts, stage, back) for stage in range(end + 1)]
+        last = times[OpKind.W] if len(self._claim.kinds) > 2 else (0,) * pipeline.num_stages
         found = 0
         if own.kind is back:
             for stage in range(own.stage - 1, -1, -1):
                 if hosts[stage] in self._devices:
                     break
-                until = upward[own.stage] - upward[stage]
-                found = max(found, until + split * times[OpKind.W][stage])
+                found = max(found, upward[own.stage] - upward[stage] + last[stage])
         elif own.kind is OpKind.F and own.stage == self._stages[-1]:
             down, at = (way(pipeline, hosts, stage, OpKind.F) for stage in (end, own.stage))
             turned = down + times[OpKind.F][end] - at - own.time + times[back][end]
             for stage in range(end, own.stage, -1):
-                until = turned + upward[end] - upward[stage]
-                found = max(found, until + split * times[OpKind.W][stage])
+                found = max(found, turned + upward[end] - upward[stage] + last[stage])
         return found
 
     @property

@@ -26,6 +26,7 @@ from ppopt.solver.result import Hinted, Provenance, Result, Status
 
 if TYPE_CHECKING:
     from ppopt.solver.budget import Budget
+    from ppopt.solver.prefix.few import Few
     from ppopt.solver.prefix.sweeps import Sweeps
 
 TIME_LIMIT = 60.0
@@ -46,8 +47,10 @@ BOUNDS_SHARE = 2
 FEW_SHARE = 12
 """Seconds of sweeps of few devices of several stages in a round, likewise, while they find out
 anything."""
-FEW_IN_VAIN = 2
+FEW_IN_VAIN = 4
 """Seconds of that in the round after one that found out nothing, likewise."""
+FEW_MOST = 0.25
+"""Most of that, as a part of the whole search."""
 SWEEPS_SHARE = 2
 """Seconds of sweeps through partial schedules in a round, likewise."""
 GUESS_SHARE = 2
@@ -184,8 +187,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     _search_tiny(search, provenance)
     for turn in count():
         seconds = FIRST_ROUND * 2**turn
-        share = FEW_SHARE if few.fruitful else FEW_IN_VAIN
-        few.raise_bound(_budget(search, provenance, share * seconds))
+        _ask_few(search, provenance, few, seconds)
         if pipeline.num_slices == 1:
             share = BOUNDS_SHARE if turn else 1
             relaxations.raise_bound(_budget(search, provenance, share * seconds))
@@ -202,6 +204,13 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
         idle = not local and (relaxations.settled or pipeline.num_slices > 1)
         if search.over or (idle and problem.operations > LARGEST_MODEL):
             return
+
+
+def _ask_few(search: Search, provenance: Provenance, few: Few, seconds: float) -> None:
+    """Sweeps of few devices of several stages."""
+    share = FEW_SHARE if few.fruitful else FEW_IN_VAIN
+    most = FEW_MOST * (search.deadline - search.began)
+    few.raise_bound(_budget(search, provenance, min(share * seconds, most)))
 
 
 def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) -> None:

@@ -7,6 +7,9 @@ a V some hundred of one length, however long the run.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.chain import Chain
 from ppopt.solver.incumbent import Search
@@ -27,8 +30,17 @@ BULGE = 10
 came to be no fewer beginnings than there are now."""
 
 
+@dataclass
+class _Asked:
+    """A set of devices under way."""
+
+    classes: Classes
+    sweep: Sweep | None
+    """The sweep for all that is better than the best schedule; None: it was hopeless."""
+
+
 class Few:
-    """Sets of devices of which it is not known yet what they need."""
+    """Sets of devices of several stages each of which it is not known yet what they need."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -38,15 +50,13 @@ class Few:
         several = [one for one in alone if self._chain.host.count(one[0]) > 1]
         self._needs = dict.fromkeys(several, 0)
         """What is known of devices alone, in ticks."""
-        self._begun: dict[Devices, Sweep] = {}
-        """Sweeps for all that is better than the best schedule, while there is hope for them."""
-        self._hopeless = set[Devices]()
+        self._asked: dict[Devices, _Asked] = {}
         self._base: Devices = ()
         """The last settled set on which the bound rested."""
         self.open: dict[Devices, None] = dict.fromkeys(self._needs)
         """The sets to ask, in order."""
         self.fruitful = True
-        """Whether the last round found out anything, or will in the next."""
+        """Whether the last round settled a set or raised the bound."""
 
     def raise_bound(self, budget: Budget) -> None:
         """Ask one set after the other, each for a share of the time; settled ones do not come back.
@@ -54,6 +64,8 @@ class Few:
         Those asked in vain come last in the next round. A settled set on which the bound rests is
         asked together with each other device.
         """
+        if not self.open:
+            return
         search = self._search
         search.enter("partial schedules")
         self.fruitful = False
@@ -62,104 +74,102 @@ class Few:
         while self.open and not budget.over:
             devices, known = next(iter(self.open)), search.bound.value
             del self.open[devices]
-            if len(devices) > 1 and not {*self._base} < {*devices}:
-                continue
             part = budget.part(SHARE)
-            if self._settles(devices, part):
-                self.fruitful = True
-                self._grow(devices)
-            elif devices in self._begun or search.bound.value > known:
+            closed = self._closed(devices, part)
+            raised = search.bound.value > known
+            if closed:
+                self._asked.pop(devices, None)
+            elif raised or self._asked[devices].sweep is not None:
                 first[devices] = None
             else:
                 last[devices] = None
+            self.fruitful |= closed or raised
             budget.spent += part.spent
         self.open = first | self.open | last
-        self.fruitful |= bool(first)
 
-    def _grow(self, devices: Devices) -> None:
-        """Ask for a set with each other device, where the bound rests on it: what needs most first.
-
-        Sets with those on which it rested before are no longer asked.
-        """
-        if self._search.bound.certificate.devices != devices:
-            return
-        self._base = devices
-        for (other,) in sorted(self._needs, key=lambda one: -self._needs[one]):
-            if other not in devices:
-                self.open[tuple(sorted((*devices, other)))] = None
-
-    def _settles(self, devices: Devices, budget: Budget) -> bool:
-        """Raise the bound by what a set needs; return whether that is known in full.
+    def _closed(self, devices: Devices, budget: Budget) -> bool:
+        """Raise the bound by what a set needs; return whether nothing is left to ask of it.
 
         At first all that is better than the best schedule is followed, which settles it; where that
         is too much, what is nearer to the bound: there are fewer beginnings to follow.
         """
         search = self._search
-        assert search.value is not None
-        classes = Classes(View(self._chain, frozenset(devices)))
-        if not small(classes):
+        if len(devices) > 1 and not {*self._base} < {*devices}:
             return True
-        if devices not in self._hopeless:
-            sweep = self._begun.setdefault(devices, Sweep(classes, search.value))
-            sweep.below = search.value
-            while not sweep.ended and not budget.over and not self._is_hopeless(sweep):
-                _advance(sweep, budget)
-            if sweep.ended:
-                self._note(devices, sweep)
+        assert search.value is not None
+        if devices not in self._asked:
+            classes = Classes(View(self._chain, frozenset(devices)))
+            if not small(classes):
                 return True
-            if not self._is_hopeless(sweep):
-                return False
-            self._hopeless.add(devices)
-            del self._begun[devices]
-        return self._questioned(devices, classes, budget)
-
-    def _is_hopeless(self, sweep: Sweep) -> bool:
-        seconds = HOPE * (self._search.deadline - self._search.began)
-        return sweep.entries > MOST_ENTRIES or sweep.left * _step(sweep) > seconds
-
-    def _note(self, devices: Devices, sweep: Sweep) -> None:
-        """Take what a sweep that has ended found out."""
-        least = sweep.below if sweep.best is None else sweep.best
-        self._search.raise_bound(needed(devices, least, "found by following partial schedules"))
-        if devices in self._needs:
-            self._needs[devices] = least
+            self._asked[devices] = _Asked(classes, Sweep(classes, search.value))
+        asked = self._asked[devices]
+        if asked.sweep is None:
+            return self._questioned(devices, asked.classes, budget)
+        asked.sweep.below = search.value
+        if self._followed(asked.sweep, budget, HOPE * (search.deadline - search.began)):
+            self._settle(devices, asked.sweep)
+            return True
+        if not budget.over:
+            asked.sweep = None
+            return self._questioned(devices, asked.classes, budget)
+        return False
 
     def _questioned(self, devices: Devices, classes: Classes, budget: Budget) -> bool:
+        """Ask from the bound up, until one question is too much; return whether it is settled."""
         search = self._search
         assert search.value is not None
         between = Between(search.bound.value, search.value)
         for target in between.questions():
-            sweep = Sweep(classes, target + 1)
-            part = budget.part(SHARE)
-            if sweep.left * STEP > part.left:
-                return False
-            ended = _followed(sweep, part)
+            sweep, part = Sweep(classes, target + 1), budget.part(SHARE)
+            ended = self._followed(sweep, part, BULGE * part.left)
             budget.spent += part.spent
-            if not ended:
-                between.skip(target)
-                continue
-            self._note(devices, sweep)
-            if sweep.best is not None:
+            if ended and sweep.best is not None:
+                self._settle(devices, sweep)
                 return True
-            between.low = target + 1
+            if ended:
+                search.raise_bound(_needed(devices, target + 1))
+                between.low = target + 1
+            elif budget.over or target == between.low:
+                return False
+            else:
+                between.skip(target)
         return between.low == between.high
 
+    def _followed(self, sweep: Sweep, budget: Budget, hope: float) -> bool:
+        """Follow a sweep to its end; False where the time is up, or there is no hope.
 
-def _step(sweep: Sweep) -> float:
-    """Seconds that the next step of a sweep takes, about."""
-    return STEP + EACH * sweep.width
+        That is so where what is left would take more seconds, if there came to be no fewer
+        beginnings than there are now.
+        """
+        while not sweep.ended:
+            step = STEP + EACH * sweep.width
+            if sweep.left * step > hope or sweep.entries > MOST_ENTRIES:
+                return False
+            if budget.over or 2 * step > self._search.left:
+                return False
+            sweep.advance()
+            budget.spent += step
+        return True
+
+    def _settle(self, devices: Devices, sweep: Sweep) -> None:
+        """Take what a set needs; where the bound rests on it, ask for it with each other device.
+
+        Those that need most come first. Sets without it are no longer asked, but devices alone. All
+        devices together are no matter of few.
+        """
+        search = self._search
+        least = sweep.below if sweep.best is None else sweep.best
+        search.raise_bound(_needed(devices, least))
+        if devices in self._needs:
+            self._needs[devices] = least
+        if search.bound.certificate.devices != devices:
+            return
+        self._base = devices
+        if len(devices) + 1 < search.problem.pipeline.num_devices:
+            for (other,) in sorted(self._needs, key=lambda one: -self._needs[one]):
+                if other not in devices:
+                    self.open[tuple(sorted((*devices, other)))] = None
 
 
-def _advance(sweep: Sweep, budget: Budget) -> None:
-    budget.spent += _step(sweep)
-    sweep.advance()
-
-
-def _followed(sweep: Sweep, budget: Budget) -> bool:
-    """Follow a sweep to its end; False where that takes too long."""
-    while not sweep.ended:
-        least = max(2.0, sweep.left / BULGE) * _step(sweep)
-        if least > budget.left or sweep.entries > MOST_ENTRIES:
-            return False
-        _advance(sweep, budget)
-    return True
+def _needed(devices: Devices, value: int) -> Bound:
+    return needed(devices, value, "found by following partial schedules")
