@@ -47,7 +47,7 @@ BOUNDS_SHARE = 2
 FEW_SHARE = 12
 """Seconds of sweeps of few devices of several stages in a round, likewise, while they find out
 anything."""
-FEW_IN_VAIN = 4
+FEW_IN_VAIN = 2
 """Seconds of that in the round after one that found out nothing, likewise."""
 FEW_MOST = 0.25
 """Most of that, as a part of the whole search."""
