@@ -15,13 +15,9 @@ from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
 from ppopt.solver import bounds, cpsat, relaxed
 from ppopt.solver.bounds import Bound
-from ppopt.solver.chain import Chain
 from ppopt.solver.incumbent import Problem
-from ppopt.solver.prefix.classes import Classes
-from ppopt.solver.prefix.sweep import Sweep
 from ppopt.solver.prefix.sweeps import applies
-from ppopt.solver.relaxation import View
-from tests import oracle, pyjobshop_oracle
+from tests import oracle, pyjobshop_oracle, searches
 from tests.instances import Case, draw
 
 EXHAUSTIVE = 13
@@ -96,8 +92,9 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
     for devices in device_sets(case):
         value = relaxation(case, objective, devices, horizon=3 * best + 7)
         yield sample(f"{len(devices)} of several devices", value)
-        if applies(Problem(pipeline, objective, fused)):
-            value = followed(case, devices, horizon=3 * best + 7)
+        problem = Problem(pipeline, objective, fused)
+        if applies(problem):
+            value = searches.ended(problem, devices, below=3 * best + 8).least
             yield sample(f"{len(devices)} of several devices, partial schedules", value)
 
 
@@ -119,15 +116,6 @@ def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horiz
     nothing = Bound(0, "", Certificate(Argument.WORK))
     limits = cpsat.Limits(seconds=20, workers=1, seed=0)
     return relaxed.bound_of(problem, devices, nothing, horizon, limits)[0].value
-
-
-def followed(case: Case, devices: tuple[int, ...], horizon: int) -> int:
-    """The same by following partial schedules, those that cannot end by `horizon` left out."""
-    view = View(Chain(case.pipeline, case.fused), frozenset(devices))
-    sweep = Sweep(Classes(view), horizon + 1)
-    while not sweep.ended:
-        sweep.advance()
-    return horizon + 1 if sweep.best is None else sweep.best
 
 
 def rechecked(sample: Sample, devices: tuple[int, ...] = ()) -> Verdict:

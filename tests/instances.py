@@ -125,3 +125,17 @@ def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction
     if below:
         return max(room - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
     return room + one * rng.choice((0, Fraction(1, 2), 1, 2))
+
+
+V = Pipeline(
+    stages=4,
+    batches=16,
+    placement="v",
+    forward=10,
+    backward_input=10,
+    weight=14,
+    p2p=2,
+    activation=2,
+    mem_limit=6,
+)
+"""Two stages on each of 4 devices, memory for 6 of 8 chunks, W longer than F and B."""

@@ -17,14 +17,12 @@ from ppopt.op import OpKind
 from ppopt.rechecker import Recheck, check, follow
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule import Schedule
-from ppopt.solver.chain import Chain
-from ppopt.solver.prefix.classes import Classes
-from ppopt.solver.prefix.sweep import Sweep
-from ppopt.solver.relaxation import View
+from ppopt.solver.incumbent import Problem
 from ppopt.verifier import figures, verify
 from tests import oracle
 from tests.generate import schedules
-from tests.instances import Case, tiny_cases
+from tests.instances import Case, V, tiny_cases
+from tests.searches import ended
 
 HARD = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
 
@@ -261,21 +259,8 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
     placement: str, device: int
 ) -> None:
     """To the tick: the last W of a stage elsewhere counts in the one as in the other."""
-    pipeline = Pipeline(
-        stages=4,
-        batches=8,
-        placement=placement,
-        forward=10,
-        backward_input=10,
-        weight=14,
-        p2p=2,
-        activation=2,
-        mem_limit=6,
-    )
-    classes = Classes(View(Chain(pipeline, fused=False), frozenset({device})))
-    sweep = Sweep(classes, 1000)
-    while not sweep.ended:
-        sweep.advance()
+    pipeline = replace(V, batches=8, placement=placement)
+    sweep = ended(Problem(pipeline, Objective.MAKESPAN, fused=False), (device,), 1000)
     assert sweep.best is not None
     claim = Claim(pipeline, span=False, fused=False, bound=sweep.best, devices=(device,))
     never = monotonic() + 600

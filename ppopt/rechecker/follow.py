@@ -132,12 +132,13 @@ class Follower:
             [*inner, *(wait.first for wait in self._waits if wait.then == place)]
             for place, inner in enumerate(self._inner)
         ]
-        self._known: dict[int, int] = {}
-        """Tails found so far."""
         back = claim.kinds[1]
         self._upward = [way(pipeline, self._hosts, s, back) for s in range(pipeline.num_stages)]
         """Time of a backward through the stages below each."""
-        self._tails = [self._tail(place) for place in range(len(self._classes))]
+        self._tails: dict[int, int] = {}
+        """Time from the end of an operation of every class to the end of all that wait for it."""
+        for place in range(len(self._classes)):
+            self._tail(place)
         ticks = pipeline.ticks
         self._room = [ticks.room(device) for device in devices]
         free = [0] * len(devices)
@@ -194,14 +195,14 @@ class Follower:
 
     def _tail(self, place: int) -> int:
         """Time from the end of an operation to the end of all that wait for it."""
-        if place in self._known:
-            return self._known[place]
+        if place in self._tails:
+            return self._tails[place]
         found = self._elsewhere(self._classes[place])
         after = [(wait.then, wait.lag) for wait in self._waits if wait.first == place]
         after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
         for other, lag in after:
             found = max(found, lag + self._classes[other].time + self._tail(other))
-        self._known[place] = found
+        self._tails[place] = found
         return found
 
     def _elsewhere(self, own: Class) -> int:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.chain import Chain
 from ppopt.solver.incumbent import Search
 from ppopt.solver.prefix.classes import Classes
 from ppopt.solver.prefix.sweep import Sweep
-from ppopt.solver.prefix.sweeps import EACH, MOST_ENTRIES, STEP, applies, small
+from ppopt.solver.prefix.sweeps import MOST_ENTRIES, applies, needed_by, small, step
 from ppopt.solver.questions import Between
 from ppopt.solver.relaxation import View
-from ppopt.solver.relaxed import Devices, needed, singles
+from ppopt.solver.relaxed import Devices, singles
 
 SHARE = 0.5
 """Largest share of a round's time for one set of devices, and of that for one question."""
@@ -127,7 +126,7 @@ class Few:
                 self._settle(devices, sweep)
                 return True
             if ended:
-                search.raise_bound(_needed(devices, target + 1))
+                search.raise_bound(needed_by(devices, target + 1))
                 between.low = target + 1
             elif budget.over or target == between.low:
                 return False
@@ -142,13 +141,13 @@ class Few:
         beginnings than there are now.
         """
         while not sweep.ended:
-            step = STEP + EACH * sweep.width
-            if sweep.left * step > hope or sweep.entries > MOST_ENTRIES:
+            seconds = step(sweep)
+            if sweep.left * seconds > hope or sweep.entries > MOST_ENTRIES:
                 return False
-            if budget.over or 2 * step > self._search.left:
+            if budget.over or 2 * seconds > self._search.left:
                 return False
             sweep.advance()
-            budget.spent += step
+            budget.spent += seconds
         return True
 
     def _settle(self, devices: Devices, sweep: Sweep) -> None:
@@ -158,10 +157,9 @@ class Few:
         devices together are no matter of few.
         """
         search = self._search
-        least = sweep.below if sweep.best is None else sweep.best
-        search.raise_bound(_needed(devices, least))
+        search.raise_bound(needed_by(devices, sweep.least))
         if devices in self._needs:
-            self._needs[devices] = least
+            self._needs[devices] = sweep.least
         if search.bound.certificate.devices != devices:
             return
         self._base = devices
@@ -169,7 +167,3 @@ class Few:
             for (other,) in sorted(self._needs, key=lambda one: -self._needs[one]):
                 if other not in devices:
                     self.open[tuple(sorted((*devices, other)))] = None
-
-
-def _needed(devices: Devices, value: int) -> Bound:
-    return needed(devices, value, "found by following partial schedules")

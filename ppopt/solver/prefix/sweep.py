@@ -80,6 +80,11 @@ class Sweep:
         ends = self._states[self._space.least]
         return min((int(end) for end in ends if end < self.below), default=None)
 
+    @property
+    def least(self) -> int:
+        """Of a search that has ended: no schedule ends before."""
+        return self.below if self.best is None else self.best
+
     def path(self) -> list[int]:
         """Class of every operation of the schedule that ends first, as the data flow allows."""
         place, found = int(self._states[self._space.least].argmin()), []

@@ -105,7 +105,7 @@ class Sweeps:
             if budget.over and not (whole and self._round > 1 and part < REACH):
                 return False
             sweep.advance()
-            budget.spent += STEP + EACH * sweep.width
+            budget.spent += step(sweep)
         return sweep.ended
 
     def _part(self, sweep: Sweep) -> float:
@@ -116,19 +116,17 @@ class Sweeps:
         if sweep.entries > MOST_ENTRIES:
             return inf
         seconds = self._search.deadline - self._search.began
-        return sweep.left * (sweep.width * EACH + STEP) / seconds
+        return sweep.left * step(sweep) / seconds
 
     def _note(self, devices: Devices) -> None:
         """Take what a sweep that has ended found out."""
         search, sweep = self._search, self._begun[devices]
-        best = sweep.best
-        value = sweep.below if best is None else best
         if self._whole(devices):
-            if best is not None:
+            if sweep.best is not None:
                 search.offer(sweep.classes.orders(sweep.path()))
-            search.raise_bound(_none_below(search.problem, value))
+            search.raise_bound(_none_below(search.problem, sweep.least))
         else:
-            search.raise_bound(needed(devices, value, "found by following partial schedules"))
+            search.raise_bound(needed_by(devices, sweep.least))
         self._close(devices)
 
     def _whole(self, devices: Devices) -> bool:
@@ -136,6 +134,16 @@ class Sweeps:
 
     def _close(self, devices: Devices) -> None:
         del self.open[devices], self._begun[devices]
+
+
+def step(sweep: Sweep) -> float:
+    """Seconds that the next step of a sweep takes, about."""
+    return STEP + EACH * sweep.width
+
+
+def needed_by(devices: Devices, value: int) -> Bound:
+    """What sweeps found that `devices` alone need, as a bound."""
+    return needed(devices, value, "found by following partial schedules")
 
 
 def _affordable(sweep: Sweep, budget: Budget) -> int:
