@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -46,9 +47,9 @@ class Attempt(NamedTuple):
     seconds: float
     """On the wall, libraries loaded before."""
     cpu_seconds: float
-    """Of all threads of the process, during the run."""
+    """Of all threads of the process and of processes it started, during the run."""
     peak_mib: float
-    """Largest resident memory of the process."""
+    """Largest resident memory of the process, and of one that it started, together."""
     variables: int
     constraints: int
     trace: list[tuple[float, int | None, int]]
@@ -130,16 +131,23 @@ def _work(side: str, instance: Instance, limits: Limits, answer: Connection) -> 
 
 def _run(side: str, instance: Instance, limits: Limits) -> dict[str, Any]:
     solver = sides.load(side)
-    cpu = time.process_time()
+    cpu = _cpu_seconds()
     outcome = solver(instance.pipeline, instance.objective, limits)
-    cpu = time.process_time() - cpu
+    cpu = _cpu_seconds() - cpu
     if outcome.schedule is not None:
         checked(outcome.schedule)
     return _figures(outcome, cpu)
 
 
+def _cpu_seconds() -> float:
+    """Of this process, and of those it has started and waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def _figures(outcome: Outcome, cpu: float) -> dict[str, Any]:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+    peak = sum(resource.getrusage(who).ru_maxrss for who in both)
     return {
         "status": outcome.status,
         "value": outcome.value,

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.attempt import Attempt
 from benchmarks.machine import PACKAGE, commit, processor
+from ppopt import processors
 
 Key = tuple[str, str, float, int, int]
 """Side, instance, limit, workers, seed: what makes an attempt the same as another."""
@@ -31,7 +32,7 @@ def head(*libraries: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in (PACKAGE, *libraries)},
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": processors.available(),
         "load": [round(value, 2) for value in os.getloadavg()],
     }
 

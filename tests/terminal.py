@@ -1,4 +1,4 @@
-"""A command whose standard error is a terminal."""
+"""A command whose standard error is a terminal, and the processes of its session."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import pty
 import re
 import subprocess
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tests.cli_run import process
@@ -33,3 +35,14 @@ def read_until(terminal: int, pattern: str | None) -> str:
     if pattern is None:
         os.close(terminal)
     return seen.decode()
+
+
+def of_session(leader: int) -> list[int]:
+    """The processes of a session: the sixth field of their stat (proc(5))."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return found

@@ -17,7 +17,7 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.torch.version import require
 from ppopt.torch.world import PATIENCE, World
 from tests.cli_run import done, run
-from tests.terminal import on_terminal, read_until
+from tests.terminal import of_session, on_terminal, read_until
 from tests.torch_world import VERSION
 
 
@@ -120,17 +120,6 @@ def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
         *(["running 4 steps of 1e+03 s each at least"] if "running" in moment else []),
         "error: interrupted before there was a result",
     ]
-
-
-def of_session(leader: int) -> list[int]:
-    """The processes of a session: the sixth field of their stat (proc(5))."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
 
 
 class TestRefused:

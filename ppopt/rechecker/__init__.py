@@ -7,7 +7,6 @@ of its own, for a schedule below the bound.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +14,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ppopt import exact
+from ppopt import exact, processors
 from ppopt.errors import InputError, VerificationError
 from ppopt.rechecker import arithmetic, claim, follow, waits
 from ppopt.rechecker.claim import Claim
@@ -81,7 +80,7 @@ def recheck(
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
     if not 0 < time_limit < inf:
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = processors.available() if workers is None else workers
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
     if not 0 <= seed < 2**31:

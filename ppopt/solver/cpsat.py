@@ -72,6 +72,8 @@ class Limits:
     """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
     linear: bool = False
     """Whether CP-SAT solves linear relaxations too."""
+    enough: Callable[[], bool] = lambda: False
+    """Asked now and then whether to stop before."""
 
     def turned(self, turn: int) -> Limits:
         """The same with another seed: what one is unlucky with, the next may not be."""
@@ -100,7 +102,7 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
             solving.stop_search()
 
     solving.best_bound_callback = note_bound
-    status, interrupted = run(solving, model.cp, _Watch(model, report))
+    status, interrupted = run(solving, model.cp, _Watch(model, report), limits.enough)
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -149,6 +151,7 @@ def run(
     solver: cp_model.CpSolver,
     cp: cp_model.CpModel,
     watch: cp_model.CpSolverSolutionCallback | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> tuple[cp_model.CpSolverStatus, bool]:
     """Status, and whether Ctrl-C came: solving is done in a thread, so that it reaches this one.
 
@@ -166,7 +169,7 @@ def run(
     with interrupts.noted() as pressed:
         threading.Thread(target=solve, daemon=True).start()
         while not done.wait(0.2):
-            if pressed:
+            if pressed or enough():
                 solver.stop_search()
     return status[0], bool(pressed)
 

@@ -64,6 +64,9 @@ def _bisect(state: Search, budget: Budget, turn: int) -> None:
     for target in between.questions():
         if budget.over:
             return
+        if target < state.bound.value:
+            between.low = state.bound.value
+            continue
         part = 1 if target == state.bound.value and _close(state) else SHARE
         outcome = _answer(question(state.problem, target), budget, part, turn)
         state.interrupted = outcome.interrupted

@@ -60,6 +60,8 @@ class Search:
     """Why no schedule exists, once that is proved."""
     phase: str = "bounds"
     interrupted: bool = False
+    listen: Callable[[], None] = lambda: None
+    """Takes what is found out beside this search; asked wherever its end is asked for."""
 
     @property
     def closed(self) -> bool:
@@ -74,6 +76,7 @@ class Search:
     @property
     def over(self) -> bool:
         """Whether the search ends here: closed, out of time, or interrupted."""
+        self.listen()
         return self.closed or self.left <= 0
 
     def offer(self, orders: Orders | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from importlib import metadata
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ppopt import processors
 from ppopt.certificate import Argument, Certificate
 from ppopt.errors import InputError
 from ppopt.evaluation import checked
@@ -26,6 +26,7 @@ from ppopt.solver.result import Hinted, Provenance, Result, Status
 
 if TYPE_CHECKING:
     from ppopt.solver.budget import Budget
+    from ppopt.solver.prefix.beside import Beside
     from ppopt.solver.prefix.few import Few
     from ppopt.solver.prefix.sweeps import Sweeps
 
@@ -44,9 +45,11 @@ FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search."""
+FEW_FIRST = 1
+"""Seconds of sweeps of few devices of several stages in the first round, likewise; with several
+workers they go on beside the search."""
 FEW_SHARE = 12
-"""Seconds of sweeps of few devices of several stages in a round, likewise, while they find out
-anything."""
+"""Seconds of them in a round of one worker, likewise, while they find out anything."""
 FEW_IN_VAIN = 2
 """Seconds of that in the round after one that found out nothing, likewise."""
 FEW_MOST = 0.25
@@ -114,7 +117,7 @@ def problem_of(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Prob
 
 def provenance_of(time_limit: float, workers: int | None, seed: int) -> Provenance:
     """Check how a search is to be done, and note what it takes to repeat it; raises InputError."""
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = processors.available() if workers is None else workers
     _check(time_limit, workers, seed)
     return Provenance(seed, workers, time_limit, versions())
 
@@ -178,39 +181,46 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if pairs and overlap.count(pipeline) > overlap.MOST_PAIRS:
         return
     with interrupts.held():
-        from ppopt.solver.prefix.few import Few  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.prefix.beside import Beside  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.prefix.few import Few  # noqa: PLC0415
         from ppopt.solver.prefix.sweeps import Sweeps  # noqa: PLC0415
         from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
     local = pipeline.num_slices == 1 and not pairs
     small = problem.operations <= SMALL_MODEL or not local
     relaxations, sweeps, few = Relaxations(search), Sweeps(search), Few(search)
     _search_tiny(search, provenance)
-    for turn in count():
-        seconds = FIRST_ROUND * 2**turn
-        _ask_few(search, provenance, few, seconds)
-        if pipeline.num_slices == 1:
-            share = BOUNDS_SHARE if turn else 1
-            relaxations.raise_bound(_budget(search, provenance, share * seconds))
-        if local:
-            improver.settle()
-            improver.climb(seconds if provenance.workers > 1 else search.left)
-        _sweep(search, provenance, sweeps, turn)
-        if small:
-            _search_model(search, provenance, MODEL_SHARE * seconds, turn)
-        else:
-            _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
-        if local:
-            _recut(search, provenance, improver, turn)
-        idle = not local and (relaxations.settled or pipeline.num_slices > 1)
-        if search.over or (idle and problem.operations > LARGEST_MODEL):
-            return
+    with Beside(search) as beside:
+        for turn in count():
+            seconds = FIRST_ROUND * 2**turn
+            _ask_few(search, provenance, few, beside, turn)
+            if pipeline.num_slices == 1:
+                share = BOUNDS_SHARE if turn else 1
+                relaxations.raise_bound(_budget(search, provenance, share * seconds))
+            if local:
+                improver.settle()
+                improver.climb(seconds if provenance.workers > 1 else search.left)
+            _sweep(search, provenance, sweeps, turn)
+            if small:
+                _search_model(search, provenance, MODEL_SHARE * seconds, turn)
+            else:
+                _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
+            if local:
+                _recut(search, provenance, improver, turn)
+            idle = not local and (relaxations.settled or pipeline.num_slices > 1)
+            if search.over or (idle and problem.operations > LARGEST_MODEL):
+                return
 
 
-def _ask_few(search: Search, provenance: Provenance, few: Few, seconds: float) -> None:
-    """Sweeps of few devices of several stages."""
-    share = FEW_SHARE if few.fruitful else FEW_IN_VAIN
+def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, turn: int) -> None:
+    """Sweeps of few devices of several stages: with several workers, after a start, beside."""
+    if beside.begun:
+        return
+    several = provenance.workers > 1
+    share = FEW_FIRST if several and not turn else FEW_SHARE if few.fruitful else FEW_IN_VAIN
     most = FEW_MOST * (search.deadline - search.began)
-    few.raise_bound(_budget(search, provenance, min(share * seconds, most)))
+    few.raise_bound(_budget(search, provenance, min(share * FIRST_ROUND * 2**turn, most)))
+    if several and few.open and not search.over:
+        beside.begin()
 
 
 def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) -> None:

@@ -1,0 +1,181 @@
+"""Sweeps of few devices (`ppopt.solver.prefix.few`) beside the search, in a process of their own.
+
+They keep a processor busy for as long as they are given, and Python runs one thread of a process at
+a time. The search tells them of its values and bounds, they tell it of their bounds: both read what
+there is wherever they ask whether they are to end.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from ppopt.solver import interrupts
+from ppopt.solver.bounds import Bound
+from ppopt.solver.budget import Budget
+from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.prefix.few import Few
+
+PAUSE = 0.05
+"""Seconds from one look at what the other side has found to the next."""
+FIRST_ROUND = 6.0
+"""Seconds of the first round of sweeps; each round takes twice as long."""
+BY_CLOCK = 2
+"""Workers of a budget by the clock, which these sweeps are under."""
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from ppopt.solver.prefix.beside import serve; serve({number})"
+)
+
+
+class Job(NamedTuple):
+    """What the sweeps are begun with."""
+
+    problem: Problem
+    seconds: float
+    """Time left."""
+    value: int
+    bound: Bound
+
+
+class News(NamedTuple):
+    """What one side tells the other."""
+
+    value: int
+    bound: Bound
+
+
+class Beside:
+    """A process that sweeps few devices for a search, from `begin` until the block is left."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: _Link | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None and self._link is not None:
+            with interrupts.held():
+                self._search.listen = lambda: None
+                self._process.kill()
+                self._process.wait()
+                self._link.connection.close()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the process was started."""
+        return self._process is not None
+
+    @interrupts.held()
+    def begin(self) -> None:
+        """Start the process, where the system has a way to; the search must have a schedule."""
+        search = self._search
+        if self.begun or os.name != "posix" or not sys.executable or hasattr(sys, "frozen"):
+            return
+        assert search.value is not None
+        here, there = Pipe()
+        with there:
+            code = _CODE.format(path=sys.path, number=there.fileno())
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(there.fileno(),),
+                    process_group=0,  # Ctrl-C is for the search to answer
+                )
+            except OSError:
+                here.close()
+                return
+        self._link = _Link(here, search, leads=True)
+        search.listen = self._link.exchange
+        self._link.send(Job(search.problem, search.left, search.value, search.bound))
+
+
+def serve(number: int) -> None:
+    """Sweep for the search at the other end of a pipe, until it ends or nothing is left to ask."""
+    with Connection(number) as connection:
+        job: Job = connection.recv()
+        now = time.monotonic()
+        search = Search(
+            job.problem, now, now + job.seconds, lambda _: None, job.bound, value=job.value
+        )
+        link = _Link(connection, search, leads=False)
+        search.listen = link.exchange
+        few, seconds = Few(search), FIRST_ROUND
+        while few.open and not search.over:
+            few.raise_bound(Budget.of(search, BY_CLOCK, 0, seconds))
+            seconds *= 2
+        link.tell()
+
+
+class _Link:
+    """One end of the pipe between two searches of the same problem."""
+
+    def __init__(self, connection: Connection, search: Search, *, leads: bool) -> None:
+        """The one that leads alone has schedules, and goes on where the other one has ended."""
+        assert search.value is not None
+        self.connection = connection
+        self._search = search
+        self._leads = leads
+        self._cut = False
+        self._value = search.value
+        self._bound = search.bound.value
+        self._next = 0.0
+
+    def exchange(self) -> None:
+        """Take what the other side has found, and tell it what is new here, now and then."""
+        now = time.monotonic()
+        if self._cut or now < self._next:
+            return
+        self._next = now + PAUSE
+        try:
+            while self.connection.poll():
+                self._take(self.connection.recv())
+        except (EOFError, OSError):
+            self._end()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the other side what it does not know."""
+        search = self._search
+        assert search.value is not None
+        if search.value < self._value or search.bound.value > self._bound:
+            self._value, self._bound = search.value, search.bound.value
+            self.send(News(search.value, search.bound))
+
+    def send(self, message: Job | News) -> None:
+        """Send a message, if there is anyone to read it."""
+        if self._cut:
+            return
+        try:
+            self.connection.send(message)
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        self._cut = True
+        self._search.interrupted |= not self._leads
+
+    def _take(self, news: News) -> None:
+        search = self._search
+        assert search.value is not None
+        if not self._leads:
+            search.value = min(search.value, news.value)
+        self._value = min(self._value, news.value)
+        self._bound = max(self._bound, news.bound.value)
+        search.raise_bound(news.bound)

@@ -1,0 +1,183 @@
+"""Sweeps in a process of their own: what the two sides tell each other, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt import Objective, Pipeline, Status, solve
+from ppopt.certificate import Argument, Certificate
+from ppopt.solver import cpsat
+from ppopt.solver.bounds import Bound
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.prefix.beside import Beside, Job, News, serve
+from ppopt.solver.prefix.sweeps import needed_by
+from ppopt.solver.questions import question
+from tests.cli_run import process
+from tests.instances import V
+from tests.searches import begun
+from tests.terminal import of_session
+
+PROBLEM = Problem(V, Objective.MAKESPAN, False)
+LONG = Pipeline(
+    stages=16,
+    batches=32,
+    chunks=2,
+    placement="interleaved",
+    forward=11,
+    backward_input=10,
+    weight=7,
+    p2p=1,
+    mem_limit=10,
+)
+"""What one device of this needs takes longer to find out than any test waits."""
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Every process that is started."""
+    found: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def noted(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        found.append(start(*given, **options))
+        return found[-1]
+
+    monkeypatch.setattr("ppopt.solver.prefix.beside.subprocess.Popen", noted)
+    return found
+
+
+def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    """The last device, which has the middle of the V, needs 595."""
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        wait_for(lambda: search.over or search.bound.value == 595)
+        assert search.bound.certificate == Certificate(Argument.DEVICES, (3,))
+    (sweeping,) = started
+    assert sweeping.returncode is not None
+
+
+def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:
+    """Their process may be ended for the memory that it takes, by others."""
+    search = begun(Problem(LONG, Objective.MAKESPAN, False))
+    with Beside(search) as other:
+        other.begin()
+        (sweeping,) = started
+        sweeping.kill()
+        sweeping.wait()
+        for _ in range(5):
+            assert not search.over
+            time.sleep(0.1)
+
+
+def test_where_no_process_can_be_started_they_are_done_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "nowhere/python")
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        assert not other.begun
+    result = solve(V, time_limit=60, workers=2)
+    assert (result.status, result.value) == (Status.OPTIMAL, 595)
+
+
+def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
+    """Told that there is a schedule of 595 they have nothing left to ask, and end."""
+    here, there = Pipe()
+    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),))
+    there.close()
+    sweeping.start()
+    with here:
+        low = needed_by((0,), 594)
+        here.send(Job(PROBLEM, 600.0, 700, low))
+        here.send(News(595, low))
+        assert here.poll(60)
+        news: News = here.recv()
+        assert (news.value, news.bound.value) == (595, 595)
+        assert news.bound.certificate.devices == (3,)
+        sweeping.join(60)
+    assert not sweeping.is_alive()
+
+
+def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
+    here, there = Pipe()
+    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),))
+    there.close()
+    sweeping.start()
+    with here:
+        problem = Problem(LONG, Objective.MAKESPAN, False)
+        here.send(Job(problem, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
+        here.send(News(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
+        sweeping.join(60)
+    assert not sweeping.is_alive()
+
+
+def test_sweeps_end_with_the_search() -> None:
+    """However it ends: the pipe is closed then."""
+    here, there = Pipe()
+    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),))
+    there.close()
+    sweeping.start()
+    search = begun(Problem(LONG, Objective.MAKESPAN, False))
+    assert search.value is not None
+    here.send(Job(search.problem, 600.0, search.value, search.bound))
+    time.sleep(2)
+    assert sweeping.is_alive()
+    here.close()
+    sweeping.join(60)
+    assert not sweeping.is_alive()
+
+
+def test_cp_sat_stops_when_there_is_enough() -> None:
+    """Which the search may hear of from elsewhere."""
+    until = time.monotonic() + 2
+    limits = cpsat.Limits(600, 1, 0, enough=lambda: time.monotonic() > until)
+    problem = Problem(LONG, Objective.MAKESPAN, False)
+    target = int(1.1 * begun(problem).bound.value)
+    outcome = cpsat.search(question(problem, target), limits, lambda _value, _bound: None)
+    assert not (outcome.ended or outcome.interrupted)
+    assert time.monotonic() < until + 60
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """The signal goes to the whole group, as a terminal sends it."""
+    path = tmp_path / "long.json"
+    line = (
+        "solve --stages 16 --batches 32 --chunks 2 --placement interleaved --forward-times 11 "
+        "--backward-times 17 --weight-times 7 --p2p-time 1 --mem-limit 10 --workers 2 "
+        f"--time-limit 600 -o {path}"
+    )
+    command = process(line, start_new_session=True)
+    try:
+        wait_for(lambda: len(of_session(command.pid)) > 1)
+        time.sleep(1)
+        os.killpg(command.pid, signal.SIGINT)
+        command.communicate(timeout=60)
+        wait_for(lambda: not of_session(command.pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    assert command.returncode == 0
+    assert path.exists()
