@@ -49,7 +49,7 @@ class Attempt(NamedTuple):
     cpu_seconds: float
     """Of all threads of the process and of processes it started, during the run."""
     peak_mib: float
-    """Largest resident memory of the process, and of one that it started, together."""
+    """Largest resident memory of the process, or of one that it started."""
     variables: int
     constraints: int
     trace: list[tuple[float, int | None, int]]
@@ -147,7 +147,7 @@ def _cpu_seconds() -> float:
 
 def _figures(outcome: Outcome, cpu: float) -> dict[str, Any]:
     both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-    peak = sum(resource.getrusage(who).ru_maxrss for who in both)
+    peak = max(resource.getrusage(who).ru_maxrss for who in both)
     return {
         "status": outcome.status,
         "value": outcome.value,

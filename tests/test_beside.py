@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+import ppopt
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.certificate import Argument, Certificate
 from ppopt.solver import cpsat
 from ppopt.solver.bounds import Bound
-from ppopt.solver.incumbent import Problem
-from ppopt.solver.prefix.beside import Beside, Job, News, serve
+from ppopt.solver.budget import Budget
+from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.prefix.beside import PAUSE, Beside, Job, News, _Link, serve
 from ppopt.solver.prefix.sweeps import needed_by
 from ppopt.solver.questions import question
 from tests.cli_run import process
@@ -94,19 +96,78 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
 def test_where_no_process_can_be_started_they_are_done_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "nowhere/python")
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "nowhere/python")
     search = begun(PROBLEM)
     with Beside(search) as other:
         other.begin()
-        assert not other.begun
+        assert not other.sweeps
     result = solve(V, time_limit=60, workers=2)
     assert (result.status, result.value) == (Status.OPTIMAL, 595)
+
+
+def test_a_process_that_fails_leaves_them_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppopt.solver.prefix.beside._CODE", "import nothing_of_this_name")
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        wait_for(lambda: search.over or not other.sweeps)
+        other.begin()
+        assert not other.sweeps
+
+
+def test_the_path_of_modules_may_hold_what_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some put paths there that are not text: Python passes over them."""
+    monkeypatch.setattr(sys, "path", [tmp_path, "", *sys.path])
+    monkeypatch.chdir(Path(ppopt.__file__).parent.parent)
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        wait_for(lambda: search.over or search.bound.value == 595)
+
+
+def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> None:
+    solve(LONG, time_limit=8, workers=1)
+    assert not started
+
+
+def test_what_is_told_of_progress_never_worsens() -> None:
+    """From threads of CP-SAT, and of a bound that comes while it runs."""
+    seen: list[Progress] = []
+    solve(V, time_limit=20, workers=2, progress=seen.append)
+    limits = [state.lower_bound for state in seen]
+    values = [state.value for state in seen if state.value is not None]
+    assert limits == sorted(limits)
+    assert values == sorted(values, reverse=True)
+
+
+def test_both_sides_know_of_the_better_one() -> None:
+    """Values go to the sweeps, bounds both ways; nothing is told twice."""
+    here, there = Pipe()
+    with here, there:
+        search, sweeping = begun(PROBLEM), begun(PROBLEM)
+        assert search.value is not None
+        ours, theirs = _Link(here, search, leads=True), _Link(there, sweeping, leads=False)
+        search.value -= 100
+        ours.exchange()
+        theirs.exchange()
+        assert sweeping.value == search.value
+        sweeping.raise_bound(needed_by((3,), 590))
+        theirs.tell()
+        ours.tell()
+        assert here.poll(1)
+        assert not there.poll(0)
+        time.sleep(2 * PAUSE)
+        ours.exchange()
+        assert search.bound.value == 590
+        assert not there.poll(0)
 
 
 def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
     """Told that there is a schedule of 595 they have nothing left to ask, and end."""
     here, there = Pipe()
-    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),))
+    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
     there.close()
     sweeping.start()
     with here:
@@ -123,7 +184,7 @@ def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
 
 def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
     here, there = Pipe()
-    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),))
+    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
     there.close()
     sweeping.start()
     with here:
@@ -137,7 +198,7 @@ def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
 def test_sweeps_end_with_the_search() -> None:
     """However it ends: the pipe is closed then."""
     here, there = Pipe()
-    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),))
+    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
     there.close()
     sweeping.start()
     search = begun(Problem(LONG, Objective.MAKESPAN, False))
@@ -148,6 +209,27 @@ def test_sweeps_end_with_the_search() -> None:
     here.close()
     sweeping.join(60)
     assert not sweeping.is_alive()
+
+
+def test_shares_of_several_workers_end_with_the_search() -> None:
+    search = begun(PROBLEM)
+    limits = Budget.of(search, 2, 0, 60.0).limits()
+    assert not limits.enough()
+    search.value = search.bound.value
+    assert limits.enough()
+
+
+def test_what_asks_whether_it_is_enough_may_fail() -> None:
+    """CP-SAT has ended by then, which would run on for ten minutes."""
+
+    def fail() -> bool:
+        raise RuntimeError("seen")
+
+    problem = Problem(LONG, Objective.MAKESPAN, False)
+    built = question(problem, int(1.1 * begun(problem).bound.value))
+    with pytest.raises(RuntimeError, match="seen"):
+        cpsat.search(built, cpsat.Limits(600, 1, 0, enough=fail), lambda _value, _bound: None)
+    assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
 
 
 def test_cp_sat_stops_when_there_is_enough() -> None:

@@ -17,7 +17,7 @@ def test_the_least_value_is_found_if_all_is_answered(a: int, b: int, c: int, har
     low, least, high = sorted((a, b, c))
     between = Between(low, high)
     asked = []
-    for target in between.questions():
+    for target in between.questions(lambda: low):
         assert between.low <= target < between.high
         asked.append(target)
         if target == hard:
@@ -38,7 +38,7 @@ def test_the_first_questions_are_near_the_bound() -> None:
     """Steps double from a 64th of the distance until a question is not refuted."""
     between = Between(0, 6400)
     asked = []
-    for target in between.questions():
+    for target in between.questions(lambda: 0):
         asked.append(target)
         if target < 1000:
             between.low = target + 1
@@ -47,6 +47,24 @@ def test_the_first_questions_are_near_the_bound() -> None:
         if len(asked) == 6:
             break
     assert asked == [0, 101, 302, 703, 1504, (704 + 1504) // 2]
+
+
+def test_a_bound_from_elsewhere_is_asked_from_on() -> None:
+    """Also where it lies above a question without an answer: nothing stands in the way then."""
+    between, known = Between(100, 200), [100]
+    asked = []
+    for target in between.questions(lambda: known[0]):
+        asked.append(target)
+        if target < 110:
+            between.low = target + 1
+        elif target < 130:
+            between.skip(target)
+            known[0] = 160
+        else:
+            between.high = target
+    assert min(target for target in asked if target >= 130) == 160
+    assert between.low == between.high == 160
+    assert len(set(asked)) == len(asked)
 
 
 def test_a_question_of_few_devices_is_no_harder() -> None:

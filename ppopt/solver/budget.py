@@ -52,11 +52,10 @@ class Budget:
         """Limits of one run of CP-SAT: at most this part of the whole share."""
         most = min(self.left, part * self.seconds)
         if self.workers > 1:
-            return Limits(most, self.workers, self.seed, focus=focus, enough=self._ended)
+            return Limits(
+                most, self.workers, self.seed, focus=focus, enough=lambda: self.search.over
+            )
         return Limits(self.search.left, self.workers, self.seed, work=most, focus=focus)
-
-    def _ended(self) -> bool:
-        return self.search.over
 
     def alone(self, seconds: float, work: float, seed: int) -> Limits:
         """Limits of one small run by one worker: seconds count only where the clock rules."""

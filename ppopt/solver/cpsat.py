@@ -20,6 +20,8 @@ PROOFS = ("ordering", "ordering_quick_restart")
 operations of a device, by precedences found on the way and by strong propagation."""
 PLANS = ("no_lp", "quick_restart_no_lp")
 """CP-SAT's subsolvers that find a schedule of a given value soonest, where there is one."""
+POLL = 0.2
+"""Seconds from one look at whether to stop to the next."""
 _PLAIN = "linearization_level: 0"
 """The linear relaxation of one operation at a time says next to nothing, and solving it at every
 node takes nearly all of the time."""
@@ -168,8 +170,12 @@ def run(
 
     with interrupts.noted() as pressed:
         threading.Thread(target=solve, daemon=True).start()
-        while not done.wait(0.2):
-            if pressed or enough():
+        try:
+            while not done.wait(POLL):
+                if pressed or enough():
+                    solver.stop_search()
+        finally:
+            while not done.wait(POLL):
                 solver.stop_search()
     return status[0], bool(pressed)
 

@@ -61,12 +61,9 @@ def _bisect(state: Search, budget: Budget, turn: int) -> None:
     state.enter("CP-SAT between bound and value")
     assert state.value is not None
     between = Between(state.bound.value, state.value)
-    for target in between.questions():
+    for target in between.questions(lambda: state.bound.value):
         if budget.over:
             return
-        if target < state.bound.value:
-            between.low = state.bound.value
-            continue
         part = 1 if target == state.bound.value and _close(state) else SHARE
         outcome = _answer(question(state.problem, target), budget, part, turn)
         state.interrupted = outcome.interrupted

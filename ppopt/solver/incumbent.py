@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -62,6 +63,9 @@ class Search:
     interrupted: bool = False
     listen: Callable[[], None] = lambda: None
     """Takes what is found out beside this search; asked wherever its end is asked for."""
+    _telling: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    _told_value: int | None = field(default=None, init=False)
+    _told_bound: int = field(default=0, init=False)
 
     @property
     def closed(self) -> bool:
@@ -116,8 +120,16 @@ class Search:
         self.tell(self.value, self.bound.value)
 
     def tell(self, value: int | None, bound: int) -> None:
-        """Tell the observer a value and a bound, in ticks."""
+        """Tell the observer a value and a bound, in ticks, or better ones told before.
+
+        CP-SAT tells them from a thread of its own.
+        """
         ticks = self.problem.pipeline.ticks
-        shown = None if value is None else ticks.time(value)
-        seconds = time.monotonic() - self.began
-        self.notify(Progress(seconds, self.phase, shown, ticks.time(bound)))
+        with self._telling:
+            told = (item for item in (value, self._told_value) if item is not None)
+            self._told_value = least = min(told, default=None)
+            low = max(bound, self._told_bound)
+            self._told_bound = low if least is None else min(low, least)
+            shown = None if least is None else ticks.time(least)
+            seconds = time.monotonic() - self.began
+            self.notify(Progress(seconds, self.phase, shown, ticks.time(self._told_bound)))

@@ -8,7 +8,7 @@ comes upon.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -28,20 +28,27 @@ class Between:
     unanswered: float = field(default=inf, init=False)
     """Least question above the bound that was left without an answer."""
 
-    def questions(self) -> Iterator[int]:
+    def questions(self, known: Callable[[], int]) -> Iterator[int]:
         """The bound itself; from there up by growing steps; then half-way to what is not refuted.
 
         Near the bound a contradiction comes soonest, far from it CP-SAT may not come to an end.
-        None is put twice; answers are to be noted before the next.
+        None is put twice; answers are to be noted before the next. `known` gives the best bound:
+        others may raise it meanwhile.
         """
         asked = set[int]()
         target, step = self.low, max(1, (self.high - self.low) // FIRST_STEPS)
         while self.low < self.high and target not in asked:
             asked.add(target)
             yield target
+            self._raise_low(known())
             half = (self.low + int(min(self.unanswered, self.high))) // 2
             target = min(self.low + step, half) if self.low > target else half
             step *= 2
+
+    def _raise_low(self, bound: int) -> None:
+        self.low = max(self.low, bound)
+        if self.unanswered < self.low:
+            self.unanswered = inf
 
     def skip(self, target: int) -> None:
         """Note that a question was left without an answer."""

@@ -94,7 +94,7 @@ class Relaxations:
         assert search.value is not None
         part = budget.part(SHARE)
         between = Between(search.bound.value, search.value)
-        for target in between.questions():
+        for target in between.questions(lambda: search.bound.value):
             if part.over:
                 break
             limits = replace(part.limits(SHARE, cpsat.PROOFS), presolve=False)

@@ -53,7 +53,7 @@ FEW_SHARE = 12
 FEW_IN_VAIN = 2
 """Seconds of that in the round after one that found out nothing, likewise."""
 FEW_MOST = 0.25
-"""Most of that, as a part of the whole search."""
+"""Most seconds of that in a round, as a part of those of the whole search."""
 SWEEPS_SHARE = 2
 """Seconds of sweeps through partial schedules in a round, likewise."""
 GUESS_SHARE = 2
@@ -90,7 +90,8 @@ def solve(
 
     The search space: every backward split into B and W (default) or every backward whole
     (`fused`); any order on every device. `mem_limit`, when given, replaces the pipeline's own.
-    `time_limit` in seconds; `workers` default to the processors available. `hint`
+    `time_limit` in seconds; `workers` default to the processors available: with more than one, and
+    several stages per device, part of the search is done by a process of its own. `hint`
     is a schedule to start from (see `ppopt.solver.hint`): the result is never worse than a hint
     of the search space that keeps the limits, and says by how much it is better. Ctrl-C ends the
     search and returns the best so far. Raises InputError on misuse only; "infeasible" is a result.
@@ -213,7 +214,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
 
 def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, turn: int) -> None:
     """Sweeps of few devices of several stages: with several workers, after a start, beside."""
-    if beside.begun:
+    if beside.sweeps:
         return
     several = provenance.workers > 1
     share = FEW_FIRST if several and not turn else FEW_SHARE if few.fruitful else FEW_IN_VAIN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ppopt.certificate import Argument, Certificate
 from ppopt.errors import VerificationError
 from ppopt.solver import cpsat, model
@@ -34,15 +36,17 @@ def search(state: Search, limits: cpsat.Limits) -> bool:
     )
     if state.best is not None:
         model.hint(built, state.best)
-    value, low = state.value, state.bound.value
+    value = state.value
 
     def follow(found: int | None, bound: int) -> None:
-        nonlocal value, low
-        value = min((item for item in (value, found) if item is not None), default=None)
-        low = max(low, bound) if value is None else min(max(low, bound), value)
-        state.tell(value, low)
+        nonlocal value
+        value = value if found is None else found
+        state.tell(value, bound)
 
-    outcome = cpsat.search(built, limits, follow)
+    def enough() -> bool:
+        return limits.enough() or value == state.bound.value
+
+    outcome = cpsat.search(built, replace(limits, enough=enough), follow)
     state.interrupted = outcome.interrupted
     if outcome.infeasible:
         _close_infeasible(state)

@@ -8,11 +8,15 @@ there is wherever they ask whether they are to end.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from multiprocessing import Pipe
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -26,6 +30,8 @@ PAUSE = 0.05
 """Seconds from one look at what the other side has found to the next."""
 FIRST_ROUND = 6.0
 """Seconds of the first round of sweeps; each round takes twice as long."""
+LEAST = 3.0
+"""Fewest seconds left of a search for which to start the process: that takes half a second."""
 BY_CLOCK = 2
 """Workers of a budget by the clock, which these sweeps are under."""
 _CODE = (
@@ -76,34 +82,59 @@ class Beside:
                 self._link.connection.close()
 
     @property
-    def begun(self) -> bool:
-        """Whether the process was started."""
-        return self._process is not None
+    def sweeps(self) -> bool:
+        """Whether the process does its work, or has done it."""
+        return self._process is not None and (self._process.poll() or 0) <= 0
 
     @interrupts.held()
     def begin(self) -> None:
-        """Start the process, where the system has a way to; the search must have a schedule."""
-        search = self._search
-        if self.begun or os.name != "posix" or not sys.executable or hasattr(sys, "frozen"):
+        """Start the process, once, where there is time and the system has a way to.
+
+        The search must have a schedule.
+        """
+        search, python = self._search, spawn.get_executable()
+        frozen = getattr(sys, "frozen", False)
+        if self._process or os.name != "posix" or not python or frozen or search.left < LEAST:
             return
         assert search.value is not None
-        here, there = Pipe()
-        with there:
-            code = _CODE.format(path=sys.path, number=there.fileno())
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", code],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(there.fileno(),),
-                    process_group=0,  # Ctrl-C is for the search to answer
-                )
-            except OSError:
-                here.close()
-                return
+        try:
+            here, self._process = _started(os.fsdecode(python))
+        except OSError:
+            return
         self._link = _Link(here, search, leads=True)
         search.listen = self._link.exchange
         self._link.send(Job(search.problem, search.left, search.value, search.bound))
+
+
+def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """A process that serves, and our end of the pipe to it; raises OSError."""
+    here, there = Pipe()
+    with there:
+        path = [str(Path(entry).absolute()) for entry in sys.path if isinstance(entry, str)]
+        code = _CODE.format(path=path, number=there.fileno())
+        try:
+            with _ctrl_c_not_passed_on():
+                process = subprocess.Popen(
+                    [python, "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(there.fileno(),),
+                )
+        except OSError:
+            here.close()
+            raise
+    return here, process
+
+
+@contextmanager
+def _ctrl_c_not_passed_on() -> Iterator[None]:
+    """Processes that are started here do not hear of Ctrl-C: the search is to answer it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def serve(number: int) -> None:

@@ -118,7 +118,7 @@ class Few:
         search = self._search
         assert search.value is not None
         between = Between(search.bound.value, search.value)
-        for target in between.questions():
+        for target in between.questions(lambda: search.bound.value):
             sweep, part = Sweep(classes, target + 1), budget.part(SHARE)
             ended = self._followed(sweep, part, BULGE * part.left)
             budget.spent += part.spent
