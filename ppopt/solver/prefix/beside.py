@@ -174,12 +174,18 @@ class _Link:
         if self._cut or now < self._next:
             return
         self._next = now + PAUSE
+        for news in self._received():
+            self._take(news)
+        self.tell()
+
+    def _received(self) -> list[News]:
+        found = []
         try:
             while self.connection.poll():
-                self._take(self.connection.recv())
+                found.append(self.connection.recv())
         except (EOFError, OSError):
             self._end()
-        self.tell()
+        return found
 
     def tell(self) -> None:
         """Tell the other side what it does not know."""
