@@ -142,7 +142,7 @@ def _run(side: str, instance: Instance, limits: Limits) -> dict[str, Any]:
 def _cpu_seconds() -> float:
     """Of this process, and of those it has started and waited for."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return time.process_time() + times.children_user + times.children_system
 
 
 def _figures(outcome: Outcome, cpu: float) -> dict[str, Any]:

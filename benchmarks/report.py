@@ -19,6 +19,8 @@ from benchmarks.targets import time_of
 
 SLOW = 1.0
 """Seconds above which a baseline's time counts for the ratios."""
+CPU_STEP = 0.01
+"""Seconds that a clock of processor time may be off by: shorter runs count as long."""
 
 Rows = dict[str, dict[str, Attempt]]
 """Attempts by instance, then by side."""
@@ -92,7 +94,7 @@ def _ratios(rows: Rows, sides: Sequence[str]) -> Iterator[str]:
 def _figures(pairs: Sequence[tuple[Attempt, Attempt]]) -> Iterator[str]:
     both = [pair for pair in pairs if pair[0].proved and pair[1].proved and pair[1].seconds > SLOW]
     wall = [their.seconds / our.seconds for our, their in both]
-    cpu = [their.cpu_seconds / our.cpu_seconds for our, their in both]
+    cpu = [their.cpu_seconds / max(our.cpu_seconds, CPU_STEP) for our, their in both]
     open_ = [(our, their) for our, their in pairs if our.proved and not their.proved]
     beyond = [their.seconds_limit / our.seconds for our, their in open_]
     yield f"{_mean(wall)} ({len(wall)} instances)"
