@@ -28,9 +28,11 @@ EACH = 7e-6
 """Seconds that a beginning takes on the machine on which this was measured."""
 STEP = 1.5e-3
 """Seconds beside that for all beginnings of one length."""
+FIRST_REACH = 0.07
+"""A sweep of all devices goes on to its end in the first round while what is left takes less than
+this part of the time of the search: less than the round has for the whole model."""
 REACH = 0.5
-"""A sweep of all devices goes on to its end, from the second round on, while what is left takes
-less than this part of the time of the search."""
+"""The same in later rounds."""
 LEAST_BEAM = 200
 """Fewest beginnings of one length with which schedules are searched without a proof."""
 CHOSEN = 2 * EACH
@@ -102,7 +104,8 @@ class Sweeps:
                 return False
             if 2 * EACH * sweep.width > search.left:
                 return False
-            if budget.over and not (whole and self._round > 1 and part < REACH):
+            reach = REACH if self._round > 1 else FIRST_REACH
+            if budget.over and not (whole and part < reach):
                 return False
             sweep.advance()
             budget.spent += step(sweep)
