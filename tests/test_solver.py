@@ -149,6 +149,7 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine(
 ) -> None:
     """A search of several short rounds, alone and beside another one of the same."""
     monkeypatch.setattr(sys.modules["ppopt.solver.solve"], "FIRST_ROUND", 0.002)
+    monkeypatch.setattr("ppopt.solver.prefix.sweeps.FIRST_REACH", 0)
     monkeypatch.setattr(improve, "STEPS", (5, 5))
     pipe = Pipeline(
         stages=6,
