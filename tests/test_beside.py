@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,20 @@ from tests.searches import begun
 from tests.terminal import of_session
 
 PROBLEM = Problem(V, Objective.MAKESPAN, False)
-LONG = Pipeline(
-    stages=16,
-    batches=32,
-    chunks=2,
-    placement="interleaved",
-    forward=11,
-    backward_input=10,
-    weight=7,
-    p2p=1,
-    mem_limit=10,
+LONG = Problem(
+    Pipeline(
+        stages=16,
+        batches=32,
+        chunks=2,
+        placement="interleaved",
+        forward=11,
+        backward_input=10,
+        weight=7,
+        p2p=1,
+        mem_limit=10,
+    ),
+    Objective.MAKESPAN,
+    False,
 )
 """What one device of this needs takes longer to find out than any test waits."""
 
@@ -51,6 +56,15 @@ def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
     while not done():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def serving() -> tuple[Connection, threading.Thread]:
+    """The pipe to sweeps that wait for their job, in a thread of this process."""
+    here, there = Pipe()
+    thread = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
+    there.close()
+    thread.start()
+    return here, thread
 
 
 @pytest.fixture
@@ -82,7 +96,7 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
 
 def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:
     """Their process may be ended for the memory that it takes, by others."""
-    search = begun(Problem(LONG, Objective.MAKESPAN, False))
+    search = begun(LONG)
     with Beside(search) as other:
         other.begin()
         (sweeping,) = started
@@ -128,7 +142,7 @@ def test_the_path_of_modules_may_hold_what_is_none(
 
 
 def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> None:
-    solve(LONG, time_limit=8, workers=1)
+    solve(LONG.pipeline, time_limit=8, workers=1)
     assert not started
 
 
@@ -166,10 +180,7 @@ def test_both_sides_know_of_the_better_one() -> None:
 
 def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
     """Told that there is a schedule of 595 they have nothing left to ask, and end."""
-    here, there = Pipe()
-    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
-    there.close()
-    sweeping.start()
+    here, sweeping = serving()
     with here:
         low = needed_by((0,), 594)
         here.send(Job(PROBLEM, 600.0, 700, low))
@@ -183,13 +194,9 @@ def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
 
 
 def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
-    here, there = Pipe()
-    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
-    there.close()
-    sweeping.start()
+    here, sweeping = serving()
     with here:
-        problem = Problem(LONG, Objective.MAKESPAN, False)
-        here.send(Job(problem, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
+        here.send(Job(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
         here.send(News(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
         sweeping.join(60)
     assert not sweeping.is_alive()
@@ -197,11 +204,8 @@ def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
 
 def test_sweeps_end_with_the_search() -> None:
     """However it ends: the pipe is closed then."""
-    here, there = Pipe()
-    sweeping = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
-    there.close()
-    sweeping.start()
-    search = begun(Problem(LONG, Objective.MAKESPAN, False))
+    here, sweeping = serving()
+    search = begun(LONG)
     assert search.value is not None
     here.send(Job(search.problem, 600.0, search.value, search.bound))
     time.sleep(2)
@@ -225,8 +229,7 @@ def test_what_asks_whether_it_is_enough_may_fail() -> None:
     def fail() -> bool:
         raise RuntimeError("seen")
 
-    problem = Problem(LONG, Objective.MAKESPAN, False)
-    built = question(problem, int(1.1 * begun(problem).bound.value))
+    built = question(LONG, int(1.1 * begun(LONG).bound.value))
     with pytest.raises(RuntimeError, match="seen"):
         cpsat.search(built, cpsat.Limits(600, 1, 0, enough=fail), lambda _value, _bound: None)
     assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
@@ -236,9 +239,8 @@ def test_cp_sat_stops_when_there_is_enough() -> None:
     """Which the search may hear of from elsewhere."""
     until = time.monotonic() + 2
     limits = cpsat.Limits(600, 1, 0, enough=lambda: time.monotonic() > until)
-    problem = Problem(LONG, Objective.MAKESPAN, False)
-    target = int(1.1 * begun(problem).bound.value)
-    outcome = cpsat.search(question(problem, target), limits, lambda _value, _bound: None)
+    target = int(1.1 * begun(LONG).bound.value)
+    outcome = cpsat.search(question(LONG, target), limits, lambda _value, _bound: None)
     assert not (outcome.ended or outcome.interrupted)
     assert time.monotonic() < until + 60
 

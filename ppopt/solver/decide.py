@@ -72,7 +72,6 @@ def _bisect(state: Search, budget: Budget, turn: int) -> None:
             between.high = min(target, state.value)
         elif outcome.infeasible:
             state.raise_bound(_none_within(state.problem, target))
-            between.low = target + 1
         else:
             between.skip(target)
 

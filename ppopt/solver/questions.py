@@ -32,8 +32,8 @@ class Between:
         """The bound itself; from there up by growing steps; then half-way to what is not refuted.
 
         Near the bound a contradiction comes soonest, far from it CP-SAT may not come to an end.
-        None is put twice; answers are to be noted before the next. `known` gives the best bound:
-        others may raise it meanwhile.
+        None is put twice; answers are to be noted before the next. `known` gives the best bound,
+        which a question without a schedule raises, and others may meanwhile.
         """
         asked = set[int]()
         target, step = self.low, max(1, (self.high - self.low) // FIRST_STEPS)

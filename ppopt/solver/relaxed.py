@@ -101,7 +101,6 @@ class Relaxations:
             outcome = _answer(question(search.problem, target, devices), limits)
             part.pay(outcome)
             if outcome.infeasible:
-                between.low = target + 1
                 search.raise_bound(needed(devices, target + 1))
             elif outcome.ended:
                 between.high = target

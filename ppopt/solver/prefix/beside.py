@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from ppopt.solver import interrupts
@@ -68,12 +67,7 @@ class Beside:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None and self._link is not None:
             with interrupts.held():
                 self._search.listen = lambda: None

@@ -127,7 +127,6 @@ class Few:
                 return True
             if ended:
                 search.raise_bound(needed_by(devices, target + 1))
-                between.low = target + 1
             elif budget.over or target == between.low:
                 return False
             else:
