@@ -15,7 +15,7 @@ from ppopt.solver.cpsat import Limits
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.justify import Shop
 from ppopt.solver.recut import Recutter
-from ppopt.solver.window import Window, holdings, timed
+from ppopt.solver.window import Layout, Window, holdings, timed
 from tests import oracle
 from tests.instances import Case, middle_cases, tiny_cases
 
@@ -41,9 +41,7 @@ def alone(shop: Shop) -> list[int]:
 
 
 def window(shop: Shop, start: list[int], first: int, after: int) -> Window:
-    order = sorted(range(shop.size), key=start.__getitem__)
-    parts = order[:first], order[first:after], order[after:]
-    return Window(shop, holdings(shop), *parts, start)
+    return Window(Layout(shop, start), holdings(shop), first, after)
 
 
 def search_of(shop: Shop) -> Search:
@@ -60,7 +58,7 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         problem, start = shop.problem, alone(shop)
         best = oracle.best(problem.pipeline, fused=problem.fused, objective="makespan")
         assert best is not None
-        found = window(shop, start, 0, shop.size).better(shop.value(start) - 1, LIMITS)
+        found = window(shop, start, 0, shop.size).better(LIMITS)
         assert found.complete
         if found.order is None:
             assert shop.value(start) == best
@@ -68,7 +66,7 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         bettered += 1
         made = timed(shop, found.order)
         assert shop.value(made) == best
-        assert window(shop, made, 0, shop.size).better(best - 1, LIMITS).order is None
+        assert window(shop, made, 0, shop.size).better(LIMITS).order is None
     assert bettered > 30
 
 
@@ -78,7 +76,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         start = alone(shop)
         value = shop.value(start)
         ends = sorted(rng.sample(range(shop.size + 1), 2))
-        found = window(shop, start, *ends).better(value - 1, LIMITS)
+        found = window(shop, start, *ends).better(LIMITS)
         if found.order is None:
             continue
         bettered += 1
@@ -101,7 +99,7 @@ def test_a_window_sees_what_holds_memory_around_it() -> None:
     start = alone(shop)
     assert shop.value(start) == 12
     for first in range(shop.size):
-        found = window(shop, start, first, min(shop.size, first + 7)).better(11, LIMITS)
+        found = window(shop, start, first, min(shop.size, first + 7)).better(LIMITS)
         assert (found.order, found.complete) == (None, True)
 
 

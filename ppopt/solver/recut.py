@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ppopt.solver import cpsat
 from ppopt.solver.budget import Budget
 from ppopt.solver.justify import Shop
-from ppopt.solver.window import Found, Window, holdings, timed
+from ppopt.solver.window import Found, Layout, Window, holdings, timed
 
 FIRST_SIZE = 60
 """Operations of the first window."""
@@ -25,6 +25,8 @@ SMALLEST = 0.3
 """Smallest window, as a share of the size that the search has come to."""
 GROWTH = 1.1
 SHRINKAGE = 1.15
+GUIDED = 0.5
+"""Part of the windows that lie around a wait of a busy device."""
 EFFORT = 0.1
 """Deterministic units of one window at most: about a second where many share a processor."""
 LONGEST = 1.0
@@ -58,17 +60,15 @@ class Recutter:
 
         Starts must be the earliest of their order. Raises KeyboardInterrupt on Ctrl-C.
         """
-        shop = self._shop
-        value = shop.value(start)
+        layout = Layout(self._shop, start)
         with _side_by_side(min(budget.workers, MOST_AT_ONCE)) as run:
             while not budget.over:
-                order = sorted(range(shop.size), key=start.__getitem__)
-                cuts = list(self._cuts(min(budget.workers, MOST_AT_ONCE)))
+                cuts = list(self._cuts(layout, min(budget.workers, MOST_AT_ONCE)))
                 outcomes = run(
-                    lambda job: job[0].better(value - 1, job[1]),  # noqa: B023  run at once
+                    lambda job: job[0].better(job[1]),
                     [
                         (
-                            self._window(start, order, cut),
+                            Window(layout, self._holdings, cut.first, cut.first + cut.size),
                             budget.alone(LONGEST, EFFORT, self._rng.getrandbits(31)),
                         )
                         for cut in cuts
@@ -77,27 +77,29 @@ class Recutter:
                 budget.spent += sum(outcome.work + OVERHEAD for outcome in outcomes)
                 for cut, outcome in zip(cuts, outcomes, strict=True):
                     self._adapt(cut.size, outcome)
-                made = self._joined(order, cuts, outcomes)
-                if made and shop.value(made) < value:
-                    start, value = made, shop.value(made)
-                    found(value, start)
-        return start
+                made = self._joined(layout.order, cuts, outcomes)
+                if made and self._shop.value(made) < layout.value:
+                    layout = Layout(self._shop, made)
+                    found(layout.value, made)
+        return layout.start
 
-    def _cuts(self, count: int) -> Iterator[Cut]:
+    def _cuts(self, layout: Layout, count: int) -> Iterator[Cut]:
         """Places of windows, those that overlap one before left out."""
         total, taken = self._shop.size, set[int]()
         for _ in range(count):
             size = min(total, max(1, int(self._size * self._rng.uniform(SMALLEST, 1))))
-            first = min(max(0, self._rng.randrange(-size // 2, total - size // 2)), total - size)
+            first = min(max(0, self._place(layout, size)), total - size)
             places = range(first, first + size)
             if taken.isdisjoint(places):
                 taken.update(places)
                 yield Cut(first, size)
 
-    def _window(self, start: list[int], order: list[int], cut: Cut) -> Window:
-        after = cut.first + cut.size
-        parts = order[: cut.first], order[cut.first : after], order[after:]
-        return Window(self._shop, self._holdings, *parts, start)
+    def _place(self, layout: Layout, size: int) -> int:
+        """Where a window of this size begins: around a wait of a busy device, or anywhere."""
+        rng = self._rng
+        if layout.waits and rng.random() < GUIDED:
+            return rng.choice(rng.choice(layout.waits)) - rng.randrange(size)
+        return rng.randrange(-size // 2, self._shop.size - size // 2)
 
     def _adapt(self, size: int, outcome: Found) -> None:
         if outcome.complete:

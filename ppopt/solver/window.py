@@ -10,8 +10,10 @@ length of the run, and CP-SAT solves most of them to the end within a tenth of a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -71,98 +73,183 @@ def timed(shop: Shop, order: list[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Window:
-    """Operations of a stretch of time, and how what is around them holds them."""
+class Layout:
+    """A schedule as windows see it: earliest starts, the order they make, and tails."""
 
     shop: Shop
-    holdings: dict[int, list[Holding]]
-    before: list[int]
-    inside: list[int]
-    after: list[int]
-    """All three in the order of their starts."""
     start: list[int]
-    """Of all operations, in the schedule known."""
+    """Of all operations, the earliest of their order."""
 
     @cached_property
-    def _inside(self) -> frozenset[int]:
-        return frozenset(self.inside)
+    def value(self) -> int:
+        """Ticks that the run takes."""
+        return self.shop.value(self.start)
 
     @cached_property
-    def by_device(self) -> list[list[int]]:
-        """Operations of the window on every device, in order."""
-        found: list[list[int]] = [[] for _ in range(self.shop.problem.pipeline.num_devices)]
-        for op in self.inside:
-            found[self.shop.device[op]].append(op)
+    def order(self) -> list[int]:
+        """All operations in the order of their starts."""
+        return sorted(range(self.shop.size), key=self.start.__getitem__)
+
+    @cached_property
+    def place(self) -> list[int]:
+        """Place of every operation in the order."""
+        found = [0] * self.shop.size
+        for place, op in enumerate(self.order):
+            found[op] = place
         return found
 
     @cached_property
-    def _free(self) -> list[int]:
-        """When every device is done with what lies before the window."""
-        free = [0] * len(self.by_device)
-        for op in self.before:
-            free[self.shop.device[op]] = self.start[op] + self.shop.time[op]
-        return free
+    def rows(self) -> list[list[int]]:
+        """Places of every device's operations, ascending."""
+        found: list[list[int]] = [[] for _ in range(self.shop.problem.pipeline.num_devices)]
+        for place, op in enumerate(self.order):
+            found[self.shop.device[op]].append(place)
+        return found
 
     @cached_property
-    def _tails(self) -> tuple[dict[int, int], list[int]]:
-        """Longest way to the end from operations after the window, and from devices' first ones."""
-        shop, tails = self.shop, dict[int, int]()
-        following = [0] * len(self.by_device)
-        for op in reversed(self.after):
+    def tails(self) -> list[int]:
+        """Longest way from the start of every operation to the end of the run."""
+        shop, tails = self.shop, [0] * self.shop.size
+        following = [0] * len(self.rows)
+        for op in reversed(self.order):
             longest = shop.time[op] + following[shop.device[op]]
             for other, apart in shop.following[op]:
                 longest = max(longest, apart + tails[other])
             tails[op] = following[shop.device[op]] = longest
-        return tails, following
+        return tails
+
+    @cached_property
+    def critical(self) -> list[tuple[int, int]]:
+        """Places of the two operations of every precedence that the length of the run hangs on."""
+        start, tails, place = self.start, self.tails, self.place
+        return [
+            (place[op], place[other])
+            for op, links in enumerate(self.shop.following)
+            for other, apart in links
+            if start[op] + apart + tails[other] == self.value
+        ]
+
+    @cached_property
+    def waits(self) -> list[list[int]]:
+        """Where devices wait, for each that has about the most work and waits at all.
+
+        Places of the operations that come late; behind all where a device ends before the run.
+        """
+        shop, found = self.shop, []
+        for device in shop.busy:
+            mine = [self.order[place] for place in self.rows[device]]
+            begins = [*(self.start[op] for op in mine[1:]), self.value]
+            ends = (self.start[op] + shop.time[op] for op in mine)
+            places = [*self.rows[device][1:], shop.size]
+            late = zip(places, begins, ends, strict=True)
+            found.append([place for place, begin, end in late if begin > end])
+        return [places for places in found if places]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Operations of a stretch of time, and how what is around them holds them."""
+
+    layout: Layout
+    holdings: dict[int, list[Holding]]
+    first: int
+    after: int
+    """Its operations have the places first .. after - 1 in the order."""
+
+    @cached_property
+    def inside(self) -> list[int]:
+        """Operations of the window, in order."""
+        return self.layout.order[self.first : self.after]
+
+    @cached_property
+    def by_device(self) -> list[list[int]]:
+        """Operations of the window on every device, in order."""
+        order = self.layout.order
+        return [
+            [order[place] for place in row[low:high]]
+            for row, (low, high) in zip(self.layout.rows, self._ends, strict=True)
+        ]
+
+    @cached_property
+    def _ends(self) -> list[tuple[int, int]]:
+        """Per device: how many of its operations lie before the window, and before its end."""
+        return [
+            (bisect_left(row, self.first), bisect_left(row, self.after)) for row in self.layout.rows
+        ]
+
+    @cached_property
+    def _free(self) -> list[int]:
+        """When every device is done with what lies before the window."""
+        layout, time = self.layout, self.layout.shop.time
+        lasts = [
+            layout.order[row[low - 1]] if low else None
+            for row, (low, _) in zip(layout.rows, self._ends, strict=True)
+        ]
+        return [0 if op is None else layout.start[op] + time[op] for op in lasts]
+
+    @cached_property
+    def _following(self) -> list[int]:
+        """Longest way to the end from every device's first operation after the window."""
+        layout = self.layout
+        return [
+            layout.tails[layout.order[row[high]]] if high < len(row) else 0
+            for row, (_, high) in zip(layout.rows, self._ends, strict=True)
+        ]
+
+    def begun(self, op: int) -> bool:
+        """Whether an operation lies before the window."""
+        return self.layout.place[op] < self.first
+
+    def later(self, op: int) -> bool:
+        """Whether an operation lies after the window."""
+        return self.layout.place[op] >= self.after
 
     def release(self, op: int) -> int:
         """Earliest start that what lies before allows."""
-        shop = self.shop
+        shop, start = self.layout.shop, self.layout.start
         links = shop.fixed.ahead[op]
-        arrivals = (self.start[x] + apart for x, apart in links if x not in self._inside)
+        arrivals = (start[x] + apart for x, apart in links if self.begun(x))
         return max(self._free[shop.device[op]], *arrivals, 0)
 
     def tail(self, op: int) -> int:
         """Least time from the start of an operation to the end of the run, by what lies after."""
-        tails, following = self._tails
-        ways = (apart + tails[x] for x, apart in self.shop.following[op] if x in tails)
-        return max(self.shop.time[op] + following[self.shop.device[op]], *ways, 0)
+        shop, tails = self.layout.shop, self.layout.tails
+        ways = (apart + tails[x] for x, apart in shop.following[op] if self.later(x))
+        return max(shop.time[op] + self._following[shop.device[op]], *ways, 0)
 
     @property
-    def floor(self) -> int:
-        """Ticks that the run takes by what lies around the window."""
-        tails, following = self._tails
-        least = max(map(sum, zip(self._free, following, strict=True)))
-        for op in self.before:
-            for other, apart in self.shop.following[op]:
-                if other in tails:
-                    least = max(least, self.start[op] + apart + tails[other])
-        return least
+    def hopeless(self) -> bool:
+        """Whether the run cannot get shorter by what lies around the window."""
+        ways = map(add, self._free, self._following)
+        return max(ways) >= self.layout.value or any(
+            first < self.first and self.after <= second for first, second in self.layout.critical
+        )
 
     @interrupts.held()
-    def better(self, most: int, limits: cpsat.Limits) -> Found:
-        """Look for an order that leads to at most so many ticks.
+    def better(self, limits: cpsat.Limits) -> Found:
+        """Look for an order that makes the run shorter.
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
+        shop, most = self.layout.shop, self.layout.value - 1
         releases = {op: self.release(op) for op in self.inside}
         latest = {op: most - self.tail(op) for op in self.inside}
-        if self.floor > most or any(releases[op] > latest[op] for op in self.inside):
+        if self.hopeless or any(releases[op] > latest[op] for op in self.inside):
             return Found(None, True, 0.0)
         cp = cp_model.CpModel()
         start = {op: cp.new_int_var(releases[op], latest[op], "") for op in self.inside}
         value = cp.new_int_var(0, most, "")
         for op in self.inside:
             cp.add(value >= start[op] + most - latest[op])
-            for other, apart in self.shop.following[op]:
-                if other in self._inside:
+            for other, apart in shop.following[op]:
+                if other in start:
                     cp.add(start[other] >= start[op] + apart)
-            cp.add_hint(start[op], self.start[op])
+            cp.add_hint(start[op], self.layout.start[op])
         for mine in self.by_device:
             cp.add_no_overlap(
-                cp.new_fixed_size_interval_var(start[op], self.shop.time[op], "") for op in mine
+                cp.new_fixed_size_interval_var(start[op], shop.time[op], "") for op in mine
             )
-        for device in self.shop.tight:
+        for device in shop.tight:
             self._add_memory(cp, start, device, most)
         cp.minimize(value)
         return self._solved(cp, start, limits)
@@ -171,18 +258,18 @@ class Window:
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], device: int, most: int
     ) -> None:
         """What is held across the whole window, less room; the rest as cumulative intervals."""
-        room = self.shop.problem.pipeline.ticks.room(device)
+        shop = self.layout.shop
+        room = shop.problem.pipeline.ticks.room(device)
         assert room is not None
-        begun, ended = frozenset(self.before), frozenset(self.after)
         items, amounts = [], []
         for taker, giver, amount in self.holdings[device]:
-            if taker in ended or giver in begun:
+            if self.later(taker) or self.begun(giver):
                 continue
-            if taker in begun and giver in ended:
+            if self.begun(taker) and self.later(giver):
                 room -= amount
                 continue
             begin = start.get(taker, 0)
-            end = start[giver] + self.shop.time[giver] if giver in start else most
+            end = start[giver] + shop.time[giver] if giver in start else most
             items.append(cp.new_interval_var(begin, cp.new_int_var(0, most, ""), end, ""))
             amounts.append(amount)
         cp.add_cumulative(items, amounts, room)
