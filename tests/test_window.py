@@ -15,7 +15,7 @@ from ppopt.solver.cpsat import Limits
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.justify import Shop
 from ppopt.solver.recut import Recutter
-from ppopt.solver.window import Layout, Window, holdings, timed
+from ppopt.solver.window import Layout, Run, Window, holdings, timed
 from tests import oracle
 from tests.instances import Case, middle_cases, tiny_cases
 
@@ -41,7 +41,7 @@ def alone(shop: Shop) -> list[int]:
 
 
 def window(shop: Shop, start: list[int], first: int, after: int) -> Window:
-    return Window(Layout(shop, start), holdings(shop), first, after)
+    return Window(Layout(Run(shop, start)), holdings(shop), first, after)
 
 
 def search_of(shop: Shop) -> Search:

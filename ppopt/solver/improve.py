@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from operator import itemgetter
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from ppopt.solver.candidates import candidates
 from ppopt.solver.climb import climb
 from ppopt.solver.construct import Built, Decoder, Policy, policies
 from ppopt.solver.follow import follow
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import LARGEST_MODEL, Search
 from ppopt.solver.justify import Shop
 from ppopt.solver.shake import Shaker
 
@@ -35,9 +34,15 @@ WORK = 1_000_000
 POOL = 5
 """Most schedules from which local search starts, in turn."""
 LEAST_ZEAL = 0.25
-"""Least part of their time that windows take after rounds without a better schedule."""
+"""Least part of their time that windows take after rounds without a better schedule, where a whole
+model needs it more."""
 CYCLES = 2
 """Cyclic schedules from which windows are searched, in turn."""
+HURRIES = ((1, 1.0), (1, 0.25), (None, 1.0))
+"""Backwards that hurry: of how many microbatches (None: all), by what part of the possible gain."""
+ALIKE = 1.002
+"""Value of a schedule with another beginning from which windows are searched, as a multiple of the
+best, at most."""
 JUSTIFYING = 1.5e-5
 """Seconds that justifying a schedule takes per operation, and as long to make ready for it."""
 SETTLED = 100_000
@@ -57,7 +62,7 @@ class Improver:
         self._by_policy: list[tuple[int, Orders]] = []
         self._pool: list[tuple[int, list[int]]] = []
         self._zeal = 1.0
-        self._cycles: list[tuple[int, list[int]]] = []
+        self._others: list[tuple[int, list[int]]] = []
         self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
         self._margin = 0 if makespan else max(map(max, problem.pipeline.ticks.durations))
@@ -124,26 +129,29 @@ class Improver:
         search.enter("local search")
         for _, orders in made[: max(2, SETTLED // search.problem.operations)]:
             timed = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
-            value, start = self._hurried(*self._shaker.settle(self._shop.starts(timed)))
+            value, start = self._shaker.settle(self._shop.starts(timed))
             self._found(value, start)
             self._keep(value, start)
             if self._late():
                 break
         self._by_hand.clear()
         self._by_policy.clear()
+        self._hurry()
 
-    def _hurried(self, value: int, start: list[int]) -> tuple[int, list[int]]:
-        """The same schedule with backwards that hurry at its start, where that is no worse.
+    def _hurry(self) -> None:
+        """Let backwards hurry at the start of the best schedule, and keep what is about as good.
 
-        What it gains is often lost again at once, by small waits that windows find.
+        What that gains is often lost again at once, by small waits that windows find.
         """
-        pipeline, best = self._search.problem.pipeline, (value, start)
-        for count in (1, pipeline.batches) if pipeline.routes == 1 else ():
-            if self._late():
-                break
-            made = self._shaker.settle(self._shop.hurried(start, count))
-            best = min(made, best, key=itemgetter(0))
-        return best
+        pipeline = self._search.problem.pipeline
+        (best, start), made = self._pool[0], []
+        for count, part in HURRIES if pipeline.routes == 1 else ():
+            hurried = self._shop.hurried(start, count or pipeline.batches, part)
+            if hurried == start or self._late():
+                continue
+            made.append(self._shaker.settle(hurried))
+            self._found(*made[-1])
+        self._others = [other for other in sorted(made)[:1] if other[0] <= ALIKE * best]
 
     def _keep(self, value: int, start: list[int]) -> None:
         """Keep a schedule to search from, unless there is one of its value, or enough of better."""
@@ -195,7 +203,7 @@ class Improver:
             value, start = self._shaker.settle(self._shop.justified(cycle.unrolled(self._shop)))
             self._found(value, start)
             found.append((value, start))
-        self._cycles = sorted(found)[:CYCLES]
+        self._others += sorted(found)[:CYCLES]
 
     @property
     def _cyclic(self) -> bool:
@@ -205,26 +213,26 @@ class Improver:
         return limited and pipeline.routes == 1 and pipeline.batches > 1 and self._recuts
 
     def recut(self, budget: Callable[[float], Budget]) -> None:
-        """Local search by windows, half of it from the best schedule and half from a cyclic one.
+        """Local search by windows, half from the best schedule and half from one of another kind.
 
-        `budget` gives a part of the time; it is used in part where the last call found nothing:
-        bounds and the whole model need it more.
+        `budget` gives a part of the time; it may be used in part where the last call found nothing.
         """
         search = self._search
         if not self.ready or search.over or not self._recuts:
             return
         search.enter("local search")
         self._keep_best()
-        part = self._zeal * (0.5 if self._cycles else 1.0)
+        part = self._zeal * (0.5 if self._others else 1.0)
         before = search.value
         _, start = self._pool.pop(0)
         start = self._recutter.search(start, budget(part), self._found)
         self._keep(self._shop.value(start), start)
-        if self._cycles and not search.over:
-            _, start = self._cycles.pop(0)
+        if self._others and not search.over:
+            _, start = self._others.pop(0)
             start = self._recutter.search(start, budget(part), self._found)
-            self._cycles.append((self._shop.value(start), start))
-        self._zeal = 1.0 if search.value != before else max(LEAST_ZEAL, self._zeal / 2)
+            self._others.append((self._shop.value(start), start))
+        least = LEAST_ZEAL if search.problem.operations <= LARGEST_MODEL else 1.0
+        self._zeal = 1.0 if search.value != before else max(least, self._zeal / 2)
 
     @property
     def tight(self) -> bool:

@@ -17,6 +17,7 @@ import heapq
 from bisect import bisect_right
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 from operator import add
 from typing import NamedTuple
 
@@ -95,6 +96,23 @@ class Shop:
         return links
 
     @cached_property
+    def slants(self) -> list[float]:
+        """Ticks per device by which the order of starts may be slanted, and still be an order.
+
+        An operation on the device behind then counts as so much later; none counts as earlier
+        than what it waits for.
+        """
+        low, high = -inf, inf
+        for op, links in enumerate(self.following):
+            for other, apart in links:
+                ahead = self.device[other] - self.device[op]
+                if ahead > 0:
+                    low = max(low, -apart / ahead)
+                elif ahead < 0:
+                    high = min(high, -apart / ahead)
+        return [slant for slant in (low, high) if abs(slant) < inf]
+
+    @cached_property
     def _instant(self) -> bool:
         """Whether some operation takes no time: start and end then leave its order open."""
         return not all(self.time)
@@ -155,12 +173,12 @@ class Shop:
             arcs = self.arcs(late)
         return self._forwards(late, arcs)
 
-    def hurried(self, start: list[int], count: int) -> list[int]:
+    def hurried(self, start: list[int], count: int, part: float) -> list[int]:
         """Starts after a pass forwards in which backwards come to the busiest device sooner.
 
         Until its first backward that device may have nothing but forwards, which come too slowly.
-        Those of the first `count` microbatches, on it and on the stages behind, go before whatever
-        starts up to so much sooner as the first one would if nothing held it up. For one route.
+        Those of the first `count` microbatches, on it and on the stages behind, are moved up in the
+        order by a part of what the first one gains if nothing holds it up. For one route.
         """
         arcs, backward = self.arcs(start), OpKind.BW if self.problem.fused else OpKind.B
         stage = int(self.stage[self.hosts == np.argmax(self._work)].max())
@@ -171,7 +189,7 @@ class Shop:
         for op in way:
             links = arcs.ahead[op]
             arrival[op] = max((arrival[x] + apart for x, apart in links if x in arrival), default=0)
-        sooner = start[way[-1]] - arrival[way[-1]]
+        sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
         keys = np.array(start, dtype=np.int64) - sooner * (back & (self.microbatch < count))
         order = _sorted(keys.tolist(), arcs.ahead, arcs.behind)
         return self._place(order, arcs.ahead, self._firsts(start))

@@ -7,41 +7,39 @@ a second one betters hardly any, while a second window, elsewhere, does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
-from typing import NamedTuple
 
 from ppopt.solver import cpsat
 from ppopt.solver.budget import Budget
 from ppopt.solver.justify import Shop
-from ppopt.solver.window import Found, Layout, Window, holdings, timed
+from ppopt.solver.window import Found, Layout, Run, Window, holdings, timed
 
-FIRST_SIZE = 60
-"""Operations of the first window."""
+FIRST_SIZE = 16
+"""Operations of the first window, per device."""
+SLANTED = 0.9
+"""Slant of windows, as a part of the steepest that keeps the data flow."""
 LEAST_SIZE = 20
 SMALLEST = 0.3
 """Smallest window, as a share of the size that the search has come to."""
 GROWTH = 1.1
 SHRINKAGE = 1.15
-GUIDED = 0.5
+HOPELESS = Found(None, True, 0.0)
+DRAWS = 10
+"""Draws per window, to find one that is not hopeless."""
+GUIDED = 0.75
 """Part of the windows that lie around a wait of a busy device."""
 EFFORT = 0.1
 """Deterministic units of one window at most: about a second where many share a processor."""
 LONGEST = 1.0
 """Seconds of one window at most, where the clock rules."""
 OVERHEAD = 0.05
-"""What a window costs beside CP-SAT, in its deterministic units."""
+"""What a window costs beside CP-SAT, and to look for one, in its deterministic units."""
 MOST_AT_ONCE = 8
 """Most windows that are solved side by side."""
-
-
-class Cut(NamedTuple):
-    """A place for a window in the order of all operations."""
-
-    first: int
-    size: int
 
 
 class Recutter:
@@ -51,7 +49,8 @@ class Recutter:
         self._shop = shop
         self._rng = rng
         self._holdings = holdings(shop)
-        self._size = float(FIRST_SIZE)
+        self._drawn: Counter[int | None] = Counter()
+        self._size = float(FIRST_SIZE * shop.problem.pipeline.num_devices)
 
     def search(
         self, start: list[int], budget: Budget, found: Callable[[int, list[int]], None]
@@ -60,46 +59,61 @@ class Recutter:
 
         Starts must be the earliest of their order. Raises KeyboardInterrupt on Ctrl-C.
         """
-        layout = Layout(self._shop, start)
-        with _side_by_side(min(budget.workers, MOST_AT_ONCE)) as run:
+        run = Run(self._shop, start)
+        layouts = self._layouts(run)
+        with _side_by_side(min(budget.workers, MOST_AT_ONCE)) as do_all:
             while not budget.over:
-                cuts = list(self._cuts(layout, min(budget.workers, MOST_AT_ONCE)))
-                outcomes = run(
-                    lambda job: job[0].better(job[1]),
-                    [
-                        (
-                            Window(layout, self._holdings, cut.first, cut.first + cut.size),
-                            budget.alone(LONGEST, EFFORT, self._rng.getrandbits(31)),
-                        )
-                        for cut in cuts
-                    ],
-                )
-                budget.spent += sum(outcome.work + OVERHEAD for outcome in outcomes)
-                for cut, outcome in zip(cuts, outcomes, strict=True):
-                    self._adapt(cut.size, outcome)
-                made = self._joined(layout.order, cuts, outcomes)
-                if made and self._shop.value(made) < layout.value:
-                    layout = Layout(self._shop, made)
-                    found(layout.value, made)
-        return layout.start
+                layout = self._rng.choice(layouts)
+                windows = self._windows(layout, min(budget.workers, MOST_AT_ONCE))
+                jobs = [
+                    (window, budget.alone(LONGEST, EFFORT, self._rng.getrandbits(31)))
+                    for window in windows
+                ]
+                outcomes = do_all(lambda job: job[0].better(job[1]), jobs)
+                budget.spent += OVERHEAD + sum(outcome.work + OVERHEAD for outcome in outcomes)
+                for window, outcome in zip(windows, outcomes, strict=True):
+                    self._adapt(len(window.inside), outcome)
+                made = self._joined(windows, outcomes)
+                if made and self._shop.value(made) < run.value:
+                    run = Run(self._shop, made)
+                    layouts = self._layouts(run)
+                    found(run.value, made)
+        return run.start
 
-    def _cuts(self, layout: Layout, count: int) -> Iterator[Cut]:
-        """Places of windows, those that overlap one before left out."""
-        total, taken = self._shop.size, set[int]()
-        for _ in range(count):
-            size = min(total, max(1, int(self._size * self._rng.uniform(SMALLEST, 1))))
-            first = min(max(0, self._place(layout, size)), total - size)
-            places = range(first, first + size)
-            if taken.isdisjoint(places):
-                taken.update(places)
-                yield Cut(first, size)
+    def _layouts(self, run: Run) -> list[Layout]:
+        """Upright and slanted."""
+        return [Layout(run), *(Layout(run, SLANTED * slant) for slant in self._shop.slants)]
 
-    def _place(self, layout: Layout, size: int) -> int:
-        """Where a window of this size begins: around a wait of a busy device, or anywhere."""
-        rng = self._rng
-        if layout.waits and rng.random() < GUIDED:
-            return rng.choice(rng.choice(layout.waits)) - rng.randrange(size)
-        return rng.randrange(-size // 2, self._shop.size - size // 2)
+    def _windows(self, layout: Layout, count: int) -> list[Window]:
+        """Windows that may shorten the run; those that overlap one before are left out."""
+        made: list[Window] = []
+        for _ in range(count * DRAWS):
+            window = self._window(layout)
+            if window.hopeless:
+                self._adapt(len(window.inside), HOPELESS)
+            elif all(one.after <= window.first or window.after <= one.first for one in made):
+                made.append(window)
+            if len(made) == count:
+                break
+        return made
+
+    def _window(self, layout: Layout) -> Window:
+        """One window around an operation that a busy device waits for, or anywhere."""
+        rng, total, late = self._rng, self._shop.size, layout.run.late
+        size = min(total, max(1, int(self._size * rng.uniform(SMALLEST, 1))))
+        first = rng.randrange(-size // 2, total - size // 2)
+        if late and rng.random() < GUIDED:
+            op = self._rarest(rng.choice(late))
+            first = (total if op is None else layout.place[op]) - rng.randrange(size)
+        first = min(max(0, first), total - size)
+        return Window(layout, self._holdings, first, first + size)
+
+    def _rarest(self, ops: list[int | None]) -> int | None:
+        """One of the operations around which the fewest windows were, from now on one more."""
+        least = min(self._drawn[op] for op in ops)
+        op = self._rng.choice([op for op in ops if self._drawn[op] == least])
+        self._drawn[op] += 1
+        return op
 
     def _adapt(self, size: int, outcome: Found) -> None:
         if outcome.complete:
@@ -107,20 +121,20 @@ class Recutter:
         elif outcome.order is None:
             self._size = max(LEAST_SIZE, self._size / SHRINKAGE)
 
-    def _joined(self, order: list[int], cuts: list[Cut], outcomes: list[Found]) -> list[int]:
+    def _joined(self, windows: list[Window], outcomes: list[Found]) -> list[int]:
         """Starts with all that is better, or with the best part of it; empty where nothing is.
 
         Each part was better while the others stood: together they may be worse.
         """
-        shop = self._shop
-        joined, made = list(order), list[list[int]]()
-        for (first, size), outcome in zip(cuts, outcomes, strict=True):
-            if outcome.order is not None:
-                joined[first : first + size] = outcome.order
-                alone = [*order[:first], *outcome.order, *order[first + size :]]
-                made.append(timed(shop, alone))
-        if len(made) > 1:
-            made.append(timed(shop, joined))
+        shop, made = self._shop, list[list[int]]()
+        better = [pair for pair in zip(windows, outcomes, strict=True) if pair[1].order is not None]
+        for part in (*([pair] for pair in better), better if len(better) > 1 else []):
+            if part:
+                order = list(part[0][0].layout.order)
+                for window, outcome in part:
+                    assert outcome.order is not None
+                    order[window.first : window.after] = outcome.order
+                made.append(timed(shop, order))
         return min(made, key=shop.value, default=[])
 
 

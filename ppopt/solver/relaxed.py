@@ -38,6 +38,8 @@ class Relaxations:
         self._open = [*first[:FIRST], *chain.from_iterable(others), *first[FIRST:]]
         self._next = self._open
         """The same sets, as they are to be asked."""
+        self.fruitful = True
+        """Whether the last round raised the bound."""
 
     @property
     def settled(self) -> bool:
@@ -51,6 +53,7 @@ class Relaxations:
         raised the bound first, and last those that were asked in vain.
         """
         self._search.enter("bounds")
+        before = self._search.bound.value
         asks = self._round % 2
         raised, vain, settled = self._tried(self._next if asks else self._open, budget)
         if asks:
@@ -59,6 +62,7 @@ class Relaxations:
         self._open = [one for one in self._open if one not in settled]
         self._next = [one for one in self._next if one not in settled]
         self._round += 1
+        self.fruitful = self._search.bound.value > before
 
     def _tried(self, sets: list[Devices], budget: Budget) -> tuple[list[Devices], ...]:
         """Try sets of devices in turn; return what raised the bound, was in vain, is settled."""

@@ -44,7 +44,8 @@ TINY_SECONDS = 0.5
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
-"""Seconds of bounds in the later rounds, as a multiple of those of local search."""
+"""Seconds of bounds in the later rounds, as a multiple of those of local search; as many after
+one in vain where no whole model is asked: there windows make more of them."""
 FEW_FIRST = 1
 """Seconds of sweeps of few devices of several stages in the first round, likewise; with several
 workers they go on beside the search."""
@@ -60,7 +61,8 @@ GUESS_SHARE = 2
 """Seconds of following the most promising of them, from the second round on, likewise."""
 RECUT_SHARE = 3
 """Seconds of local search by windows in a round, as a multiple of the others, where memory is
-more than a count of microbatches; as many elsewhere, where disturbing and justifying does well."""
+more than a count of microbatches, or no whole model is asked; as many elsewhere, where disturbing
+and justifying does well."""
 CYCLES_FROM = 1
 """Round in which cyclic schedules are searched."""
 CYCLES_SHARE = 4
@@ -195,7 +197,8 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
             seconds = FIRST_ROUND * 2**turn
             _ask_few(search, provenance, few, beside, turn)
             if pipeline.num_slices == 1:
-                share = BOUNDS_SHARE if turn else 1
+                vain = problem.operations > LARGEST_MODEL and not relaxations.fruitful
+                share = BOUNDS_SHARE if turn and not vain else 1
                 relaxations.raise_bound(_budget(search, provenance, share * seconds))
             if local:
                 improver.settle()
@@ -237,7 +240,8 @@ def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int
     seconds = FIRST_ROUND * 2**turn
     if turn == CYCLES_FROM:
         improver.repeat(_budget(search, provenance, CYCLES_SHARE * seconds))
-    seconds *= RECUT_SHARE if improver.tight else 1
+    alone = search.problem.operations > LARGEST_MODEL
+    seconds *= RECUT_SHARE if improver.tight or alone else 1
     improver.recut(lambda part: _budget(search, provenance, part * seconds))
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
-from operator import add
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt.schedule import Ints
 from ppopt.solver import cpsat, interrupts, model
 from ppopt.solver.justify import Shop
 
@@ -73,8 +74,8 @@ def timed(shop: Shop, order: list[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A schedule as windows see it: earliest starts, the order they make, and tails."""
+class Run:
+    """A schedule as windows see it: earliest starts, tails, and where time is lost."""
 
     shop: Shop
     start: list[int]
@@ -87,30 +88,22 @@ class Layout:
 
     @cached_property
     def order(self) -> list[int]:
-        """All operations in the order of their starts."""
+        """All operations by their starts."""
         return sorted(range(self.shop.size), key=self.start.__getitem__)
 
     @cached_property
-    def place(self) -> list[int]:
-        """Place of every operation in the order."""
-        found = [0] * self.shop.size
-        for place, op in enumerate(self.order):
-            found[op] = place
-        return found
-
-    @cached_property
-    def rows(self) -> list[list[int]]:
-        """Places of every device's operations, ascending."""
+    def by_device(self) -> list[list[int]]:
+        """Operations of every device, in order."""
         found: list[list[int]] = [[] for _ in range(self.shop.problem.pipeline.num_devices)]
-        for place, op in enumerate(self.order):
-            found[self.shop.device[op]].append(place)
+        for op in self.order:
+            found[self.shop.device[op]].append(op)
         return found
 
     @cached_property
     def tails(self) -> list[int]:
         """Longest way from the start of every operation to the end of the run."""
         shop, tails = self.shop, [0] * self.shop.size
-        following = [0] * len(self.rows)
+        following = [0] * len(self.by_device)
         for op in reversed(self.order):
             longest = shop.time[op] + following[shop.device[op]]
             for other, apart in shop.following[op]:
@@ -120,30 +113,77 @@ class Layout:
 
     @cached_property
     def critical(self) -> list[tuple[int, int]]:
-        """Places of the two operations of every precedence that the length of the run hangs on."""
-        start, tails, place = self.start, self.tails, self.place
-        return [
-            (place[op], place[other])
-            for op, links in enumerate(self.shop.following)
-            for other, apart in links
-            if start[op] + apart + tails[other] == self.value
+        """Every two operations next to each other on a longest way through the run.
+
+        Before the first of such a way comes -1, after the last one the number of operations.
+        """
+        shop, value = self.shop, self.value
+        ways = [
+            (op, other, apart) for op, links in enumerate(shop.following) for other, apart in links
         ]
+        for mine in self.by_device:
+            ways += [(op, other, shop.time[op]) for op, other in pairwise(mine)]
+        ways += [(op, shop.size, shop.time[op]) for op in self.order]
+        tails = [*self.tails, 0]
+        found = [
+            (op, other)
+            for op, other, apart in ways
+            if self.start[op] + apart + tails[other] == value
+        ]
+        return found + [(-1, op) for op in self.order if not self.start[op] and tails[op] == value]
 
     @cached_property
-    def waits(self) -> list[list[int]]:
-        """Where devices wait, for each that has about the most work and waits at all.
+    def late(self) -> list[list[int | None]]:
+        """Operations that a device waits for, where it has about the most work and waits at all.
 
-        Places of the operations that come late; behind all where a device ends before the run.
+        None is the end of the run.
         """
         shop, found = self.shop, []
         for device in shop.busy:
-            mine = [self.order[place] for place in self.rows[device]]
-            begins = [*(self.start[op] for op in mine[1:]), self.value]
+            mine = self.by_device[device]
             ends = (self.start[op] + shop.time[op] for op in mine)
-            places = [*self.rows[device][1:], shop.size]
-            late = zip(places, begins, ends, strict=True)
-            found.append([place for place, begin, end in late if begin > end])
-        return [places for places in found if places]
+            begins = [*(self.start[op] for op in mine[1:]), self.value]
+            nexts = zip([*mine[1:], None], begins, ends, strict=True)
+            found.append([op for op, begin, end in nexts if begin > end])
+        return [ops for ops in found if ops]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An order of the operations of a run, none before what it waits for, to cut windows from."""
+
+    run: Run
+    slant: float = 0.0
+    """Ticks by which each device counts as later: windows then follow waves through devices."""
+
+    @cached_property
+    def order(self) -> list[int]:
+        """All operations by start and slant."""
+        if not self.slant:
+            return self.run.order
+        device = self.run.shop.device
+        keys = [begin + self.slant * device[op] for op, begin in enumerate(self.run.start)]
+        return sorted(range(len(keys)), key=keys.__getitem__)
+
+    @cached_property
+    def place(self) -> list[int]:
+        """Place of every operation in the order."""
+        found = [0] * len(self.order)
+        for place, op in enumerate(self.order):
+            found[op] = place
+        return found
+
+    @cached_property
+    def critical(self) -> tuple[Ints, Ints]:
+        """Places of the first and of the second operation of every critical pair."""
+        places = np.array([*self.place, len(self.order), -1], dtype=np.int64)
+        first, second = places[np.array(self.run.critical, dtype=np.int64).T]
+        return first, second
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """Places of every device's operations, ascending."""
+        return [[self.place[op] for op in mine] for mine in self.run.by_device]
 
 
 @dataclass(frozen=True)
@@ -180,19 +220,19 @@ class Window:
     @cached_property
     def _free(self) -> list[int]:
         """When every device is done with what lies before the window."""
-        layout, time = self.layout, self.layout.shop.time
+        layout, run = self.layout, self.layout.run
         lasts = [
             layout.order[row[low - 1]] if low else None
             for row, (low, _) in zip(layout.rows, self._ends, strict=True)
         ]
-        return [0 if op is None else layout.start[op] + time[op] for op in lasts]
+        return [0 if op is None else run.start[op] + run.shop.time[op] for op in lasts]
 
     @cached_property
     def _following(self) -> list[int]:
         """Longest way to the end from every device's first operation after the window."""
         layout = self.layout
         return [
-            layout.tails[layout.order[row[high]]] if high < len(row) else 0
+            layout.run.tails[layout.order[row[high]]] if high < len(row) else 0
             for row, (_, high) in zip(layout.rows, self._ends, strict=True)
         ]
 
@@ -204,26 +244,54 @@ class Window:
         """Whether an operation lies after the window."""
         return self.layout.place[op] >= self.after
 
-    def release(self, op: int) -> int:
-        """Earliest start that what lies before allows."""
-        shop, start = self.layout.shop, self.layout.start
-        links = shop.fixed.ahead[op]
-        arrivals = (start[x] + apart for x, apart in links if self.begun(x))
-        return max(self._free[shop.device[op]], *arrivals, 0)
+    @cached_property
+    def heads(self) -> dict[int, int]:
+        """Earliest starts by what lies before and by precedence."""
+        run, place = self.layout.run, self.layout.place
+        shop, heads = run.shop, dict[int, int]()
+        for op in self.inside:
+            begin = self._free[shop.device[op]]
+            for other, apart in shop.fixed.ahead[op]:
+                before = run.start[other] if place[other] < self.first else heads[other]
+                begin = max(begin, before + apart)
+            heads[op] = begin
+        return heads
 
-    def tail(self, op: int) -> int:
-        """Least time from the start of an operation to the end of the run, by what lies after."""
-        shop, tails = self.layout.shop, self.layout.tails
-        ways = (apart + tails[x] for x, apart in shop.following[op] if self.later(x))
-        return max(shop.time[op] + self._following[shop.device[op]], *ways, 0)
+    @cached_property
+    def tails(self) -> dict[int, int]:
+        """Least times from the starts to the end of the run, by precedence and what lies after."""
+        run, place = self.layout.run, self.layout.place
+        shop, tails = run.shop, dict[int, int]()
+        for op in reversed(self.inside):
+            longest = shop.time[op] + self._following[shop.device[op]]
+            for other, apart in shop.following[op]:
+                behind = run.tails[other] if place[other] >= self.after else tails[other]
+                longest = max(longest, apart + behind)
+            tails[op] = longest
+        return tails
 
     @property
+    def least(self) -> int:
+        """Ticks that the run takes at least, by precedence and by the work of every device."""
+        time, heads, tails = self.layout.run.shop.time, self.heads, self.tails
+        ways = [heads[op] + tails[op] for op in self.inside]
+        for mine in self.by_device:
+            if mine:
+                work = sum(time[op] for op in mine)
+                rest = min(tails[op] - time[op] for op in mine)
+                ways.append(min(heads[op] for op in mine) + work + rest)
+        return max(ways, default=0)
+
+    @cached_property
     def hopeless(self) -> bool:
-        """Whether the run cannot get shorter by what lies around the window."""
-        ways = map(add, self._free, self._following)
-        return max(ways) >= self.layout.value or any(
-            first < self.first and self.after <= second for first, second in self.layout.critical
+        """Whether a longest way through the run has no two operations in the window."""
+        first, second = self.layout.critical
+        enters, leaves = first < self.first, second >= self.after
+        entered, left = (
+            second[enters & (second < self.after)],
+            first[leaves & (first >= self.first)],
         )
+        return bool((enters & leaves).any() or np.isin(entered, left).any())
 
     @interrupts.held()
     def better(self, limits: cpsat.Limits) -> Found:
@@ -231,20 +299,20 @@ class Window:
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
-        shop, most = self.layout.shop, self.layout.value - 1
-        releases = {op: self.release(op) for op in self.inside}
-        latest = {op: most - self.tail(op) for op in self.inside}
-        if self.hopeless or any(releases[op] > latest[op] for op in self.inside):
+        shop, most = self.layout.run.shop, self.layout.run.value - 1
+        if self.hopeless or self.least > most:
             return Found(None, True, 0.0)
         cp = cp_model.CpModel()
-        start = {op: cp.new_int_var(releases[op], latest[op], "") for op in self.inside}
-        value = cp.new_int_var(0, most, "")
+        start = {
+            op: cp.new_int_var(self.heads[op], most - self.tails[op], "") for op in self.inside
+        }
+        value = cp.new_int_var(self.least, most, "")
         for op in self.inside:
-            cp.add(value >= start[op] + most - latest[op])
+            cp.add(value >= start[op] + self.tails[op])
             for other, apart in shop.following[op]:
                 if other in start:
                     cp.add(start[other] >= start[op] + apart)
-            cp.add_hint(start[op], self.layout.start[op])
+            cp.add_hint(start[op], self.layout.run.start[op])
         for mine in self.by_device:
             cp.add_no_overlap(
                 cp.new_fixed_size_interval_var(start[op], shop.time[op], "") for op in mine
@@ -258,7 +326,7 @@ class Window:
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], device: int, most: int
     ) -> None:
         """What is held across the whole window, less room; the rest as cumulative intervals."""
-        shop = self.layout.shop
+        shop = self.layout.run.shop
         room = shop.problem.pipeline.ticks.room(device)
         assert room is not None
         items, amounts = [], []
