@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain, permutations, repeat
 from random import Random
 
 from ppopt import Objective, Pipeline, timing, verify
@@ -14,7 +15,7 @@ from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.cpsat import Limits
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.justify import Shop
-from ppopt.solver.recut import Recutter
+from ppopt.solver.recut import SLANTED, Recutter
 from ppopt.solver.window import Layout, Run, Window, holdings, timed
 from tests import oracle
 from tests.instances import Case, middle_cases, tiny_cases
@@ -40,8 +41,20 @@ def alone(shop: Shop) -> list[int]:
     return shop.starts(timing.schedule(pipeline, orders, Objective.MAKESPAN))
 
 
-def window(shop: Shop, start: list[int], first: int, after: int) -> Window:
-    return Window(Layout(Run(shop, start)), holdings(shop), first, after)
+def settled(shop: Shop) -> list[int]:
+    """Starts of a schedule that justification no longer shortens."""
+    start = alone(shop)
+    for _ in range(3):
+        start = shop.justified(start)
+    return start
+
+
+def window(shop: Shop, start: list[int], first: int, after: int, slant: float = 0.0) -> Window:
+    return Window(Layout(Run(shop, start), slant), holdings(shop), first, after)
+
+
+def slants(shop: Shop) -> list[float]:
+    return [0.0, *(SLANTED * slant for slant in shop.slants)]
 
 
 def search_of(shop: Shop) -> Search:
@@ -75,18 +88,69 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     for shop in feasible(middle_cases(72, 120)):
         start = alone(shop)
         value = shop.value(start)
-        ends = sorted(rng.sample(range(shop.size + 1), 2))
-        found = window(shop, start, *ends).better(LIMITS)
+        first, after = sorted(rng.sample(range(shop.size + 1), 2))
+        cut = window(shop, start, first, after, rng.choice(slants(shop)))
+        found = cut.better(LIMITS)
         if found.order is None:
             continue
         bettered += 1
-        order = sorted(range(shop.size), key=start.__getitem__)
-        order[slice(*ends)] = found.order
+        order = list(cut.layout.order)
+        order[first:after] = found.order
         made = shop.schedule(timed(shop, order))
         assert verify(made) == []
         assert fits_limits(made)
         assert made.metrics.makespan < value
     assert bettered > 20
+
+
+def test_slanted_orders_are_orders_of_the_same_schedule() -> None:
+    """Timed again, operations of the order by start and slant start when they did."""
+    slanted = 0
+    for shop in feasible(middle_cases(74, 120)):
+        start = settled(shop)
+        for slant in slants(shop):
+            order = Layout(Run(shop, start), slant).order
+            assert timed(shop, order) == start
+            slanted += order != sorted(range(shop.size), key=start.__getitem__)
+    assert slanted > 60
+
+
+def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
+    """No order is below its least, and none shortens the run where it is hopeless."""
+    rng, hopeless, better = Random(75), 0, 0
+    for shop in chain.from_iterable(repeat(one, 3) for one in feasible(middle_cases(75, 150))):
+        start, size = settled(shop), rng.randint(2, min(6, shop.size))
+        value = shop.value(start)
+        first = rng.randrange(shop.size - size + 1)
+        cut = window(shop, start, first, first + size, rng.choice(slants(shop)))
+        order = list(cut.layout.order)
+        hopeless += cut.hopeless
+        for inside in permutations(cut.inside):
+            order[first : first + size] = inside
+            place = {op: at for at, op in enumerate(order)}
+            if all(place[x] < place[op] for op in inside for x, _ in shop.fixed.ahead[op]):
+                reached = shop.value(timed(shop, order))
+                assert cut.least <= reached
+                assert reached >= value or not cut.hopeless
+                better += reached < value
+    assert hopeless > 20
+    assert better > 20
+
+
+def test_backwards_that_hurry_make_valid_schedules_within_limits() -> None:
+    """Whatever hurries, and by how much: data flow and memory limits are kept."""
+    rng, other = Random(76), 0
+    for shop in chain.from_iterable(
+        repeat(one, 5) for one in feasible(middle_cases(76, 200, routes=1))
+    ):
+        start = shop.justified(alone(shop), [rng.random() for _ in range(shop.size)])
+        count = rng.randint(1, shop.problem.pipeline.batches)
+        made = shop.hurried(start, count, rng.choice((0.25, 0.5, 1.0)))
+        schedule = shop.schedule(made)
+        assert verify(schedule) == []
+        assert fits_limits(schedule)
+        other += made != start
+    assert other > 20
 
 
 def test_a_window_sees_what_holds_memory_around_it() -> None:
