@@ -1,5 +1,8 @@
 """Local search by windows (`ppopt.solver.window`): one stretch of time after another, at random.
 
+Most lie around an operation that a busy device waits for: nothing else makes it end sooner. Some
+are slanted, and follow the forwards or the backwards through the devices.
+
 The size of the windows follows what CP-SAT can do: it grows while windows are solved to the end,
 and shrinks where they are not and nothing better was found. CP-SAT runs them with one worker each:
 a second one betters hardly any, while a second window, elsewhere, does.
