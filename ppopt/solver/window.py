@@ -4,8 +4,8 @@ Large neighbourhood search (Shaw, CP 1998, LNCS 1520; of time windows for schedu
 Laborie, Nuijten, ICAPS 2005). Before the window all times stand, after it the order on every
 device does: what follows is a tail to every operation of the window, the longest way from its
 start to the end of the run. Memory is a matter of the order on each device alone, so it needs a
-look inside the window and nowhere else. Such a model has some dozen operations per device, whatever the
-length of the run, and CP-SAT solves most of them to the end within a tenth of a second.
+look inside the window and nowhere else. Such a model has some dozen operations per device, however
+long the run, and CP-SAT solves most of them to the end within a tenth of a second.
 
 Any order that puts nothing before what it waits for can be cut so. Ordered by start, a window is a
 stretch of time; by start and a slant per device, it follows a wave of operations through them.
