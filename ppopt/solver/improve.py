@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from operator import itemgetter
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -143,15 +144,18 @@ class Improver:
 
         What that gains is often lost again at once, by small waits that windows find.
         """
-        pipeline = self._search.problem.pipeline
-        (best, start), made = self._pool[0], []
+        self._keep_best()
+        pipeline, known, made = self._search.problem.pipeline, self._pool[0], []
         for count, part in HURRIES if pipeline.routes == 1 else ():
-            hurried = self._shop.hurried(start, count or pipeline.batches, part)
-            if hurried == start or self._late():
-                continue
-            made.append(self._shaker.settle(hurried))
-            self._found(*made[-1])
-        self._others = [other for other in sorted(made)[:1] if other[0] <= ALIKE * best]
+            if self._late():
+                break
+            start = self._shop.hurried(known[1], count or pipeline.batches, part)
+            if start != known[1]:
+                made.append(self._shaker.settle(start))
+                self._found(*made[-1])
+        if made:
+            worse = max(min(made), known, key=itemgetter(0))
+            self._others = [worse] if worse[0] <= ALIKE * known[0] else []
 
     def _keep(self, value: int, start: list[int]) -> None:
         """Keep a schedule to search from, unless there is one of its value, or enough of better."""

@@ -97,10 +97,10 @@ class Shop:
 
     @cached_property
     def slants(self) -> list[float]:
-        """Ticks per device by which the order of starts may be slanted, and still be an order.
+        """Least and most ticks per device between which the order of starts may be slanted.
 
-        An operation on the device behind then counts as so much later; none counts as earlier
-        than what it waits for.
+        Operations on device d then count as later by d times so much, and still none counts as
+        earlier than what it waits for.
         """
         low, high = -inf, inf
         for op, links in enumerate(self.following):
@@ -192,6 +192,8 @@ class Shop:
         sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
         keys = np.array(start, dtype=np.int64) - sooner * (back & (self.microbatch < count))
         order = _sorted(keys.tolist(), arcs.ahead, arcs.behind)
+        if len(order) < self.size:
+            return start
         return self._place(order, arcs.ahead, self._firsts(start))
 
     def _backwards(self, start: list[int], arcs: Arcs, keys: list[float] | None) -> list[int]:
@@ -199,6 +201,8 @@ class Shop:
         if keys is not None or self._instant:
             turned = [-key for key in (keys or map(add, start, time))]
             order = _sorted(turned, arcs.behind, arcs.ahead)
+            if len(order) < self.size:
+                return start
         else:
             places = [(-begin - length, -begin) for begin, length in zip(start, time, strict=True)]
             order = sorted(range(self.size), key=places.__getitem__)
@@ -211,6 +215,8 @@ class Shop:
     def _forwards(self, start: list[int], arcs: Arcs) -> list[int]:
         if self._instant:
             order = _sorted(start, arcs.ahead, arcs.behind)
+            if len(order) < self.size:
+                return start
         else:
             order = sorted(range(self.size), key=start.__getitem__)
         return self._place(order, arcs.ahead, self._firsts(start))
@@ -292,7 +298,10 @@ class Shop:
 
 
 def _sorted(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:
-    """Operations by key, none before what must come before it."""
+    """Operations by key, none before what must come before it; those in a circle are left out.
+
+    Memory makes circles where operations of no length take and give at one instant.
+    """
     missing = [len(links) for links in before]
     heap = [(key, op) for op, key in enumerate(keys) if not missing[op]]
     heapq.heapify(heap)

@@ -19,7 +19,7 @@ from random import Random
 from ppopt.solver import cpsat
 from ppopt.solver.budget import Budget
 from ppopt.solver.justify import Shop
-from ppopt.solver.window import Found, Layout, Run, Window, holdings, timed
+from ppopt.solver.window import NOTHING, Found, Layout, Run, Window, holdings, timed
 
 FIRST_SIZE = 16
 """Operations of the first window, per device."""
@@ -30,7 +30,6 @@ SMALLEST = 0.3
 """Smallest window, as a share of the size that the search has come to."""
 GROWTH = 1.1
 SHRINKAGE = 1.15
-HOPELESS = Found(None, True, 0.0)
 DRAWS = 10
 """Draws per window, to find one that is not hopeless."""
 GUIDED = 0.75
@@ -53,16 +52,17 @@ class Recutter:
         self._rng = rng
         self._holdings = holdings(shop)
         self._drawn: Counter[int | None] = Counter()
-        self._size = float(FIRST_SIZE * shop.problem.pipeline.num_devices)
+        self._size = float(min(shop.size, FIRST_SIZE * shop.problem.pipeline.num_devices))
 
     def search(
         self, start: list[int], budget: Budget, found: Callable[[int, list[int]], None]
     ) -> list[int]:
         """Search from these starts while the budget lasts; `found` is told of every better.
 
-        Starts must be the earliest of their order. Raises KeyboardInterrupt on Ctrl-C.
+        Raises KeyboardInterrupt on Ctrl-C.
         """
-        run = Run(self._shop, start)
+        order = sorted(range(self._shop.size), key=start.__getitem__)
+        run = Run(self._shop, timed(self._shop, order))
         layouts = self._layouts(run)
         with _side_by_side(min(budget.workers, MOST_AT_ONCE)) as do_all:
             while not budget.over:
@@ -93,7 +93,7 @@ class Recutter:
         for _ in range(count * DRAWS):
             window = self._window(layout)
             if window.hopeless:
-                self._adapt(len(window.inside), HOPELESS)
+                self._adapt(len(window.inside), NOTHING)
             elif all(one.after <= window.first or window.after <= one.first for one in made):
                 made.append(window)
             if len(made) == count:
@@ -112,7 +112,7 @@ class Recutter:
         return Window(layout, self._holdings, first, first + size)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
-        """One of the operations around which the fewest windows were, from now on one more."""
+        """One of the operations around which the fewest windows were drawn, now one more."""
         least = min(self._drawn[op] for op in ops)
         op = self._rng.choice([op for op in ops if self._drawn[op] == least])
         self._drawn[op] += 1

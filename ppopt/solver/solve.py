@@ -44,8 +44,8 @@ TINY_SECONDS = 0.5
 FIRST_ROUND = 0.5
 """Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
 BOUNDS_SHARE = 2
-"""Seconds of bounds in the later rounds, as a multiple of those of local search; as many after
-one in vain where no whole model is asked: there windows make more of them."""
+"""Seconds of bounds in the later rounds, as a multiple of those of local search. Where no whole
+model is asked, only as many after a round that raised no bound: windows make more of them."""
 FEW_FIRST = 1
 """Seconds of sweeps of few devices of several stages in the first round, likewise; with several
 workers they go on beside the search."""

@@ -46,6 +46,10 @@ class Found(NamedTuple):
     """CP-SAT's deterministic units spent."""
 
 
+NOTHING = Found(None, True, 0.0)
+"""Nothing better is left, as is seen without CP-SAT."""
+
+
 def holdings(shop: Shop) -> dict[int, list[Holding]]:
     """All that is held on the devices whose memory is more than a count of microbatches."""
     problem = shop.problem
@@ -139,7 +143,7 @@ class Run:
     def late(self) -> list[list[int | None]]:
         """Operations that a device waits for, where it has about the most work and waits at all.
 
-        None is the end of the run.
+        What it waits for at first does not count; None is the end of the run.
         """
         shop, found = self.shop, []
         for device in shop.busy:
@@ -166,7 +170,7 @@ class Layout:
             return self.run.order
         device = self.run.shop.device
         keys = [begin + self.slant * device[op] for op, begin in enumerate(self.run.start)]
-        return sorted(range(len(keys)), key=keys.__getitem__)
+        return sorted(self.run.order, key=keys.__getitem__)
 
     @cached_property
     def place(self) -> list[int]:
@@ -273,7 +277,7 @@ class Window:
             tails[op] = longest
         return tails
 
-    @property
+    @cached_property
     def least(self) -> int:
         """Ticks that the run takes at least, by precedence and by the work of every device.
 
@@ -308,7 +312,7 @@ class Window:
         """
         shop, most = self.layout.run.shop, self.layout.run.value - 1
         if self.hopeless or self.least > most:
-            return Found(None, True, 0.0)
+            return NOTHING
         cp = cp_model.CpModel()
         start = {
             op: cp.new_int_var(self.heads[op], most - self.tails[op], "") for op in self.inside
