@@ -162,7 +162,7 @@ def shared(
         str | None, _option("--time-limit", help="Seconds to search (60).", metavar="SECONDS")
     ] = None,
     workers: Annotated[
-        str | None, _option("--workers", help="Threads to search with (all).", metavar="N")
+        str | None, _option("--workers", help="Processors to search with (all).", metavar="N")
     ] = None,
     seed: Annotated[
         str | None, _option("--seed", help="Seed of the search (0).", metavar="N")
