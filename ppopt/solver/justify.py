@@ -37,6 +37,8 @@ from ppopt.timing import durations
 
 BUSY = 0.97
 """Least work of a busy device, as a part of the most."""
+STEEP = 0.25
+"""Least slant of an order, as a part of the mean time of an operation."""
 Links = list[list[tuple[int, int]]]
 """Per operation: (another one, least distance of their starts in the direction of the pass)."""
 
@@ -100,7 +102,8 @@ class Shop:
         """Least and most ticks per device between which the order of starts may be slanted.
 
         Operations on device d then count as later by d times so much, and still none counts as
-        earlier than what it waits for.
+        earlier than what it waits for. Where hardly any slant is left, as with links from the last
+        device to the first, none is given.
         """
         low, high = -inf, inf
         for op, links in enumerate(self.following):
@@ -110,7 +113,8 @@ class Shop:
                     low = max(low, -apart / ahead)
                 elif ahead < 0:
                     high = min(high, -apart / ahead)
-        return [slant for slant in (low, high) if abs(slant) < inf]
+        steep = STEEP * sum(self.time) / self.size
+        return [slant for slant in (low, high) if steep <= abs(slant) < inf]
 
     @cached_property
     def _instant(self) -> bool:
