@@ -16,7 +16,7 @@ from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.cpsat import Limits
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.justify import Shop
-from ppopt.solver.recut import SLANTED, Recutter
+from ppopt.solver.recut import Recutter, layouts
 from ppopt.solver.result import Status
 from ppopt.solver.solve import solve
 from ppopt.solver.window import Layout, Run, Window, holdings, timed
@@ -56,12 +56,12 @@ def settled(shop: Shop) -> list[int]:
     return start
 
 
-def window(shop: Shop, start: list[int], first: int, after: int, slant: float = 0.0) -> Window:
-    return Window(Layout(Run(shop, start), slant), holdings(shop), first, after)
+def window(layout: Layout, first: int, after: int) -> Window:
+    return Window(layout, holdings(layout.run.shop), first, after)
 
 
-def slants(shop: Shop) -> list[float]:
-    return [0.0, *(SLANTED * slant for slant in shop.slants)]
+def upright(shop: Shop, start: list[int], first: int, after: int) -> Window:
+    return window(Layout(Run(shop, start)), first, after)
 
 
 def search_of(shop: Shop) -> Search:
@@ -78,7 +78,7 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         problem, start = shop.problem, alone(shop)
         best = oracle.best(problem.pipeline, fused=problem.fused, objective="makespan")
         assert best is not None
-        found = window(shop, start, 0, shop.size).better(LIMITS)
+        found = upright(shop, start, 0, shop.size).better(LIMITS)
         assert found.complete
         if found.order is None:
             assert shop.value(start) == best
@@ -86,7 +86,7 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         bettered += 1
         made = timed(shop, found.order)
         assert shop.value(made) == best
-        assert window(shop, made, 0, shop.size).better(LIMITS).order is None
+        assert upright(shop, made, 0, shop.size).better(LIMITS).order is None
     assert bettered > 30
 
 
@@ -96,7 +96,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         start = alone(shop)
         value = shop.value(start)
         first, after = sorted(rng.sample(range(shop.size + 1), 2))
-        cut = window(shop, start, first, after, rng.choice(slants(shop)))
+        cut = window(rng.choice(layouts(Run(shop, start))), first, after)
         found = cut.better(LIMITS)
         if found.order is None:
             continue
@@ -119,10 +119,9 @@ def test_slanted_orders_are_orders_of_the_same_schedule() -> None:
     wide = Pipeline(stages=2, batches=3, forward=[10**12, short], backward=2 * short, weight=short)
     shops = (shop_of(wide), *feasible(middle_cases(74, 120)))
     for shop, start in ((shop, made(shop)) for shop in shops for made in (alone, settled)):
-        for slant in slants(shop):
-            order = Layout(Run(shop, start), slant).order
-            assert timed(shop, order) == start
-            slanted += order != sorted(range(shop.size), key=start.__getitem__)
+        for layout in layouts(Run(shop, start)):
+            assert timed(shop, layout.order) == start
+            slanted += layout.order != sorted(range(shop.size), key=start.__getitem__)
     assert slanted > 60
 
 
@@ -133,7 +132,7 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
         start, size = settled(shop), rng.randint(2, min(6, shop.size))
         value = shop.value(start)
         first = rng.randrange(shop.size - size + 1)
-        cut = window(shop, start, first, first + size, rng.choice(slants(shop)))
+        cut = window(rng.choice(layouts(Run(shop, start))), first, first + size)
         order = list(cut.layout.order)
         hopeless += cut.hopeless
         for inside in permutations(cut.inside):
@@ -191,7 +190,7 @@ def test_a_window_sees_what_holds_memory_around_it() -> None:
     start = alone(shop)
     assert shop.value(start) == 12
     for first in range(shop.size):
-        found = window(shop, start, first, min(shop.size, first + 7)).better(LIMITS)
+        found = upright(shop, start, first, min(shop.size, first + 7)).better(LIMITS)
         assert (found.order, found.complete) == (None, True)
 
 

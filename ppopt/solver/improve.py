@@ -130,9 +130,7 @@ class Improver:
         search.enter("local search")
         for _, orders in made[: max(2, SETTLED // search.problem.operations)]:
             timed = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
-            value, start = self._shaker.settle(self._shop.starts(timed))
-            self._found(value, start)
-            self._keep(value, start)
+            self._keep(*self._settled(self._shop.starts(timed)))
             if self._late():
                 break
         self._by_hand.clear()
@@ -151,8 +149,7 @@ class Improver:
                 break
             start = self._shop.hurried(known[1], count or pipeline.batches, part)
             if start != known[1]:
-                made.append(self._shaker.settle(start))
-                self._found(*made[-1])
+                made.append(self._settled(start))
         if made:
             worse = max(min(made), known, key=itemgetter(0))
             self._others = [worse] if worse[0] <= ALIKE * known[0] else []
@@ -204,9 +201,7 @@ class Improver:
         most = search.value // problem.pipeline.batches
         found = []
         for cycle in cycles(problem, most, budget, lambda: self._rng.getrandbits(31)):
-            value, start = self._shaker.settle(self._shop.justified(cycle.unrolled(self._shop)))
-            self._found(value, start)
-            found.append((value, start))
+            found.append(self._settled(self._shop.justified(cycle.unrolled(self._shop))))
         self._others += sorted(found)[:CYCLES]
 
     @property
@@ -299,9 +294,13 @@ class Improver:
         made = timing.schedule(
             self._search.problem.pipeline, built.arrays(), self._search.problem.objective
         )
-        value, start = self._shaker.settle(self._shop.starts(made))
+        self._keep(*self._settled(self._shop.starts(made)))
+
+    def _settled(self, start: list[int]) -> tuple[int, list[int]]:
+        """Justify while it helps, and offer what that leads to."""
+        value, start = self._shaker.settle(start)
         self._found(value, start)
-        self._keep(value, start)
+        return value, start
 
     def _found(self, value: int, start: list[int]) -> None:
         if self._search.value is None or value < self._search.value:

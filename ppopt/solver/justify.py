@@ -195,10 +195,7 @@ class Shop:
             arrival[op] = max((arrival[x] + apart for x, apart in links if x in arrival), default=0)
         sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
         keys = np.array(start, dtype=np.int64) - sooner * (back & (self.microbatch < count))
-        order = _sorted(keys.tolist(), arcs.ahead, arcs.behind)
-        if len(order) < self.size:
-            return start
-        return self._place(order, arcs.ahead, self._firsts(start))
+        return self._forwards(start, arcs, keys.tolist())
 
     def _backwards(self, start: list[int], arcs: Arcs, keys: list[float] | None) -> list[int]:
         time = self.time
@@ -216,9 +213,9 @@ class Shop:
         length = max(map(add, mirrored, time))
         return [length - begin - taken for begin, taken in zip(mirrored, time, strict=True)]
 
-    def _forwards(self, start: list[int], arcs: Arcs) -> list[int]:
-        if self._instant:
-            order = _sorted(start, arcs.ahead, arcs.behind)
+    def _forwards(self, start: list[int], arcs: Arcs, keys: list[int] | None = None) -> list[int]:
+        if keys is not None or self._instant:
+            order = _sorted(keys or start, arcs.ahead, arcs.behind)
             if len(order) < self.size:
                 return start
         else:

@@ -44,6 +44,11 @@ MOST_AT_ONCE = 8
 """Most windows that are solved side by side."""
 
 
+def layouts(run: Run) -> list[Layout]:
+    """Orders to cut windows from: upright and slanted."""
+    return [Layout(run), *(Layout(run, SLANTED * slant) for slant in run.shop.slants)]
+
+
 class Recutter:
     """Local search by windows on one problem; remembers the size that works."""
 
@@ -63,10 +68,10 @@ class Recutter:
         """
         order = sorted(range(self._shop.size), key=start.__getitem__)
         run = Run(self._shop, timed(self._shop, order))
-        layouts = self._layouts(run)
+        cuttings = layouts(run)
         with _side_by_side(min(budget.workers, MOST_AT_ONCE)) as do_all:
             while not budget.over:
-                layout = self._rng.choice(layouts)
+                layout = self._rng.choice(cuttings)
                 windows = self._windows(layout, min(budget.workers, MOST_AT_ONCE))
                 jobs = [
                     (window, budget.alone(LONGEST, EFFORT, self._rng.getrandbits(31)))
@@ -79,13 +84,9 @@ class Recutter:
                 made = self._joined(windows, outcomes)
                 if made and self._shop.value(made) < run.value:
                     run = Run(self._shop, made)
-                    layouts = self._layouts(run)
+                    cuttings = layouts(run)
                     found(run.value, made)
         return run.start
-
-    def _layouts(self, run: Run) -> list[Layout]:
-        """Upright and slanted."""
-        return [Layout(run), *(Layout(run, SLANTED * slant) for slant in self._shop.slants)]
 
     def _windows(self, layout: Layout, count: int) -> list[Window]:
         """Windows that may shorten the run; those that overlap one before are left out."""

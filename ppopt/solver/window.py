@@ -211,11 +211,8 @@ class Window:
     @cached_property
     def by_device(self) -> list[list[int]]:
         """Operations of the window on every device, in order."""
-        order = self.layout.order
-        return [
-            [order[place] for place in row[low:high]]
-            for row, (low, high) in zip(self.layout.rows, self._ends, strict=True)
-        ]
+        rows = zip(self.layout.run.by_device, self._ends, strict=True)
+        return [mine[low:high] for mine, (low, high) in rows]
 
     @cached_property
     def _ends(self) -> list[tuple[int, int]]:
@@ -227,20 +224,20 @@ class Window:
     @cached_property
     def _free(self) -> list[int]:
         """When every device is done with what lies before the window."""
-        layout, run = self.layout, self.layout.run
+        run = self.layout.run
         lasts = [
-            layout.order[row[low - 1]] if low else None
-            for row, (low, _) in zip(layout.rows, self._ends, strict=True)
+            mine[low - 1] if low else None
+            for mine, (low, _) in zip(run.by_device, self._ends, strict=True)
         ]
         return [0 if op is None else run.start[op] + run.shop.time[op] for op in lasts]
 
     @cached_property
     def _following(self) -> list[int]:
         """Longest way to the end from every device's first operation after the window."""
-        layout = self.layout
+        run = self.layout.run
         return [
-            layout.run.tails[layout.order[row[high]]] if high < len(row) else 0
-            for row, (_, high) in zip(layout.rows, self._ends, strict=True)
+            run.tails[mine[high]] if high < len(mine) else 0
+            for mine, (_, high) in zip(run.by_device, self._ends, strict=True)
         ]
 
     def begun(self, op: int) -> bool:
