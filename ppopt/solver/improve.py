@@ -140,11 +140,12 @@ class Improver:
     def _hurry(self) -> None:
         """Let backwards hurry at the start of the best schedule, and keep what is about as good.
 
-        What that gains is often lost again at once, by small waits that windows find.
+        What that gains is often lost again at once, by small waits that windows find. Where memory
+        is more than a count of microbatches, cyclic schedules are the better other place to look.
         """
         self._keep_best()
         pipeline, known, made = self._search.problem.pipeline, self._pool[0], []
-        for count, part in HURRIES if pipeline.routes == 1 else ():
+        for count, part in HURRIES if pipeline.routes == 1 and not self.tight else ():
             if self._late():
                 break
             start = self._shop.hurried(known[1], count or pipeline.batches, part)
