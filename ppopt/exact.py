@@ -13,7 +13,8 @@ from ppopt.errors import InputError
 FINEST = 10**6
 """Measured input finer than 1/FINEST of its unit is rounded to it, once, on input."""
 LARGEST = 10**12
-"""Largest value accepted for a time or an amount of memory, in the user's unit."""
+"""Largest value accepted for a time or an amount of memory, in the user's unit. A Fraction may be
+larger: such are the results of exact arithmetic, and sums are checked in ticks."""
 
 
 class Exact(NamedTuple):
@@ -25,18 +26,18 @@ class Exact(NamedTuple):
 
 def read(number: object, what: str) -> Exact:
     """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
+    if isinstance(number, Fraction):
+        return Exact(number, rounded=False)
     fraction = _fraction(number, what)
     if not -LARGEST <= fraction <= LARGEST:
         shown = repr(number) if isinstance(number, str) else number
         raise InputError(f"{what}: {shown} is too large; use a larger unit (at most 10^12)")
-    if isinstance(number, Fraction) or FINEST % fraction.denominator == 0:
+    if FINEST % fraction.denominator == 0:
         return Exact(fraction, rounded=False)
     return Exact(Fraction(round(fraction * FINEST), FINEST), rounded=True)
 
 
 def _fraction(number: object, what: str) -> Fraction:
-    if isinstance(number, Fraction):
-        return number
     if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal):
         raise InputError(f"{what}: {number!r} is not a number")
     if isinstance(number, int):

@@ -17,6 +17,7 @@ from ppopt.errors import InputError
         ("1e-3", Fraction(1, 1000)),
         (Decimal("-2.50"), Fraction(-5, 2)),
         (Fraction(1, 3), Fraction(1, 3)),
+        (Fraction(10**13), Fraction(10**13)),
     ],
 )
 def test_decimals_are_read_exactly(number: Any, value: Fraction) -> None:

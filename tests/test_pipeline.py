@@ -199,3 +199,9 @@ def test_slices_share_what_a_microbatch_takes() -> None:
     assert pipe.limits == (5 + 2 * 8,) * 2
     codes = {pipe.code(*pipe.op(code)) for code in range(pipe.num_codes)}
     assert codes == set(range(4 * 4 * 3 * 4))
+
+
+def test_what_follows_from_large_times_may_be_larger_than_what_is_given() -> None:
+    """BW = 2 F; a pipeline made from another reads its values again."""
+    pipeline = Pipeline(stages=2, batches=2, forward=6 * 10**11)
+    assert replace(pipeline, batches=3).backward == (12 * 10**11,) * 2
