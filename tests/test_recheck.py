@@ -1,5 +1,6 @@
 """The re-checker of bounds: against exhaustive search, on what searches claim, and on lies."""
 
+import inspect
 import subprocess
 import sys
 from dataclasses import replace
@@ -345,3 +346,16 @@ def test_beginnings_with_operations_of_no_time() -> None:
             assert follow.refuted(more, never, print) is None, (pipeline, devices)
             followed += 1
     assert followed > 400
+
+
+def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
+    """One microbatch takes 1 + 2 on each of 100 stages, and a bound of one more is not so."""
+    pipeline, devices = Pipeline(stages=100, batches=1), tuple(range(100))
+    claim = Claim(pipeline, span=False, fused=True, bound=3 * 100, devices=devices)
+    never, limit = monotonic() + 600, sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        assert follow.refuted(claim, never, print) == devices
+        assert follow.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
+    finally:
+        sys.setrecursionlimit(limit)

@@ -15,6 +15,7 @@ devices left out, only the time through their stages counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from operator import le
@@ -137,8 +138,8 @@ class Follower:
         """Time of a backward through the stages below each."""
         self._tails: dict[int, int] = {}
         """Time from the end of an operation of every class to the end of all that wait for it."""
-        for place in range(len(self._classes)):
-            self._tail(place)
+        for place in self._last_first():
+            self._tails[place] = self._tail(place)
         ticks = pipeline.ticks
         self._room = [ticks.room(device) for device in devices]
         free = [0] * len(devices)
@@ -151,17 +152,17 @@ class Follower:
 
     def _made(self) -> Iterator[Class]:
         pipeline, ticks = self._claim.pipeline, self._claim.pipeline.ticks
+        takers = Counter(
+            self._hosts[stage]
+            for kind in self._claim.kinds
+            for stage in self._stages
+            if ticks.memory_change(kind, stage) > 0
+        )
         for kind in self._claim.kinds:
             for stage in self._stages:
                 host = self._hosts[stage]
-                takers = [
-                    (other, at)
-                    for other in self._claim.kinds
-                    for at in self._stages
-                    if self._hosts[at] == host and ticks.memory_change(other, at) > 0
-                ]
                 change = ticks.memory_change(kind, stage)
-                alone = ticks.limits is None or change <= 0 or len(takers) == 1
+                alone = ticks.limits is None or change <= 0 or takers[host] == 1
                 yield Class(
                     kind,
                     stage,
@@ -193,16 +194,23 @@ class Follower:
             turn += times[back][end] + between(back, last, end)
             yield Wait(place[OpKind.F, last], place[back, last], turn)
 
+    def _last_first(self) -> list[int]:
+        """All classes, each after those that wait for it."""
+        kinds = self._claim.kinds
+
+        def key(place: int) -> tuple[int, int]:
+            each = self._classes[place]
+            return -kinds.index(each.kind), -each.stage if each.kind is OpKind.F else each.stage
+
+        return sorted(range(len(self._classes)), key=key)
+
     def _tail(self, place: int) -> int:
-        """Time from the end of an operation to the end of all that wait for it."""
-        if place in self._tails:
-            return self._tails[place]
+        """Time from the end of an operation to the end of all that wait for it, theirs known."""
         found = self._elsewhere(self._classes[place])
         after = [(wait.then, wait.lag) for wait in self._waits if wait.first == place]
         after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
         for other, lag in after:
-            found = max(found, lag + self._classes[other].time + self._tail(other))
-        self._tails[place] = found
+            found = max(found, lag + self._classes[other].time + self._tails[other])
         return found
 
     def _elsewhere(self, own: Class) -> int:
