@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from ppopt import Objective, Pipeline
+from ppopt import Objective, Pipeline, Status
+from ppopt.schedule import Schedule
 from ppopt.solver import cpsat, interrupts
+from ppopt.solver import solve as made
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.questions import question
 
@@ -73,3 +75,15 @@ def test_other_threads_do_without() -> None:
     thread.start()
     thread.join()
     assert heard == [[]]
+
+
+def test_ctrl_c_after_the_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = made.checked
+
+    def pressed(schedule: Schedule) -> Schedule:
+        press()
+        return check(schedule)
+
+    monkeypatch.setattr(made, "checked", pressed)
+    result = made.solve(Pipeline(stages=2, batches=2), workers=1)
+    assert (result.status, result.interrupted) == (Status.OPTIMAL, True)

@@ -145,7 +145,9 @@ def search_from(
         bounds.device_bound(problem.pipeline, problem.objective, fused=problem.fused),
     )
     _run(search, provenance, start)
-    return _result(search, provenance, start.told(problem))
+    with interrupts.noted() as pressed:
+        result = _result(search, provenance, start.told(problem))
+    return replace(result, interrupted=True) if pressed else result
 
 
 def _check(time_limit: float, workers: int, seed: int) -> None:
