@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -17,8 +19,13 @@ import pytest
 from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, solve, verify
 from ppopt.certificate import Argument, Certificate
 from ppopt.metrics import fits_limits
+from ppopt.schedule import Schedule
 from ppopt.solver.bounds import Bound
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.result import Provenance, Result
+from ppopt.solver.solve import search_from
 from ppopt.tradeoff import explore
+from ppopt.tradeoff import frontier as made
 from ppopt.tradeoff.curve import Curve, Found, Proved
 from ppopt.tradeoff.limits import candidates, within
 from tests import oracle
@@ -253,6 +260,67 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(searched) == 2
     assert found.points
     assert_sound(found)
+
+
+def test_ctrl_c_while_the_points_are_verified_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = made.checked
+
+    def pressed(schedule: Schedule) -> Schedule:
+        signal.raise_signal(signal.SIGINT)
+        return check(schedule)
+
+    monkeypatch.setattr(made, "checked", pressed)
+    found = frontier(Pipeline(stages=2, batches=3), workers=1)
+    assert (found.interrupted, found.status) == (True, Status.OPTIMAL)
+    assert steps(found)
+
+
+def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4800 operations in slices: too many for a model of them all, and nothing else is left."""
+    searches = []
+
+    def counted(*given: Any) -> Result:
+        searches.append(1)
+        return search_from(*given)
+
+    monkeypatch.setattr(explore, "search_from", counted)
+    pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
+    found = frontier(pipeline, workers=1, time_limit=1000)
+    assert (len(found.points), found.status) == (1, Status.FEASIBLE)
+    assert len(searches) == 1
+
+
+def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
+    problem = Problem(Pipeline(stages=2, batches=3), Objective.MAKESPAN, False)
+    curve, now = Curve([1, 2, 3]), time.monotonic()
+    explorer = explore.Explorer(
+        problem, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, curve, now
+    )
+    explorer.tried[1] = 5000
+    assert 0 < explorer._seconds(1) <= 60
+
+
+def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
+    """A V of one device, B of no length that takes as much as F.
+
+    At the second stage's B one microbatch holds 1 + 1 for its F and 1 for this B, over the limit
+    of 2, and nothing can be given back before.
+    """
+    times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
+    pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
+    found = frontier(pipeline, workers=1)
+    assert (found.status, found.points) == (Status.INFEASIBLE, ())
+    assert found.proof.startswith("all orders within the pipeline's own limits were searched")
+    assert found.proof.endswith("(--fused searches whole ones)")
+    told = solve(replace(pipeline, mem_limit=1)).proof
+    assert "one that works on every device is at least 2" in told
+
+
+def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
+    found = frontier(Pipeline(stages=2, batches=3, activation=5 * 10**11), workers=1)
+    assert found.status is Status.OPTIMAL
+    assert candidates(found.pipeline, fused=False)[-1] == 15 * 10**11
+    assert found.points[-1].limit == 10**12
 
 
 def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:

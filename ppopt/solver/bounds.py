@@ -63,9 +63,17 @@ def infeasibility(pipeline: Pipeline, *, fused: bool) -> str | None:
     everywhere = exact.plain(ticks.memory(max(least)))
     return (
         f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
-        f"{shown[1]}; the least limit that works on every device is {everywhere}"
+        f"{shown[1]}; {_least_words(pipeline, fused=fused)} {everywhere}"
         f"{_whole_backwards_need_less(pipeline, max(least), fused=fused)}"
     )
+
+
+def _least_words(pipeline: Pipeline, *, fused: bool) -> str:
+    """What the largest `least_limit` of all devices is."""
+    at_b = zip(pipeline.ticks.durations[OpKind.B], pipeline.ticks.memory_b, strict=True)
+    if not fused and any(change > 0 and not time for time, change in at_b):
+        return "one that works on every device is at least"
+    return "the least limit that works on every device is"
 
 
 def _whole_backwards_need_less(pipeline: Pipeline, least: int, *, fused: bool) -> str:

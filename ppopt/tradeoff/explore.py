@@ -36,6 +36,11 @@ PER_OPERATION = 5e-5
 """Least seconds of a search per operation: it must at least construct and verify a schedule."""
 LEAST = 0.05
 """Least seconds of a search."""
+DOUBLINGS = 30
+"""How often the time of a search at one limit is doubled at most."""
+GIVEN_UP = 10.0
+"""Seconds of a search that has given up if it needed less than half of them: some pipelines are
+too large for all that construction leaves open."""
 
 
 @dataclass
@@ -52,6 +57,8 @@ class Explorer:
     """How often a limit was searched."""
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of search per limit, in ticks of memory."""
+    given_up: set[int] = field(default_factory=set)
+    """Limits where another search would end like the last one."""
     interrupted: bool = False
 
     @property
@@ -93,7 +100,8 @@ class Explorer:
 
     def _next(self) -> Segment | None:
         """The segment to search in: untried ones of a large step first, then large gaps."""
-        return min(self.curve.open(), key=self._urgency, default=None)
+        useful = (one for one in self.curve.open() if self._place(one) not in self.given_up)
+        return min(useful, key=self._urgency, default=None)
 
     def _urgency(self, segment: Segment) -> tuple[float, float]:
         tries = self.tried[self._place(segment)]
@@ -112,7 +120,7 @@ class Explorer:
         gap, start = max((b - a, -a) for a, b in pairwise(edges))
         if gap > 1:
             return -start + gap // 2
-        return min(tried, key=lambda place: (self.tried[place], place))
+        return min(tried, key=lambda place: (place in self.given_up, self.tried[place], place))
 
     @property
     def _least(self) -> float:
@@ -122,7 +130,7 @@ class Explorer:
         """Time for a search: a share for every limit that is likely to matter, then doubled."""
         matter = min(len(self.curve.limits), 2 * self.problem.pipeline.num_devices + 4)
         first = max(self._least, self.provenance.time_limit / matter)
-        return min(self.left, first * (1 << self.tried[place]))
+        return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
 
     def _search(self, place: int) -> None:
         limit = self.curve.limits[place]
@@ -140,6 +148,8 @@ class Explorer:
         self.tried[place] += 1
         result = search_from(start, problem, provenance, self._tell(limit))
         self.spent[limit] += result.solve_seconds
+        if max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
+            self.given_up.add(place)
         self._learn(limit, result)
 
     def _learn(self, limit: int, result: Result) -> None:

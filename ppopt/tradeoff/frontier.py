@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 from typing import NamedTuple
 
 from ppopt import exact
@@ -15,7 +16,7 @@ from ppopt.evaluation import checked
 from ppopt.metrics import Objective
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import ALONE, Schedule
-from ppopt.solver import bounds
+from ppopt.solver import bounds, interrupts
 from ppopt.solver.bounds import Bound
 from ppopt.solver.incumbent import Problem, Progress
 from ppopt.solver.result import Provenance, Result, Status
@@ -132,7 +133,9 @@ def frontier(
     )
     if not impossible:
         explorer.run(schedule for schedule, _ in made)
-    points = tuple(_point(explorer, found) for found in curve.found)
+    with interrupts.noted() as pressed:
+        points = tuple(_point(explorer, found) for found in curve.found)
+        hands = _hands(problem, made, points)
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
@@ -141,11 +144,11 @@ def frontier(
         proof=impossible or _proof(problem, curve),
         points=points,
         bounds=_bounds(problem, curve),
-        hands=_hands(problem, made, points),
+        hands=hands,
         skipped=skipped,
         provenance=provenance,
         solve_seconds=time.monotonic() - began,
-        interrupted=explorer.interrupted,
+        interrupted=explorer.interrupted or bool(pressed),
     )
 
 
@@ -199,16 +202,24 @@ def _bounds(problem: Problem, curve: Curve) -> tuple[tuple[Fraction, Fraction], 
     return tuple((ticks.memory(limit), ticks.time(bound.value)) for limit, bound in known)
 
 
+def _is_impossible(curve: Curve) -> bool:
+    """Whether a search has proved that the pipeline's own limits allow no schedule."""
+    return curve.low(curve.limits[-1]) == inf
+
+
 def _status(curve: Curve, impossible: str | None) -> Status:
     if impossible:
         return Status.INFEASIBLE
     if not curve.found:
-        return Status.UNKNOWN
+        return Status.INFEASIBLE if _is_impossible(curve) else Status.UNKNOWN
     return Status.FEASIBLE if next(curve.open(), None) else Status.OPTIMAL
 
 
 def _proof(problem: Problem, curve: Curve) -> str:
-    """Why there is no smaller limit than the first point's."""
+    """Why there is no smaller limit than the first point's, or no point."""
+    if _is_impossible(curve):
+        words = "all orders within the pipeline's own limits were searched and none found"
+        return words + bounds.space(problem.pipeline, fused=problem.fused)
     if not curve.found:
         return "nothing was found before the time was up"
     pipeline, first = problem.pipeline, curve.found[0]
