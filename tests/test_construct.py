@@ -7,7 +7,8 @@ import pytest
 from ppopt import Objective, Pipeline, timing, verify
 from ppopt.solver.bounds import infeasibility, least_limit
 from ppopt.solver.climb import climb
-from ppopt.solver.construct import Decoder, Policy, _Run, one_at_a_time, policies
+from ppopt.solver.construct import Decoder, Policy, _Run, one_at_a_time
+from ppopt.solver.portfolio import policies
 
 
 def draw(rng: Random, **fixed: object) -> Pipeline:

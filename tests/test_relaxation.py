@@ -16,9 +16,10 @@ from ppopt.schedule import Schedule
 from ppopt.solver import cpsat, relaxation, relaxed
 from ppopt.solver.bounds import Bound, device_bound, infeasibility
 from ppopt.solver.chain import Chain
-from ppopt.solver.construct import Decoder, one_at_a_time, policies
+from ppopt.solver.construct import Decoder, one_at_a_time
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.model import in_order
+from ppopt.solver.portfolio import policies
 from ppopt.solver.relaxation import View
 from tests import oracle
 from tests.generate import schedules

@@ -3,16 +3,14 @@
 Greedy list scheduling as in the heuristic of the zero-bubble paper (arXiv 2401.10241, section
 3.1): backwards first, forwards up to a cap, weight passes in the gaps or when memory forces them.
 A policy sets, device by device, how far each of these goes; `ppopt.solver.climb` searches over
-policies, using this module as decoder.
+policies, using this module as decoder, from those of `ppopt.solver.portfolio`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +21,6 @@ from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
 from ppopt.solver import plain
 from ppopt.solver.plain import NEVER
-
-MOST_SHARES = 16
-"""Most ways, less one, to share out a device's room to its chunks."""
 
 
 class Policy(NamedTuple):
@@ -41,72 +36,6 @@ class Policy(NamedTuple):
     """Whether F goes before B when both may start."""
     shallow_first: tuple[bool, ...]
     """Whether, of several stages, the one farther from its end of the way goes first."""
-
-
-def policies(pipeline: Pipeline) -> Iterator[Policy]:
-    """The portfolio: caps that fall along the chain; for several chunks, caps that share memory."""
-    yield from _falling(pipeline)
-    if pipeline.num_chunks > 1 and pipeline.routes == 1 and pipeline.ticks.limits is not None:
-        yield from _shared_out(pipeline)
-
-
-def _falling(pipeline: Pipeline) -> Iterator[Policy]:
-    """Caps that fall along the chain, with and without patience and reserve."""
-    devices, stages = pipeline.num_devices, pipeline.num_stages
-    shallow_choices = (False,) if stages == devices else (False, True)
-    extras = dict.fromkeys((0, 1, 2, devices // 2, devices - 1, 2 * devices, pipeline.batches))
-    for extra in extras:
-        for shallow in shallow_choices:
-            for patience, reserve in ((0, 0), (50, 0), (99, 0), (50, 2)):
-                yield Policy(
-                    cap=tuple(max(1, devices - host + extra) for host in pipeline.hosts[0]),
-                    patience=(patience,) * devices,
-                    reserve=(reserve,) * devices,
-                    forward_first=(False,) * devices,
-                    shallow_first=(shallow,) * devices,
-                )
-
-
-def _shared_out(pipeline: Pipeline) -> Iterator[Policy]:
-    """Caps that share out the room of a device to its chunks, the first ones more than the last.
-
-    A forward of a first chunk without room for what follows it is held for nothing.
-    """
-    devices, chunks = pipeline.num_devices, pipeline.num_chunks
-    rooms = [_room(pipeline, device) for device in range(devices)]
-    most = min(max(rooms), pipeline.batches * chunks)
-    place = [pipeline.hosted[0][host].index(stage) for stage, host in enumerate(pipeline.hosts[0])]
-    for first in _spread(-(-most // chunks), most):
-        for total in (most, most + 1):
-            last = max(1, 2 * total // chunks - first)
-            caps = [first + (last - first) * chunk // (chunks - 1) for chunk in place]
-            shares = [
-                max(1, cap * rooms[host] // max(rooms))
-                for cap, host in zip(caps, pipeline.hosts[0], strict=True)
-            ]
-            for shallow, patience in product((False, True), (0, 50)):
-                yield Policy(
-                    cap=tuple(shares),
-                    patience=(patience,) * devices,
-                    reserve=(0,) * devices,
-                    forward_first=(False,) * devices,
-                    shallow_first=(shallow,) * devices,
-                )
-
-
-def _room(pipeline: Pipeline, device: int) -> int:
-    """Activations of a stage that fit on a device, on average; at least 1."""
-    ticks, mine = pipeline.ticks, pipeline.hosted[0][device]
-    room, each = ticks.room(device), sum(ticks.activation[stage] for stage in mine)
-    assert room is not None
-    everything = pipeline.batches * len(mine)
-    return max(1, min(room * len(mine) // each, everything) if each else everything)
-
-
-def _spread(low: int, high: int) -> list[int]:
-    """A few whole numbers from low to high, both included."""
-    steps = min(high - low, MOST_SHARES)
-    return sorted({low + (high - low) * step // max(1, steps) for step in range(steps + 1)})
 
 
 class Built(NamedTuple):

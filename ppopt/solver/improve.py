@@ -16,10 +16,11 @@ from ppopt.precedence import Orders
 from ppopt.solver import interrupts
 from ppopt.solver.candidates import candidates
 from ppopt.solver.climb import climb
-from ppopt.solver.construct import Built, Decoder, Policy, policies
+from ppopt.solver.construct import Built, Decoder, Policy
 from ppopt.solver.follow import follow
 from ppopt.solver.incumbent import LARGEST_MODEL, Search
 from ppopt.solver.justify import Shop
+from ppopt.solver.portfolio import policies
 from ppopt.solver.shake import Shaker
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Improver:
         problem = self._search.problem
         if problem.pipeline.num_slices > 1:
             return  # list scheduling knows no slices
-        for count, policy in enumerate(policies(problem.pipeline)):
+        for count, policy in enumerate(policies(problem.pipeline, fused=problem.fused)):
             built = self._decoder.build(policy)
             if built is not None:
                 value = built.value(problem.objective)
