@@ -63,7 +63,7 @@ class Improver:
         self._by_hand: list[tuple[int, Orders]] = []
         self._by_policy: list[tuple[int, Orders]] = []
         self._pool: list[tuple[int, list[int]]] = []
-        self._zeal = 1.0
+        self._vain = 0
         self._others: list[tuple[int, list[int]]] = []
         self._steps = min(max(WORK // problem.operations, STEPS[0]), STEPS[1])
         makespan = problem.objective is Objective.MAKESPAN
@@ -146,7 +146,7 @@ class Improver:
         """
         self._keep_best()
         pipeline, known, made = self._search.problem.pipeline, self._pool[0], []
-        for count, part in HURRIES if pipeline.routes == 1 and not self.tight else ():
+        for count, part in HURRIES if pipeline.routes == 1 and not self._shop.tight else ():
             if self._late():
                 break
             start = self._shop.hurried(known[1], count or pipeline.batches, part)
@@ -216,29 +216,25 @@ class Improver:
     def recut(self, budget: Callable[[float], Budget]) -> None:
         """Local search by windows, half from the best schedule and half from one of another kind.
 
-        `budget` gives a part of the time; it may be used in part where the last call found nothing.
+        After calls in vain the next best schedules take the place of the best by turns. `budget`
+        gives a part of the time; it may be used in part where the last call found nothing.
         """
         search = self._search
         if not self.ready or search.over or not self._recuts:
             return
         search.enter("local search")
         self._keep_best()
-        part = self._zeal * (0.5 if self._others else 1.0)
+        least = LEAST_ZEAL if search.problem.operations <= LARGEST_MODEL else 1.0
+        part = max(least, 0.5**self._vain) * (0.5 if self._others else 1.0)
         before = search.value
-        _, start = self._pool.pop(0)
+        _, start = self._pool.pop(self._vain % len(self._pool))
         start = self._recutter.search(start, budget(part), self._found)
         self._keep(self._shop.value(start), start)
         if self._others and not search.over:
             _, start = self._others.pop(0)
             start = self._recutter.search(start, budget(part), self._found)
             self._others.append((self._shop.value(start), start))
-        least = LEAST_ZEAL if search.problem.operations <= LARGEST_MODEL else 1.0
-        self._zeal = 1.0 if search.value != before else max(least, self._zeal / 2)
-
-    @property
-    def tight(self) -> bool:
-        """Whether memory is more than a count of microbatches somewhere."""
-        return self.ready and bool(self._shop.tight)
+        self._vain = self._vain + 1 if search.value == before else 0
 
     @property
     def _recuts(self) -> bool:

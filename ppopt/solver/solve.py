@@ -60,9 +60,7 @@ SWEEPS_SHARE = 2
 GUESS_SHARE = 2
 """Seconds of following the most promising of them, from the second round on, likewise."""
 RECUT_SHARE = 3
-"""Seconds of local search by windows in a round, as a multiple of the others, where memory is
-more than a count of microbatches, or no whole model is asked; as many elsewhere, where disturbing
-and justifying does well."""
+"""Seconds of local search by windows in a round, as a multiple of the others."""
 CYCLES_FROM = 1
 """Round in which cyclic schedules are searched."""
 CYCLES_SHARE = 4
@@ -242,9 +240,7 @@ def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int
     seconds = FIRST_ROUND * 2**turn
     if turn == CYCLES_FROM:
         improver.repeat(_budget(search, provenance, CYCLES_SHARE * seconds))
-    alone = search.problem.operations > LARGEST_MODEL
-    seconds *= RECUT_SHARE if improver.tight or alone else 1
-    improver.recut(lambda part: _budget(search, provenance, part * seconds))
+    improver.recut(lambda part: _budget(search, provenance, part * RECUT_SHARE * seconds))
 
 
 def _repeat(search: Search, provenance: Provenance) -> None:
