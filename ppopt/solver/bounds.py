@@ -70,8 +70,13 @@ def infeasibility(pipeline: Pipeline, *, fused: bool) -> str | None:
 
 def _least_words(pipeline: Pipeline, *, fused: bool) -> str:
     """What the largest `least_limit` of all devices is."""
-    at_b = zip(pipeline.ticks.durations[OpKind.B], pipeline.ticks.memory_b, strict=True)
-    if not fused and any(change > 0 and not time for time, change in at_b):
+    ticks, hosts, hosted = pipeline.ticks, pipeline.hosts[0], pipeline.hosted[0]
+    at_once = (
+        ticks.memory_b[stage] > 0 and not ticks.durations[OpKind.B][stage]
+        for stage, host in enumerate(hosts)
+        if len(hosted[host]) > 1
+    )
+    if not fused and any(at_once):
         return "one that works on every device is at least"
     return "the least limit that works on every device is"
 
