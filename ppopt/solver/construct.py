@@ -9,6 +9,7 @@ policies, using this module as decoder, from those of `ppopt.solver.portfolio`.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -36,6 +37,26 @@ class Policy(NamedTuple):
     """Whether F goes before B when both may start."""
     shallow_first: tuple[bool, ...]
     """Whether, of several stages, the one farther from its end of the way goes first."""
+
+
+class Style(NamedTuple):
+    """What all devices have in common (see `Policy`)."""
+
+    forward_first: bool
+    patience: int = 0
+    reserve: int = 0
+
+
+def alike(pipeline: Pipeline, caps: Sequence[int], style: Style) -> Policy:
+    """The policy by which all devices choose alike, with these caps per stage, 1 at least."""
+    devices = pipeline.num_devices
+    return Policy(
+        cap=tuple(max(1, cap) for cap in caps),
+        patience=(style.patience,) * devices,
+        reserve=(style.reserve,) * devices,
+        forward_first=(style.forward_first,) * devices,
+        shallow_first=(False,) * devices,
+    )
 
 
 class Built(NamedTuple):

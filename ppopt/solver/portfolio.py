@@ -1,30 +1,21 @@
 """The portfolio: policies of list scheduling that lead to good schedules on most pipelines.
 
-Which ones was chosen by what they reach together on half of the benchmark suite, every policy of a
-wider choice measured on each instance: caps by the time until a first backward is back, with
-forwards first wherever the cap allows one, lead to the best schedule most often.
+Which ones was chosen by what they reach together on half of the smaller instances of the benchmark
+suite, every policy of a wider choice measured on each: caps by the time until a first backward is
+back, with forwards first wherever the cap allows one, lead to the best schedule most often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate, product
-from typing import NamedTuple
 
 from ppopt.pipeline import Pipeline
 from ppopt.solver.chain import Chain
-from ppopt.solver.construct import Policy
+from ppopt.solver.construct import Policy, Style, alike
 
 MOST_SHARES = 16
 """Most ways, less one, to share out a device's room to its chunks."""
-
-
-class Style(NamedTuple):
-    """What all devices have in common (see `Policy`)."""
-
-    forward_first: bool
-    patience: int
-    reserve: int = 0
 
 
 RETURNING = (Style(True, 50), Style(False, 99), Style(True, 99), Style(True, 0))
@@ -48,17 +39,6 @@ def _everything(pipeline: Pipeline, *, fused: bool) -> Iterator[Policy]:
     yield from _falling(pipeline)
 
 
-def _policy(pipeline: Pipeline, caps: Sequence[int], style: Style) -> Policy:
-    devices = pipeline.num_devices
-    return Policy(
-        cap=tuple(max(1, cap) for cap in caps),
-        patience=(style.patience,) * devices,
-        reserve=(style.reserve,) * devices,
-        forward_first=(style.forward_first,) * devices,
-        shallow_first=(False,) * devices,
-    )
-
-
 def _returning(chain: Chain) -> Iterator[Policy]:
     """Caps of as many microbatches as come until the first one is back.
 
@@ -66,17 +46,15 @@ def _returning(chain: Chain) -> Iterator[Policy]:
     it, lets them.
     """
     pipeline, forward = chain.pipeline, chain.forward
-    work = [0] * pipeline.num_devices
-    for stage, host in enumerate(chain.host):
-        work[host] += forward[stage]
+    work = [sum(forward[stage] for stage in stages) for stages in pipeline.hosted[0]]
     trips = [time + chain.turn(stage) for stage, time in enumerate(forward)]
     stages = accumulate(forward, max)
     devices = accumulate((work[host] for host in chain.host), max)
     fewest = [trip // slowest for trip, slowest in zip(trips, stages, strict=True)]
     others = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
     for style, caps in product(RETURNING, (fewest, others)):
-        yield _policy(pipeline, caps, style)
-    yield _policy(pipeline, fewest, Style(True, 99, reserve=2))
+        yield alike(pipeline, caps, style)
+    yield alike(pipeline, fewest, Style(True, 99, reserve=2))
 
 
 def _falling(pipeline: Pipeline) -> Iterator[Policy]:
@@ -84,7 +62,7 @@ def _falling(pipeline: Pipeline) -> Iterator[Policy]:
     devices = pipeline.num_devices
     for extra in dict.fromkeys((0, 1, devices - 1, pipeline.batches)):
         for style in FALLING:
-            yield _policy(pipeline, [devices - host + extra for host in pipeline.hosts[0]], style)
+            yield alike(pipeline, [devices - host + extra for host in pipeline.hosts[0]], style)
 
 
 def _shared_out(pipeline: Pipeline) -> Iterator[Policy]:
@@ -105,7 +83,7 @@ def _shared_out(pipeline: Pipeline) -> Iterator[Policy]:
                 for cap, host in zip(caps, pipeline.hosts[0], strict=True)
             ]
             for style in SHARED:
-                yield _policy(pipeline, shares, style)
+                yield alike(pipeline, shares, style)
 
 
 def _room(pipeline: Pipeline, device: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ppopt.errors import InputError
 from ppopt.pipeline import Pipeline
 from ppopt.precedence import Orders
-from ppopt.solver.construct import Built, Decoder, Policy
+from ppopt.solver.construct import Built, Decoder, Policy, Style, alike
 from ppopt.strategies.base import Options, Strategy, register
 
 WAVES = 2
@@ -65,13 +65,7 @@ def _policies(pipeline: Pipeline) -> Iterator[Policy]:
     devices = pipeline.num_devices
     for cap in dict.fromkeys((devices, devices + 1, 3 * devices // 2, 2 * devices)):
         for forward_first in (False, True):
-            yield Policy(
-                cap=(cap,) * pipeline.num_stages,
-                patience=(0,) * devices,
-                reserve=(0,) * devices,
-                forward_first=(forward_first,) * devices,
-                shallow_first=(False,) * devices,
-            )
+            yield alike(pipeline, [cap] * pipeline.num_stages, Style(forward_first))
 
 
 register(
