@@ -7,7 +7,7 @@ import pytest
 from ppopt import Objective, Pipeline, timing, verify
 from ppopt.solver.bounds import infeasibility, least_limit
 from ppopt.solver.climb import climb
-from ppopt.solver.construct import Decoder, Policy, _Run, one_at_a_time
+from ppopt.solver.construct import Decoder, Policy, Style, _Run, alike, one_at_a_time
 from ppopt.solver.portfolio import policies
 
 
@@ -33,6 +33,8 @@ def draw_policy(rng: Random, pipeline: Pipeline) -> Policy:
         patience=tuple(rng.choice([0, 50, 99]) for _ in devices),
         reserve=tuple(rng.randint(0, 3) for _ in devices),
         forward_first=tuple(rng.random() < 0.4 for _ in devices),
+        room_first=tuple(rng.random() < 0.4 for _ in devices),
+        prompt=tuple(rng.random() < 0.4 for _ in devices),
         shallow_first=tuple(rng.random() < 0.4 for _ in devices),
     )
 
@@ -81,6 +83,28 @@ def test_the_portfolio_never_gets_stuck_on_split_linear_pipelines() -> None:
     for _ in range(100):
         pipeline = draw(rng)
         assert all(Decoder(pipeline).build(policy) for policy in policies(pipeline))
+
+
+def order(pipeline: Pipeline, device: int, style: Style) -> str:
+    found = Decoder(pipeline).build(alike(pipeline, [9] * pipeline.num_stages, style))
+    assert found is not None
+    ops = map(pipeline.op, found.orders[device])
+    return " ".join(f"{op.kind.name}{op.microbatch}" for op in ops)
+
+
+def test_w_goes_first_where_memory_stops_a_forward() -> None:
+    pipeline = Pipeline(stages=3, batches=4, forward=1, backward_input=1, weight=2, mem_limit=2)
+    late, first = (order(pipeline, 0, Style(True, room_first=room)) for room in (False, True))
+    assert late == "F0 F1 B0 B1 W0 F2 W1 F3 B2 W2 B3 W3"
+    assert first == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
+
+
+def test_a_prompt_w_delays_no_forward() -> None:
+    """W0 of stage 1, from 5 to 7, ends after F1 comes at 6, by as much as patience allows."""
+    pipeline = Pipeline(stages=2, batches=3, forward=(3, 1), backward_input=(1, 1), weight=(1, 2))
+    slow, prompt = (order(pipeline, 1, Style(True, 50, prompt=prompt)) for prompt in (False, True))
+    assert slow == "F0 B0 W0 F1 B1 F2 B2 W1 W2"
+    assert prompt == "F0 B0 F1 B1 F2 B2 W0 W1 W2"
 
 
 @pytest.mark.parametrize("fixed", [{}, {"placement": "v"}, {"routes": 2}, {"memory_b": 1}])

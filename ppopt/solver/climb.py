@@ -55,7 +55,7 @@ def climb(
 def _neighbour(policy: Policy, decoder: Decoder, rng: Random) -> Policy:
     """Change one to three entries."""
     for _ in range(rng.choice((1, 1, 2, 3))):
-        field = rng.randrange(5 if decoder.pipeline.num_chunks > 1 else 4)
+        field = rng.randrange(len(Policy._fields) - (decoder.pipeline.num_chunks == 1))
         entries: list[Any] = list(policy[field])
         place = rng.randrange(len(entries))
         entries[place] = _changed(entries[place], field, rng)

@@ -35,6 +35,10 @@ class Policy(NamedTuple):
     """Weight passes kept back for later gaps."""
     forward_first: tuple[bool, ...]
     """Whether F goes before B when both may start."""
+    room_first: tuple[bool, ...]
+    """Whether W goes before B while an F that has come, or is on its way, waits for memory."""
+    prompt: tuple[bool, ...]
+    """Whether W may delay no F that is on its way: patience is with B alone."""
     shallow_first: tuple[bool, ...]
     """Whether, of several stages, the one farther from its end of the way goes first."""
 
@@ -45,6 +49,8 @@ class Style(NamedTuple):
     forward_first: bool
     patience: int = 0
     reserve: int = 0
+    room_first: bool = False
+    prompt: bool = False
 
 
 def alike(pipeline: Pipeline, caps: Sequence[int], style: Style) -> Policy:
@@ -55,6 +61,8 @@ def alike(pipeline: Pipeline, caps: Sequence[int], style: Style) -> Policy:
         patience=(style.patience,) * devices,
         reserve=(style.reserve,) * devices,
         forward_first=(style.forward_first,) * devices,
+        room_first=(style.room_first,) * devices,
+        prompt=(style.prompt,) * devices,
         shallow_first=(False,) * devices,
     )
 
@@ -213,9 +221,9 @@ class _Run:
         if self.policy.forward_first[device]:
             index, kind = self._ready_f(device, now), 0
             if index < 0:
-                index, kind = self._ready_b(device, now), 1
+                index, kind = self._before_f(device, now)
         else:
-            index, kind = self._ready_b(device, now), 1
+            index, kind = self._before_f(device, now)
             if index < 0:
                 index, kind = self._ready_f(device, now), 0
         if index < 0:
@@ -259,42 +267,65 @@ class _Run:
         missing = sum(self.slots[i].memory[0] for i in mine if self.done_f[i] <= oldest)
         return room >= missing + max(0, *(self.slots[i].memory[1] for i in mine))
 
-    def _ready_w(self, device: int, now: int) -> int:
-        """A pending weight pass, if it fits before the next arrival or others wait for memory."""
-        most, chosen = 0, -1
-        pending = 0
+    def _before_f(self, device: int, now: int) -> tuple[int, int]:
+        """A weight pass for whose memory an F waits, or the B that may start now, and its kind."""
+        if self.policy.room_first[device] and self._short(device):
+            index, _ = self._owed(device)
+            if index >= 0:
+                return index, 2
+        return self._ready_b(device, now), 1
+
+    def _short(self, device: int) -> bool:
+        """Whether an F that has come, or is on its way, has no memory."""
+        return any(
+            self.done_f[index] < len(self.arrived_f[index])
+            and self.done_f[index] - self.done_b[index] < self.cap[index]
+            and not self._fits(device, self.slots[index].memory[0], self.done_f[index])
+            for index in self.hosted[device]
+        )
+
+    def _owed(self, device: int) -> tuple[int, int]:
+        """The slot with the most pending weight passes (-1: none), and how many there are."""
+        most, chosen, pending = 0, -1, 0
         for index in self.hosted[device]:
             waiting = self.done_b[index] - self.done_w[index]
             pending += max(0, waiting)
             if waiting > most:
                 most, chosen = waiting, index
+        return chosen, pending
+
+    def _ready_w(self, device: int, now: int) -> int:
+        """A pending weight pass, if it fits before the next arrival or others wait for memory."""
+        chosen, pending = self._owed(device)
         if chosen < 0:
             return -1
-        following, blocked = self._next_arrival(device, now)
+        next_b, next_f, blocked = self._arrivals(device, now)
         if blocked:
             return chosen
-        if following == NEVER:
+        spare = pending > self.policy.reserve[device]
+        if next_b == next_f == NEVER:
             over = all(self.done_b[index] == self.total for index in self.hosted[device])
-            return chosen if over or pending > self.policy.reserve[device] else -1
-        time = self.slots[chosen].time[2] * (100 - self.policy.patience[device]) // 100
-        fits = now + time <= following and pending > self.policy.reserve[device]
-        return chosen if fits else -1
+            return chosen if over or spare else -1
+        time = self.slots[chosen].time[2]
+        lead = time * (100 - self.policy.patience[device]) // 100
+        due = time if self.policy.prompt[device] else lead
+        return chosen if spare and now + lead <= next_b and now + due <= next_f else -1
 
-    def _next_arrival(self, device: int, now: int) -> tuple[int, bool]:
-        """When the next operation known to come may start, and whether one waits for memory."""
-        following, blocked = NEVER, False
+    def _arrivals(self, device: int, now: int) -> tuple[int, int, bool]:
+        """When the next B and the next F known to come may start, and whether memory stops one."""
+        next_b, next_f, blocked = NEVER, NEVER, False
         for index in self.hosted[device]:
             done, arrived = self.done_b[index], self.arrived_b[index]
             if done < len(arrived):
                 blocked |= arrived[done] <= now
-                following = min(following, max(arrived[done], now))
+                next_b = min(next_b, max(arrived[done], now))
             done, arrived = self.done_f[index], self.arrived_f[index]
             if done < len(arrived) and done - self.done_b[index] < self.cap[index]:
                 if arrived[done] <= now:
                     blocked = True
                 elif self.held[device] + self.slots[index].memory[0] <= self.limit[device]:
-                    following = min(following, arrived[done])
-        return following, blocked
+                    next_f = min(next_f, arrived[done])
+        return next_b, next_f, blocked
 
     def _start(self, device: int, index: int, kind: int, now: int) -> None:
         slot, push = self.slots[index], heapq.heappush

@@ -38,7 +38,11 @@ def schedule(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept 
         slot.time[2] * (100 - patience) // 100
         for slot, patience in zip(slots, policy.patience, strict=True)
     ]
-    eager, reserve = policy.forward_first, policy.reserve
+    due = [
+        slot.time[2] if prompt else least
+        for slot, prompt, least in zip(slots, policy.prompt, lead, strict=True)
+    ]
+    eager, reserve, room_first = policy.forward_first, policy.reserve, policy.room_first
     came_f: list[list[int]] = [[0] * total if slot.stage == 0 else [] for slot in slots]
     came_b: list[list[int]] = [[] for _ in slots]
     did_f, did_b = [0] * size, [0] * size
@@ -57,7 +61,10 @@ def schedule(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept 
         next_f = came_f[d][f] if f < len(came_f[d]) and f - b < cap[d] else NEVER
         roomy = held[d] + slot.memory[0] <= limit[d]
         may_b, may_f = next_b <= now, roomy and next_f <= now
-        if may_b and not (may_f and eager[d]):
+        if w < b and not roomy and next_f != NEVER and room_first[d]:
+            kind, number = 2, w
+            did_w[d] = w + 1
+        elif may_b and not (may_f and eager[d]):
             kind, number = 1, b
             did_b[d] = b + 1
         elif may_f:
@@ -65,11 +72,11 @@ def schedule(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept 
             did_f[d] = f + 1
         elif w < b:
             if next_f > now:
-                following = min(next_b, next_f) if roomy else next_b
-                if following == NEVER:
+                coming = next_f if roomy else NEVER
+                if next_b == coming == NEVER:
                     if b - w <= reserve[d] and b < total:
                         continue
-                elif b - w <= reserve[d] or now + lead[d] > following:
+                elif b - w <= reserve[d] or now + lead[d] > next_b or now + due[d] > coming:
                     continue
             kind, number = 2, w
             did_w[d] = w + 1

@@ -16,20 +16,40 @@ from ppopt.solver.construct import Policy, Style, alike
 
 MOST_SHARES = 16
 """Most ways, less one, to share out a device's room to its chunks."""
-
-
-RETURNING = (Style(True, 50), Style(False, 99), Style(True, 99), Style(True, 0))
-FALLING = (Style(True, 50), Style(False, 0), Style(False, 99))
-SHARED = tuple(Style(*pair) for pair in product((True, False), (0, 50)))
+HASTY = Style(True, 50, room_first=True, prompt=True)
+RETURNING = (
+    HASTY,
+    Style(True, 99, prompt=True),
+    Style(True, 50),
+    Style(False, 99),
+    Style(True, 99, room_first=True, prompt=True),
+)
+FALLING = (Style(False, 99), HASTY, Style(False, 0))
+SHARED = (
+    Style(True, 0, room_first=True),
+    Style(False, 50, prompt=True),
+    Style(True, 50),
+    Style(False, 0, room_first=True),
+)
 
 
 def policies(pipeline: Pipeline, *, fused: bool = False) -> Iterator[Policy]:
-    """Policies worth trying, those first that are best on most pipelines."""
-    everything = _everything(pipeline, fused=fused)
-    if not fused:
-        return everything
-    none = (0,) * pipeline.num_devices
-    return iter(dict.fromkeys(one._replace(patience=none, reserve=none) for one in everything))
+    """Policies worth trying, those first that are best on most pipelines; none twice."""
+    met = set[Policy]()
+    for policy in _everything(pipeline, fused=fused):
+        bare = _bare(policy, fused=fused, limited=pipeline.ticks.limits is not None)
+        if bare not in met:
+            met.add(bare)
+            yield bare
+
+
+def _bare(policy: Policy, *, fused: bool, limited: bool) -> Policy:
+    """The policy without what changes nothing: all about W where there is none."""
+    devices = len(policy.reserve)
+    none, never = (0,) * devices, (False,) * devices
+    if fused:
+        policy = policy._replace(patience=none, reserve=none, prompt=never)
+    return policy if limited and not fused else policy._replace(room_first=never)
 
 
 def _everything(pipeline: Pipeline, *, fused: bool) -> Iterator[Policy]:
@@ -54,7 +74,6 @@ def _returning(chain: Chain) -> Iterator[Policy]:
     others = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
     for style, caps in product(RETURNING, (fewest, others)):
         yield alike(pipeline, caps, style)
-    yield alike(pipeline, fewest, Style(True, 99, reserve=2))
 
 
 def _falling(pipeline: Pipeline) -> Iterator[Policy]:
