@@ -1,9 +1,9 @@
 """Constructive search: event-driven list scheduling, steered by a policy per device.
 
 Greedy list scheduling as in the heuristic of the zero-bubble paper (arXiv 2401.10241, section
-3.1): backwards first, forwards up to a cap, weight passes in the gaps or when memory forces them.
-A policy sets, device by device, how far each of these goes; `ppopt.solver.climb` searches over
-policies, using this module as decoder, from those of `ppopt.solver.portfolio`.
+3.1): forwards up to a cap, weight passes in the gaps or when memory forces them. A policy sets,
+device by device, how far each of these goes, and what goes first; `ppopt.solver.climb` searches
+over policies, using this module as decoder, from those of `ppopt.solver.portfolio`.
 """
 
 from __future__ import annotations

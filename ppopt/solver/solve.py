@@ -42,7 +42,7 @@ TINY_MODEL = 200
 TINY_SECONDS = 0.5
 """Seconds of that."""
 FIRST_ROUND = 0.5
-"""Seconds of bounds, and of local search, in the first round; each round takes twice as long."""
+"""Seconds of bounds, and of local search, in the first round; each round has twice as many."""
 BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search. Where no whole
 model is asked, only as many after a round that raised no bound: windows make more of them."""
@@ -194,7 +194,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     _search_tiny(search, provenance)
     with Beside(search) as beside:
         for turn in count():
-            seconds = FIRST_ROUND * 2**turn
+            seconds = _seconds(turn)
             _ask_few(search, provenance, few, beside, turn)
             if pipeline.num_slices == 1:
                 vain = problem.operations > LARGEST_MODEL and not relaxations.fruitful
@@ -215,6 +215,11 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
                 return
 
 
+def _seconds(turn: int) -> float:
+    """Seconds of bounds, and of local search, in a round."""
+    return FIRST_ROUND * 2**turn
+
+
 def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, turn: int) -> None:
     """Sweeps of few devices of several stages: with several workers, after a start, beside."""
     if beside.sweeps:
@@ -222,14 +227,14 @@ def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, t
     several = provenance.workers > 1
     share = FEW_FIRST if several and not turn else FEW_SHARE if few.fruitful else FEW_IN_VAIN
     most = FEW_MOST * (search.deadline - search.began)
-    few.raise_bound(_budget(search, provenance, min(share * FIRST_ROUND * 2**turn, most)))
+    few.raise_bound(_budget(search, provenance, min(share * _seconds(turn), most)))
     if several and few.open and not search.over:
         beside.begin()
 
 
 def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) -> None:
     """Partial schedules: from the second round on the most promising; all, while they are few."""
-    seconds = FIRST_ROUND * 2**turn
+    seconds = _seconds(turn)
     if turn:
         sweeps.guess(_budget(search, provenance, GUESS_SHARE * seconds))
     sweeps.follow(_budget(search, provenance, SWEEPS_SHARE * seconds))
@@ -237,7 +242,7 @@ def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) ->
 
 def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int) -> None:
     """Local search by windows; before it, once, cyclic schedules for it to start from."""
-    seconds = FIRST_ROUND * 2**turn
+    seconds = _seconds(turn)
     if turn == CYCLES_FROM:
         improver.repeat(_budget(search, provenance, CYCLES_SHARE * seconds))
     improver.recut(lambda part: _budget(search, provenance, part * RECUT_SHARE * seconds))
