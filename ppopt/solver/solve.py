@@ -217,7 +217,7 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
 
 def _seconds(turn: int) -> float:
     """Seconds of bounds, and of local search, in a round."""
-    return FIRST_ROUND * 2**turn
+    return FIRST_ROUND * 2.0**turn
 
 
 def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, turn: int) -> None:
