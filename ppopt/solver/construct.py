@@ -40,7 +40,8 @@ class Policy(NamedTuple):
     prompt: tuple[bool, ...]
     """Whether W may delay no F that is on its way: patience is with B alone."""
     shallow_first: tuple[bool, ...]
-    """Whether, of several stages, the one farther from its end of the way goes first."""
+    """Whether, of several stages, the one farther from its end of the way goes first; the last
+    field, which a climb leaves alone where every device has one stage."""
 
 
 class Style(NamedTuple):
@@ -242,15 +243,19 @@ class _Run:
 
     def _ready_f(self, device: int, now: int) -> int:
         for index in self.forward[device]:
-            done, arrived = self.done_f[index], self.arrived_f[index]
-            if (
-                done < len(arrived)
-                and arrived[done] <= now
-                and done - self.done_b[index] < self.cap[index]
-                and self._fits(device, self.slots[index].memory[0], done)
-            ):
+            if self._coming(index) <= now and self._fits_f(device, index):
                 return index
         return -1
+
+    def _coming(self, index: int) -> int:
+        """When the slot's next F that is known to come, and within its cap, comes; NEVER: none."""
+        done, arrived = self.done_f[index], self.arrived_f[index]
+        within = done < len(arrived) and done - self.done_b[index] < self.cap[index]
+        return arrived[done] if within else NEVER
+
+    def _fits_f(self, device: int, index: int) -> bool:
+        """Whether memory allows the slot's next F."""
+        return self._fits(device, self.slots[index].memory[0], self.done_f[index])
 
     def _fits(self, device: int, more: int, number: int) -> bool:
         """Whether memory allows an increase and the oldest microbatch here can still finish."""
@@ -278,9 +283,7 @@ class _Run:
     def _short(self, device: int) -> bool:
         """Whether an F that has come, or is on its way, has no memory."""
         return any(
-            self.done_f[index] < len(self.arrived_f[index])
-            and self.done_f[index] - self.done_b[index] < self.cap[index]
-            and not self._fits(device, self.slots[index].memory[0], self.done_f[index])
+            self._coming(index) != NEVER and not self._fits_f(device, index)
             for index in self.hosted[device]
         )
 
@@ -319,12 +322,11 @@ class _Run:
             if done < len(arrived):
                 blocked |= arrived[done] <= now
                 next_b = min(next_b, max(arrived[done], now))
-            done, arrived = self.done_f[index], self.arrived_f[index]
-            if done < len(arrived) and done - self.done_b[index] < self.cap[index]:
-                if arrived[done] <= now:
-                    blocked = True
-                elif self.held[device] + self.slots[index].memory[0] <= self.limit[device]:
-                    next_f = min(next_f, arrived[done])
+            coming = self._coming(index)
+            if coming <= now:
+                blocked = True
+            elif self.held[device] + self.slots[index].memory[0] <= self.limit[device]:
+                next_f = min(next_f, coming)
         return next_b, next_f, blocked
 
     def _start(self, device: int, index: int, kind: int, now: int) -> None:

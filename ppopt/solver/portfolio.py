@@ -44,12 +44,12 @@ def policies(pipeline: Pipeline, *, fused: bool = False) -> Iterator[Policy]:
 
 
 def _bare(policy: Policy, *, fused: bool, limited: bool) -> Policy:
-    """The policy without what changes nothing: all about W where there is none."""
+    """The policy without what changes nothing: what is about W or about limits, where none are."""
     devices = len(policy.reserve)
     none, never = (0,) * devices, (False,) * devices
     if fused:
-        policy = policy._replace(patience=none, reserve=none, prompt=never)
-    return policy if limited and not fused else policy._replace(room_first=never)
+        return policy._replace(patience=none, reserve=none, prompt=never, room_first=never)
+    return policy if limited else policy._replace(room_first=never)
 
 
 def _everything(pipeline: Pipeline, *, fused: bool) -> Iterator[Policy]:
