@@ -139,3 +139,33 @@ V = Pipeline(
     mem_limit=6,
 )
 """Two stages on each of 4 devices, memory for 6 of 8 chunks, W longer than F and B."""
+
+
+def instant_cases(seed: int, count: int) -> Iterator[Pipeline]:
+    """Split pipelines in which most B and W have no length, so that one instant holds several,
+    with memory_b mostly positive and limits around what that needs."""
+    rng = Random(seed)
+    for _ in range(count):
+        devices = rng.choice((1, 2, 2))
+        hosts = [*range(devices), *rng.choices(range(devices), k=rng.randint(0, 4 - devices))]
+        rng.shuffle(hosts)
+        stages = range(len(hosts))
+        inputs = [rng.choice((0, 0, 0, 1)) for _ in stages]
+        weights = [rng.choice((0, 0, 1, 2)) for _ in stages]
+        taken = [rng.randint(0, 3) for _ in stages]
+        yield Pipeline(
+            stages=len(hosts),
+            placement=tuple(hosts),
+            batches=rng.randint(1, 2 if len(hosts) > 2 else 3),
+            forward=[rng.randint(1, 3) for _ in stages],
+            backward_input=inputs,
+            weight=weights,
+            p2p=rng.choice((0, 0, 0, 1)),
+            activation=taken,
+            memory_b=[rng.choice((0, -rng.randint(0, much), 1, 2, 3, 3)) for much in taken],
+            mem_limit=[
+                sum(much for much, host in zip(taken, hosts, strict=True) if host == device)
+                + rng.randint(0, 5)
+                for device in range(devices)
+            ],
+        )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from tests import oracle
-from tests.instances import Case, middle_cases, tiny_cases
+from tests.instances import Case, instant_cases, middle_cases, tiny_cases
 from tests.least_limit import design_limit, least_limit
 from tests.oracle import best
 from tests.pyjobshop_oracle import best_device_span, best_makespan
@@ -27,36 +25,6 @@ def makespan(pipeline: Pipeline, fused: bool = False, symmetry: bool = False) ->
 
 def span(pipeline: Pipeline, fused: bool = False) -> int | None:
     return best(pipeline, fused=fused, objective="device-span")
-
-
-def instant_cases(seed: int, count: int) -> Iterator[Pipeline]:
-    """Split pipelines in which most B and W have no length, so that one instant holds several,
-    with memory_b mostly positive and limits around what that needs."""
-    rng = Random(seed)
-    for _ in range(count):
-        devices = rng.choice((1, 2, 2))
-        hosts = [*range(devices), *rng.choices(range(devices), k=rng.randint(0, 4 - devices))]
-        rng.shuffle(hosts)
-        stages = range(len(hosts))
-        inputs = [rng.choice((0, 0, 0, 1)) for _ in stages]
-        weights = [rng.choice((0, 0, 1, 2)) for _ in stages]
-        taken = [rng.randint(0, 3) for _ in stages]
-        yield Pipeline(
-            stages=len(hosts),
-            placement=tuple(hosts),
-            batches=rng.randint(1, 2 if len(hosts) > 2 else 3),
-            forward=[rng.randint(1, 3) for _ in stages],
-            backward_input=inputs,
-            weight=weights,
-            p2p=rng.choice((0, 0, 0, 1)),
-            activation=taken,
-            memory_b=[rng.choice((0, -rng.randint(0, much), 1, 2, 3, 3)) for much in taken],
-            mem_limit=[
-                sum(much for much, host in zip(taken, hosts, strict=True) if host == device)
-                + rng.randint(0, 5)
-                for device in range(devices)
-            ],
-        )
 
 
 @pytest.mark.parametrize(

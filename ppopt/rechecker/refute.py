@@ -91,6 +91,8 @@ def _solve(
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
+    if not all(map(model.claim.time, model.start)):
+        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = 0
     status = solver.solve(model.cp)
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")

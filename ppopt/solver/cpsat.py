@@ -37,6 +37,12 @@ _OWN = {
     ),
 }
 """Parameters of the subsolvers of our own."""
+_INSTANTS = "max_size_to_create_precedence_literals_in_disjunctive: 0"
+"""CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation,
+equal to "the one ends before the other starts" and the reverse: of two operations of no length at
+one instant both hold, and it refutes them. These literals come with strong propagation, also in
+subsolvers of its own (reduced_costs, lb_tree_search, probing), unless their number is limited to
+none, and with precedences found on the way."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class _Watch(cp_model.CpSolverSolutionCallback):
 
 def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
     """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks."""
-    solving = solver(limits)
+    solving = solver(limits, instants=model.instants)
     bounds = [0]
 
     def note_bound(bound: float) -> None:
@@ -120,8 +126,8 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
 
 
 @interrupts.held()
-def solver(limits: Limits) -> cp_model.CpSolver:
-    """CP-SAT set to such limits."""
+def solver(limits: Limits, *, instants: bool = False) -> cp_model.CpSolver:
+    """CP-SAT set to such limits; `instants`: for a model with operations of no length."""
     made = cp_model.CpSolver()
     made.parameters.max_time_in_seconds = max(0.0, limits.seconds)
     made.parameters.max_deterministic_time = limits.work
@@ -129,6 +135,9 @@ def solver(limits: Limits) -> cp_model.CpSolver:
     made.parameters.random_seed = limits.seed
     made.parameters.catch_sigint_signal = False
     made.parameters.cp_model_presolve = limits.presolve
+    if instants:
+        _merge(made, _INSTANTS)
+        limits = replace(limits, focus=tuple(name for name in limits.focus if name not in _OWN))
     _focus(made, limits)
     return made
 
@@ -145,8 +154,12 @@ def _focus(made: cp_model.CpSolver, limits: Limits) -> None:
         chosen.extend(limits.focus)
         made.parameters.use_lns = not fills
     for text in (_LINEAR if limits.linear else _PLAIN, *texts):
-        if not made.parameters.merge_text_format(text):
-            raise AssertionError(f"CP-SAT does not know these parameters: {text}")
+        _merge(made, text)
+
+
+def _merge(made: cp_model.CpSolver, text: str) -> None:
+    if not made.parameters.merge_text_format(text):
+        raise AssertionError(f"CP-SAT does not know these parameters: {text}")
 
 
 def run(

@@ -62,6 +62,11 @@ class Model:
     end: dict[int, cp_model.LinearExpr]
     """End of every operation number."""
 
+    @property
+    def instants(self) -> bool:
+        """Whether it has operations of no length."""
+        return not all(self.duration[code] for code in self.start)
+
     def low(self, steps: float) -> int:
         """Bound of the objective, in ticks, where CP-SAT has proved so many steps.
 

@@ -1,0 +1,87 @@
+"""Operations of no length: CP-SAT's orders of two by a literal and its negation refute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Objective, Pipeline
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.refute import refute
+from ppopt.solver import cpsat, relaxed, whole
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.questions import question
+from tests.instances import instant_cases
+from tests.oracle import best
+
+FOCUSES = {(cpsat.PROOFS[0],), (cpsat.PROOFS[1],), *relaxed.FOCUSES, *whole.FOCUSES}
+SHARED: dict[str, dict[str, Any]] = {
+    "B that takes": {
+        "stages": 3, "batches": 1, "placement": (1, 0, 0), "forward": 1, "backward_input": 0,
+        "weight": (0, 0, 5), "activation": (0, 2, 1), "memory_b": (0, 0, 2), "mem_limit": 3,
+    },
+    "one way and back": {
+        "stages": 3, "batches": 2, "placement": (0, 1, 0), "forward": (2, 1, 2),
+        "backward_input": 0, "weight": (0, 0, 5), "activation": 3, "memory_b": (3, 2, 3),
+        "mem_limit": (6, 5),
+    },
+    "one device": {
+        "stages": 2, "batches": 3, "placement": (0, 0), "forward": 1, "backward_input": 0,
+        "weight": (0, 2), "activation": (1, 2), "memory_b": (2, 1), "mem_limit": 3,
+    },
+    "no change by B": {
+        "stages": 2, "batches": 1, "placement": (0, 1), "forward": (1, 3),
+        "backward_input": (0, 2), "weight": 0, "mem_limit": 1,
+    },
+    "presolved too": {
+        "stages": 3, "batches": 3, "placement": (0, 0, 1), "forward": (2, 2, 1),
+        "backward_input": (2, 0, 2), "weight": (0, 0, 2), "activation": (1, 3, 2),
+        "mem_limit": (5, 4),
+    },
+}  # fmt: skip
+
+
+def asked(pipeline: Pipeline, value: int, limits: cpsat.Limits) -> bool:
+    """Whether CP-SAT refutes that there is a schedule of so much."""
+    built = question(Problem(pipeline, Objective.MAKESPAN, fused=False), value)
+    return cpsat.search(built, limits, lambda _value, _bound: None).infeasible
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_search_agrees_with_all_orders_tried(name: str) -> None:
+    pipeline = Pipeline(**SHARED[name])
+    for objective in Objective:
+        least = best(pipeline, fused=False, objective=str(objective))
+        assert least is not None
+        for workers in (1, 2):
+            found = ppopt.solve(pipeline, objective=objective, workers=workers, time_limit=20)
+            assert found.status == "optimal"
+            assert found.value == pipeline.ticks.time(least)
+
+
+@pytest.mark.parametrize("presolve", [True, False])
+def test_the_optimum_is_never_refuted(presolve: bool) -> None:
+    pipelines = [Pipeline(**given) for given in SHARED.values()] + list(instant_cases(29, 40))
+    known = [
+        (pipeline, best(pipeline, fused=False, objective="makespan")) for pipeline in pipelines
+    ]
+    for pipeline, least in known:
+        if least is None:
+            continue
+        for focus in FOCUSES:
+            limits = cpsat.Limits(20, max(1, len(focus)), 0, presolve=presolve, focus=focus)
+            assert not asked(pipeline, least, limits), (pipeline, least, focus)
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
+    """Eight workers bring in subsolvers of CP-SAT that state orders so by themselves."""
+    for given in SHARED.values():
+        pipeline = Pipeline(**given)
+        least = best(pipeline, fused=False, objective="makespan")
+        assert least is not None
+        claim = Claim(pipeline, span=False, fused=False, bound=least + 1)
+        found = refute(claim, 20.0, workers, 0, lambda _: None)
+        assert found.times is not None and not found.refuted
