@@ -15,6 +15,8 @@ FINEST = 10**6
 LARGEST = 10**12
 """Largest value accepted for a time or an amount of memory, in the user's unit. A Fraction may be
 larger: such are the results of exact arithmetic, and sums are checked in ticks."""
+ROUNDING = Fraction(1, 2**52)
+"""Relative error of a number that a file gives as a float."""
 
 
 class Exact(NamedTuple):
@@ -63,3 +65,13 @@ def common_denominator(values: Iterable[Fraction]) -> int:
 def plain(value: Fraction) -> int | float:
     """Turn a value into a number for JSON and display: an int where it is whole, else a float."""
     return value.numerator if value.denominator == 1 else value.numerator / value.denominator
+
+
+def in_ticks(stated: Fraction, per_unit: int) -> Fraction:
+    """Turn a time that a file states, as the float nearest to it, into ticks.
+
+    Whole where it differs from a whole number of ticks by no more than the rounding of a float.
+    """
+    ticks = stated * per_unit
+    nearest = round(ticks)
+    return Fraction(nearest) if abs(ticks - nearest) <= ROUNDING * abs(ticks) else ticks

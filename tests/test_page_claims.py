@@ -71,7 +71,7 @@ def test_a_bound_that_leaves_a_gap_is_not_trusted_either() -> None:
 
 
 def test_a_search_from_a_file_proves_for_itself() -> None:
-    given = read(claimed("1f1b", 33))
+    given = read(claimed("zb-1p", 27))
     found = solve(given.pipeline, hint=given, workers=1).schedule
     assert given.from_file
     assert found is not None

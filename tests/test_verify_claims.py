@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppopt import InputError, recheck, solve
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import Schedule
 from ppopt.verifier import Rule, explain, figures, verify
 from tests import verify_naive
-from tests.generate import BW, F, peaks, schedules, table
+from tests.generate import BW, B, F, W, peaks, schedules, table
 from tests.verify_fixtures import one_f_one_b
 
 SLOW = settings(deadline=None)
@@ -153,6 +154,7 @@ def test_an_origin_must_agree_with_its_schedule() -> None:
     right = {
         "status": "optimal",
         "objective": "makespan",
+        "fused": True,
         "value": float(value),
         "lower_bound": float(value),
         "gap": 0,
@@ -170,7 +172,59 @@ def test_an_origin_must_agree_with_its_schedule() -> None:
         half | {"status": "feasible"},
         {"gap": 0.1},
         {"objective": "speed"},
+        {"fused": False},
+        {"fused": None},
+        {"status": "infeasible"},
+        {"status": "unknown"},
+        {"status": "OPTIMAL"},
+        half | {"status": "infeasible", "gap": None},
     ):
         found = verify(replace(made, origin=right | wrong))
         assert found, wrong
         assert {violation.rule for violation in found} == {Rule.CLAIM}
+
+
+def test_a_tick_of_a_billion_is_seen_in_an_origin() -> None:
+    """Six seconds in nanoseconds: F F B W B W on one device, the last W three ticks late."""
+    second = 10**9
+    pipeline = Pipeline(stages=1, batches=2, forward=second, backward_input=second, weight=second)
+    ran = [(F, 0), (F, 1), (B, 0), (W, 0), (B, 1)]
+    rows = [
+        (kind, 0, microbatch, 0, second * place, second * (place + 1))
+        for place, (kind, microbatch) in enumerate(ran)
+    ]
+    late = (W, 0, 1, 0, 5 * second + 3, 6 * second + 3)
+    made = Schedule.from_rows(pipeline, [*rows, late])
+    says = {"status": "optimal", "fused": False, "lower_bound": 6 * second, "gap": 0}
+    wrong = verify(replace(made, origin={**says, "value": 6 * second}))
+    assert [violation.message.split(":")[0] for violation in wrong] == [
+        "origin gap",
+        "origin status",
+        "origin value",
+    ]
+    wrong = verify(replace(made, origin={**says, "value": 6 * second + 3}))
+    assert [violation.message.split(":")[0] for violation in wrong] == [
+        "origin gap",
+        "origin status",
+    ]
+
+
+def test_a_bound_of_whole_backwards_is_none_of_split_ones() -> None:
+    """Three devices, four microbatches: 18 whole; with every BW replaced by a B and a W, which
+    might take less, the bound is none of theirs."""
+    made = solve(Pipeline(stages=3, batches=4, mem_limit=3), fused=True, workers=1).schedule
+    assert made is not None
+    assert verify(made) == []
+    rows = []
+    for kind, stage, microbatch, device, start, end, *_ in zip(*made.columns, strict=True):
+        if kind == BW:
+            half = (start + end) // 2
+            rows += [(B, stage, microbatch, device, start, half)]
+            rows += [(W, stage, microbatch, device, half, end)]
+        else:
+            rows += [(kind, stage, microbatch, device, start, end)]
+    split = Schedule.from_rows(made.pipeline, rows, made.origin)
+    [wrong] = verify(split)
+    assert wrong.message == "origin fused: claimed 'true': backwards are split (B and W)"
+    with pytest.raises(InputError, match="not of those of this schedule"):
+        recheck(split)

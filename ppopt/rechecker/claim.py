@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ppopt import exact
 from ppopt.errors import InputError
 from ppopt.op import Op, OpKind
 from ppopt.pipeline import Pipeline
@@ -14,10 +15,6 @@ from ppopt.pipeline import Pipeline
 if TYPE_CHECKING:
     from ppopt.schedule import Schedule
     from ppopt.solver.result import Result
-
-
-ROUNDING = Fraction(1, 2**52)
-"""Relative error of a number that a file gives as a float."""
 
 
 class Claim(NamedTuple):
@@ -96,7 +93,11 @@ def of_result(result: Result) -> Claim | None:
 
 
 def of_schedule(schedule: Schedule) -> Claim | None:
-    """Read the claim of a schedule's origin; None where it states no bound."""
+    """Read the claim of a schedule's origin; None where it states no bound.
+
+    Raises InputError where the certificate names a device that is none, and where the bound is said
+    of backwards of another kind than those that the schedule has.
+    """
     origin, pipeline = schedule.origin, schedule.pipeline
     bound = origin.get("lower_bound")
     if bound is None:
@@ -109,15 +110,13 @@ def of_schedule(schedule: Schedule) -> Claim | None:
         raise InputError(
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
-    ticks = _ticks(pipeline, Fraction(bound))
-    return Claim(pipeline, span, bool(origin.get("fused")), ticks, devices)
+    fused = bool(origin.get("fused"))
+    if set(schedule.kind.tolist()) - {OpKind.F, *((OpKind.BW,) if fused else (OpKind.B, OpKind.W))}:
+        said = "one operation (BW)" if fused else "split (B and W)"
+        raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
+    return Claim(pipeline, span, fused, _ticks(pipeline, Fraction(bound)), devices)
 
 
 def _ticks(pipeline: Pipeline, bound: Fraction) -> int:
-    """Turn a bound into ticks; files write it as the float nearest to it.
-
-    Between two ticks it says as much as the later one.
-    """
-    ticks = bound * pipeline.ticks.per_unit
-    nearest = round(ticks)
-    return nearest if abs(ticks - nearest) <= ROUNDING * abs(ticks) else ceil(ticks)
+    """Turn a bound into ticks; between two it says as much as the later one."""
+    return ceil(exact.in_ticks(bound, pipeline.ticks.per_unit))

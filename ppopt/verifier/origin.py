@@ -8,19 +8,24 @@ from math import isclose, isfinite
 from typing import TypeGuard
 
 from ppopt import exact
-from ppopt.verifier.measure import claim, of_rows
+from ppopt.op import OpKind
+from ppopt.pipeline import Pipeline
+from ppopt.verifier.measure import ROUNDING, claim, of_rows
 from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation
 
 CLOSE = 1e-9
-"""Numbers of an origin are in the user's unit, as floats: they may differ by rounding."""
+"""Relative difference allowed between gaps, which are rounded twice."""
+FOUND = ("optimal", "feasible")
+"""Statuses of a search that found a schedule."""
 
 
 def wrong_origin(rows: Rows, origin: Mapping[str, object]) -> Iterator[Violation]:
     """Every statement of an origin that its own operations or its other statements deny.
 
-    A bound itself cannot be checked without a search: only that it is not above the value, and
-    that `optimal` is said of equal value and bound alone.
+    A bound itself cannot be checked without a search: only that it is not above the value, that it
+    is of the kind of backward that the operations have, and that `optimal` is said of equal value
+    and bound alone.
     """
     figures = of_rows(rows.sane)
     objective = origin.get("objective", "makespan")
@@ -28,22 +33,43 @@ def wrong_origin(rows: Rows, origin: Mapping[str, object]) -> Iterator[Violation
         yield claim("origin objective", objective, "neither makespan nor device-span")
         return
     ticks = figures.makespan if objective == "makespan" else figures.device_span
-    value = rows.pipeline.ticks.time(ticks)
-    stated, bound = origin.get("value"), origin.get("lower_bound")
-    if stated is not None and not _equal(stated, value):
-        yield claim("origin value", stated, f"the {objective} is {exact.plain(value)}")
-    if bound is not None and (not _number(bound) or float(bound) > float(value) * (1 + CLOSE)):
-        yield claim("origin lower_bound", bound, f"above the value {exact.plain(value)}")
-    if origin.get("status") == "optimal" and not _equal(bound, value):
-        yield claim("origin status", "optimal", f"the bound is not the value {exact.plain(value)}")
-    yield from _wrong_gap(origin.get("gap"), bound, value)
+    value = exact.plain(rows.pipeline.ticks.time(ticks))
+    stated, bound = (_ticks(rows.pipeline, origin.get(key)) for key in ("value", "lower_bound"))
+    if origin.get("value") is not None and stated != ticks:
+        yield claim("origin value", origin["value"], f"the {objective} is {value}")
+    if origin.get("lower_bound") is not None:
+        if bound is None or bound > ticks:
+            yield claim("origin lower_bound", origin["lower_bound"], f"above the value {value}")
+        yield from _wrong_kind(rows, fused=bool(origin.get("fused")))
+    status = origin.get("status")
+    if status is not None and status not in FOUND:
+        yield claim("origin status", status, f"with a schedule it is {' or '.join(FOUND)}")
+    if status == "optimal" and bound != ticks:
+        yield claim("origin status", "optimal", f"the bound is not the value {value}")
+    yield from _wrong_gap(origin.get("gap"), bound, ticks)
 
 
-def _wrong_gap(gap: object, bound: object, value: Fraction) -> Iterator[Violation]:
-    if gap is None or not _number(bound) or not value:
+def _ticks(pipeline: Pipeline, stated: object) -> Fraction | None:
+    """A stated time in ticks; None where it is no number."""
+    if not _number(stated):
+        return None
+    return exact.in_ticks(Fraction(stated), pipeline.ticks.per_unit)
+
+
+def _wrong_kind(rows: Rows, *, fused: bool) -> Iterator[Violation]:
+    """A bound is of schedules whose backwards are all whole (`fused`), or all split."""
+    whole = rows.sane.kind == OpKind.BW
+    split = (rows.sane.kind == OpKind.B) | (rows.sane.kind == OpKind.W)
+    if (split if fused else whole).any():
+        found = "split (B and W)" if fused else "one operation (BW)"
+        yield claim("origin fused", str(fused).lower(), f"backwards are {found}")
+
+
+def _wrong_gap(gap: object, bound: Fraction | None, ticks: int) -> Iterator[Violation]:
+    if gap is None or bound is None or not ticks:
         return
-    right = 1 - float(bound) / float(value)
-    if not _number(gap) or not isclose(float(gap), right, abs_tol=CLOSE):
+    right = float(1 - bound / ticks)
+    if not _number(gap) or not isclose(float(gap), right, rel_tol=CLOSE, abs_tol=ROUNDING):
         yield claim("origin gap", gap, f"value and bound make it {right:.9g}")
 
 
@@ -54,7 +80,3 @@ def _number(stated: object) -> TypeGuard[float]:
         and abs(stated) < 2**60
         and isfinite(stated)
     )
-
-
-def _equal(stated: object, value: Fraction) -> bool:
-    return _number(stated) and isclose(float(stated), float(value), rel_tol=CLOSE)
