@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import Objective, Pipeline, Status, solve
+from ppopt import Objective, Pipeline, Status, VerificationError, solve
 from ppopt.certificate import Argument, Certificate
 from ppopt.solver import cpsat
 from ppopt.solver.bounds import Bound
@@ -176,6 +176,22 @@ def test_both_sides_know_of_the_better_one() -> None:
         ours.exchange()
         assert search.bound.value == 590
         assert not there.poll(0)
+
+
+def test_a_bound_that_fails_sweeps_reaches_the_user() -> None:
+    """A bound above a schedule is a bug of ours: whose process finds it makes no difference."""
+    here, sweeping = serving()
+    with here:
+        search = begun(PROBLEM)
+        assert search.value is not None
+        wrong = Bound(search.value + 1, "", Certificate(Argument.SEARCH))
+        link = _Link(here, search, leads=True)
+        link.send(Job(PROBLEM, 600.0, search.value, search.bound))
+        link.send(News(search.value, wrong))
+        assert here.poll(60)
+        with pytest.raises(VerificationError, match="lies above a schedule"):
+            link.exchange()
+        sweeping.join(60)
 
 
 def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:

@@ -34,8 +34,8 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
 
 
 def head_too_long(patch: Patch) -> None:
-    right = solver_bounds._head
-    patch.setattr(solver_bounds, "_head", lambda *place: right(*place) + 2)
+    right = Chain.head
+    patch.setattr(Chain, "head", lambda *place: right(*place) + 2)
 
 
 def memory_window_too_tight(patch: Patch) -> None:

@@ -62,6 +62,17 @@ class TestCtrlC:
         assert found["solve_seconds"] < 30
         assert json.loads(path.read_text())["claims"]["makespan"] == found["value"]
 
+    def test_while_commands_are_loaded_it_is_one_line(self) -> None:
+        code = (
+            "import os, signal, sys; from ppopt.cli.app import main; "
+            "find = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
+            "sys.meta_path.insert(0, type('Finder', (), {'find_spec': find})); "
+            "main(['strategies'])"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stdout) == (4, "")
+        assert ran.stderr == "error: interrupted before there was a result\n"
+
     def test_before_the_search_it_is_one_line(self) -> None:
         code = (
             "import os, signal; from ppopt.cli import commands, main, settings; "

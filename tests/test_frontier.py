@@ -165,6 +165,17 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     )
 
 
+def test_strategies_over_the_pipelines_own_limits_are_no_better() -> None:
+    """With room for one microbatch on device 0, whatever the others may hold: ZB-1P takes half the
+    time, and three times the memory. No ratio to what cannot be."""
+    ran = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3 --json")
+    rows = {row["strategy"]: row for row in ran.json["strategies"]}
+    assert rows["zb-1p"]["fits_limit"] is False
+    assert rows["zb-1p"]["ratio_to_best"] is None
+    table = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3").out
+    assert re.search(r"3 over +14 .*– +zb-1p", table)  # noqa: RUF001  as the table has it
+
+
 @pytest.fixture(scope="module")
 def documented() -> Frontier:
     """The README's."""

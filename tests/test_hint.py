@@ -143,6 +143,13 @@ def test_over_the_limit_it_is_followed_as_far_as_the_limit_allows() -> None:
     assert result.gain == 1 - result.value / 33 < 0
 
 
+def test_nothing_is_followed_where_no_schedule_is() -> None:
+    result = solve(UNIT, mem_limit=0, hint=evaluate(UNIT, "zb-1p"))
+    assert result.status == "infeasible"
+    assert result.hint is not None
+    assert (result.hint.fits_limit, result.hint.notes) == (False, ())
+
+
 @pytest.mark.usefixtures("alone")
 def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
     """With room for one, one microbatch after the other is all there is: 8 x (4 F + 4 B + W)."""

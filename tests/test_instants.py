@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import ppopt
-from ppopt import Objective, Pipeline
+from ppopt import Objective, Pipeline, VerificationError
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.refute import refute
-from ppopt.solver import cpsat, relaxed, whole
-from ppopt.solver.incumbent import Problem
+from ppopt.solver import bounds, cpsat, relaxed, whole
+from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.questions import question
 from tests.instances import instant_cases
 from tests.oracle import best
@@ -85,3 +86,16 @@ def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
         claim = Claim(pipeline, span=False, fused=False, bound=least + 1)
         found = refute(claim, 20.0, workers, 0, lambda _: None)
         assert found.times is not None and not found.refuted
+
+
+def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The re-checker is asked before anyone hears that a search found no schedule."""
+    refused = cpsat.Outcome(
+        None, 0, 0.0, ended=True, complete=False, infeasible=True, interrupted=False
+    )
+    problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, fused=False)
+    bound = bounds.device_bound(problem.pipeline, problem.objective, fused=False)
+    state = Search(problem, monotonic(), monotonic() + 20, lambda _: None, bound)
+    monkeypatch.setattr(cpsat, "search", lambda *_: refused)
+    with pytest.raises(VerificationError, match="lost a schedule"):
+        whole.search(state, cpsat.Limits(20, 1, 0))

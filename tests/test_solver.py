@@ -175,3 +175,10 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine(
         assert other.schedule == alone.schedule
         assert other.origin() == alone.origin()
     assert "partial schedules" in phases
+
+
+def test_a_proof_that_ends_at_the_value_does_not_say_that_time_was_up() -> None:
+    """One microbatch at a time through three devices and back, links included: 4 x 11."""
+    found = solve(Pipeline(stages=3, batches=4, p2p=1, mem_limit=1), workers=1, time_limit=30)
+    assert (found.status, found.value) == ("optimal", 44)
+    assert "time was up" not in found.proof

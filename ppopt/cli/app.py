@@ -21,6 +21,7 @@ EXIT_INFEASIBLE = 3
 EXIT_UNKNOWN = 4
 EXIT_VIOLATIONS = 5
 EXIT_CHANGED = 6
+INTERRUPTED = "interrupted before there was a result"
 
 # The base of every usage error; typer itself exports only its leaves.
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
@@ -47,7 +48,7 @@ class Group(TyperGroup):
         except _UsageError as error:
             _fail(error.format_message())
         except KeyboardInterrupt:
-            _fail("interrupted before there was a result", EXIT_UNKNOWN)
+            _fail(INTERRUPTED, EXIT_UNKNOWN)
         except BrokenPipeError:
             _drop_output()
             sys.exit(0)
@@ -152,8 +153,10 @@ def with_options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `ppopt`."""
-    # Each registers its commands.
-    from ppopt.cli import checking, commands, exchange, profiling, running  # noqa: F401, PLC0415
-
+    try:
+        # Each registers its commands.
+        from ppopt.cli import checking, commands, exchange, profiling, running  # noqa: F401, PLC0415
+    except KeyboardInterrupt:
+        _fail(INTERRUPTED, EXIT_UNKNOWN)
     app(arguments, prog_name="ppopt")
     raise AssertionError("the application exits by itself")

@@ -13,6 +13,7 @@ from ppopt.idle import Cause
 from ppopt.report.words import (
     AT_MOST,
     NONE,
+    OVER,
     hint_words,
     jitter_words,
     number,
@@ -165,7 +166,8 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     """Points of a frontier and hand strategies, by memory, then by value.
 
     `found` has the keys of `ppopt frontier --json`. The second column is the objective, `bubble`
-    the bubble rate of it, `/ best` the ratio to the best schedule within that memory.
+    the bubble rate of it, `/ best` the ratio to the best schedule within that memory; `over` marks
+    strategies that break the pipeline's own limits.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
     objective = str(found["objective"]).replace("-", " ")
@@ -178,8 +180,11 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
         name = f"{title(row)}, {_where(row)}" if hand else status_words(row)
         ratio = row["ratio_to_best"] if hand else 1
         most = "" if hand or row["limit_proved"] else AT_MOST
-        figures = (most + _short(memory), _short(value), percent(row["bubble_rate"]))
-        table.add_row(*map(Text, (*figures, _short(ratio), name)), style="dim" if hand else "bold")
+        held = Text(most + _short(memory))
+        if row.get("fits_limit") is False:
+            held.append(OVER, style="red")
+        rest = (_short(value), percent(row["bubble_rate"]), _short(ratio), name)
+        table.add_row(held, *map(Text, rest), style="dim" if hand else "bold")
     return table
 
 
@@ -193,7 +198,7 @@ def _cells(row: Mapping[str, Any]) -> list[Text]:
     peaks = row.get("peak_memory")
     memory = Text(_short(max(peaks)) if peaks else NONE)
     if row.get("fits_limit") is False:
-        memory.append(" over", style="red")
+        memory.append(OVER, style="red")
     return [
         Text(_name(row)),
         Text(_where(row)),

@@ -11,7 +11,7 @@ from typing import Any
 from ppopt.op import OpKind
 from ppopt.report import colours
 from ppopt.report.html import page
-from ppopt.report.words import AT_MOST, number, percent, status_words, title, what_if
+from ppopt.report.words import AT_MOST, OVER, number, percent, status_words, title, what_if
 from ppopt.schedule import Schedule
 
 TITLE = "Memory against time"
@@ -202,10 +202,13 @@ def _point_words(row: Mapping[str, Any], hands: Sequence[Mapping[str, Any]]) -> 
 def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Hand strategies at their own memory and value: those that the curve bounds, and others."""
     rows = data["strategies"]
+    fitting = [row for row in rows if row["fits_limit"]]
     named = {
-        "hand strategies": [row for row in rows if row["ratio_to_best"]],
-        "of another placement, not bound": [row for row in rows if not row["ratio_to_best"]],
+        "hand strategies": [row for row in fitting if row["ratio_to_best"]],
+        "of another placement, not bound": [row for row in fitting if not row["ratio_to_best"]],
+        "over the pipeline's own limits": [row for row in rows if not row["fits_limit"]],
     }
+    symbols = ("diamond", "diamond-open", "x-thin")
     return [
         {
             "type": "scatter",
@@ -222,7 +225,7 @@ def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
             "text": [_hand_words(row) for row in shown],
             "hovertemplate": "%{text}<extra></extra>",
         }
-        for (name, shown), symbol in zip(named.items(), ("diamond", "diamond-open"), strict=True)
+        for (name, shown), symbol in zip(named.items(), symbols, strict=True)
         if shown
     ]
 
@@ -243,6 +246,8 @@ def _hand_words(row: Mapping[str, Any]) -> str:
     ratio = row["ratio_to_best"]
     beside = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
     where = f"<br>placement {row['placement']}, {number(row['chunks'])} per device"
+    if not row["fits_limit"]:
+        where += "<br>over the pipeline's own limits"
     return (
         f"<b>{escape(title(row))}</b>: {number(row['value'])}"
         f"<br>memory {number(row['memory'])}{beside}{'' if ratio else where}"
@@ -290,7 +295,8 @@ def _point_row(row: Mapping[str, Any]) -> str:
 
 
 def _hand_row(row: Mapping[str, Any]) -> str:
-    return _cells(number(row["memory"]), row, "", escape(title(row)))
+    over = "" if row["fits_limit"] else OVER
+    return _cells(number(row["memory"]) + over, row, "", escape(title(row)))
 
 
 def _cells(memory: str, row: Mapping[str, Any], bound: str, words: str) -> str:

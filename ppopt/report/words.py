@@ -13,6 +13,8 @@ from ppopt.op import OpKind
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
 AT_MOST = "≤ "
 """Before a limit that is not proved to be the least for its value."""
+OVER = " over"
+"""Behind memory that is above a limit."""
 LONGEST_NAME = 80
 """Letters of a name; of a longer one the page shows the beginning."""
 FEW_DEVICES = 8

@@ -11,6 +11,7 @@ from ppopt.metrics import Objective
 from ppopt.op import OpKind
 from ppopt.pipeline import Pipeline
 from ppopt.solver import ends, overlap
+from ppopt.solver.chain import Chain
 
 
 class Bound(NamedTuple):
@@ -143,8 +144,8 @@ def _needs(pipeline: Pipeline, device: int, objective: Objective, *, fused: bool
     )
     saved = overlap.most_saved(pipeline, device, fused=fused)
     heads = [
-        _head(pipeline, hosts, hosted[device][0])
-        for hosts, hosted in zip(pipeline.hosts, pipeline.hosted, strict=True)
+        Chain(pipeline, fused, route).head(hosted[device][0])
+        for route, hosted in enumerate(pipeline.hosted)
         if hosted[device]
     ]
     head = min(heads) if objective is Objective.MAKESPAN else 0
@@ -174,14 +175,6 @@ def _ends(pipeline: Pipeline, idle: ends.Idle) -> str:
             "microbatch, when memory held too few others"
         )
     return f", and must idle {' and '.join(parts)}" if parts else ""
-
-
-def _head(pipeline: Pipeline, hosts: tuple[int, ...], stage: int) -> int:
-    ticks = pipeline.ticks
-    return sum(
-        ticks.durations[OpKind.F][before] + ticks.p2p[hosts[before]][hosts[before + 1]]
-        for before in range(stage)
-    )
 
 
 def _time(pipeline: Pipeline, ticks: int) -> int | float:

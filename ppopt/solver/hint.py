@@ -52,14 +52,15 @@ class Hint(NamedTuple):
         """Whether it keeps the memory limits."""
         return fits_limits(self.given)
 
-    def told(self, problem: Problem) -> Hinted:
-        """What the result says of it."""
+    def told(self, problem: Problem, *, followed: bool = True) -> Hinted:
+        """What the result says of it; `followed`: whether a search could start from it."""
         figures, ticks = self.given.metrics, problem.pipeline.ticks
+        notes = self.notes if self.fits or not followed else (*self.notes, OVER)
         return Hinted(
             value=ticks.time(figures.value(problem.objective)),
             peak_memory=tuple(map(ticks.memory, figures.peak_memory)),
             fits_limit=self.fits,
-            notes=self.notes if self.fits else (*self.notes, OVER),
+            notes=notes,
         )
 
 
@@ -90,9 +91,9 @@ class Start(NamedTuple):
     bound: Bound | None = None
     """A lower bound proved before, for this problem or one of larger limits."""
 
-    def told(self, problem: Problem) -> Hinted | None:
+    def told(self, problem: Problem, *, followed: bool) -> Hinted | None:
         """What the result says of the hint, where there is one."""
-        return None if self.hint is None else self.hint.told(problem)
+        return None if self.hint is None else self.hint.told(problem, followed=followed)
 
 
 def begin(search: Search, start: Start) -> None:

@@ -144,7 +144,8 @@ def search_from(
     )
     _run(search, provenance, start)
     with interrupts.noted() as pressed:
-        result = _result(search, provenance, start.told(problem))
+        hinted = start.told(problem, followed=not search.infeasible)
+        result = _result(search, provenance, hinted)
     return replace(result, interrupted=True) if pressed else result
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from ppopt.certificate import Argument, Certificate
 from ppopt.errors import VerificationError
+from ppopt.metrics import Objective
+from ppopt.op import OpKind
+from ppopt.rechecker import SEED, Verdict, check
+from ppopt.rechecker.claim import Claim
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
-from ppopt.solver.construct import one_at_a_time
 from ppopt.solver.incumbent import Problem, Search
-from ppopt.timing import schedule as timed
 
 FOCUSES = (("ordering",), ("ordering_quick_restart",), ("ordering",))
 """CP-SAT's subsolvers per round, beside large neighbourhoods: the first proves most, the other one
 what the first is long at."""
+RECHECK = 10.0
+"""Most seconds for a second opinion on that there is no schedule: nobody else could see it."""
 STEPS = 100
 """Into how many steps a search divides the gap that it starts with."""
 
@@ -49,13 +54,14 @@ def search(state: Search, limits: cpsat.Limits) -> bool:
     outcome = cpsat.search(built, replace(limits, enough=enough), follow)
     state.interrupted = outcome.interrupted
     if outcome.infeasible:
-        _close_infeasible(state)
+        _close_infeasible(state, limits)
         return True
     if outcome.schedule is not None:
         state.offer(outcome.schedule.orders)
         state.take(outcome.schedule)
+    ended = outcome.complete or (state.value is not None and outcome.bound >= state.value)
     cut = "CP-SAT on the whole model had proved this bound when its time was up"
-    words = f"{searched(problem)} below" if outcome.complete else cut
+    words = f"{searched(problem)} below" if ended else cut
     state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
     return outcome.ended
 
@@ -73,24 +79,42 @@ def _step(state: Search) -> int:
 
 
 def _horizon(state: Search) -> int:
-    """The best value; without one, a time within which some schedule is done if there is any.
+    """The best value; without one, more than some schedule needs if there is any.
 
-    Wherever limits allow a schedule at all, one microbatch after another is one. Only a B of no
-    length that takes memory may have to wait there, for no longer than all other operations.
+    Where nothing runs and nothing is under way, all that follows may come sooner: so a schedule
+    need not take longer than all operations and all transfers, one after the other. More, because a
+    bound that reaches the horizon ends a search.
     """
     if state.value is not None:
         return state.value
+    pipeline, ticks = state.problem.pipeline, state.problem.pipeline.ticks
+    kinds = (OpKind.F, OpKind.BW) if state.problem.fused else (OpKind.F, OpKind.B, OpKind.W)
+    work = sum(sum(ticks.durations[kind]) for kind in kinds)
+    links = [
+        sum(ticks.p2p[here][there] + ticks.p2p[there][here] for here, there in pairwise(hosts))
+        for hosts in pipeline.hosts
+    ]
+    return pipeline.batches * pipeline.num_slices * (work + max(links)) + 1
+
+
+def _close_infeasible(state: Search, limits: cpsat.Limits) -> None:
+    """Take it that there is no schedule, unless one is known or the re-checker finds one."""
     problem = state.problem
-    alone = timed(problem.pipeline, one_at_a_time(problem.pipeline, fused=problem.fused))
-    return 2 * alone.metrics.makespan
-
-
-def _close_infeasible(state: Search) -> None:
+    span = problem.objective is Objective.DEVICE_SPAN
+    claim = Claim(problem.pipeline, span, problem.fused, bound=None)
+    seconds = min(RECHECK, max(1.0, state.left))
     if state.value is not None:
         raise VerificationError(
             f"the whole model lost a schedule of {state.value} ticks: please report it"
         )
+    if _is_wrong(claim, seconds, limits.workers):
+        raise VerificationError("the whole model lost a schedule that there is: please report it")
     state.infeasible = (
         f"{searched(state.problem)} that keeps the memory limits; raise them: a limit that holds "
         "B of no length beside all activations of a device always works"
     )
+
+
+def _is_wrong(claim: Claim, seconds: float, workers: int) -> bool:
+    found = check(claim, seconds, workers, SEED, lambda _: None)
+    return found.verdict is Verdict.WRONG

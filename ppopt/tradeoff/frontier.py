@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ppopt import exact
 from ppopt.comparison import evaluate_all
 from ppopt.evaluation import checked
-from ppopt.metrics import Objective
+from ppopt.metrics import Objective, fits_limits
 from ppopt.pipeline import Pipeline
 from ppopt.schedule import ALONE, Schedule
 from ppopt.solver import bounds, interrupts
@@ -51,7 +51,8 @@ class Hand(NamedTuple):
     """Its largest device peak, in the user's unit."""
     value: Fraction
     ratio: Fraction | None
-    """To the best schedule found within its memory; None where it is placed otherwise."""
+    """To the best schedule found within its memory; None where it is placed otherwise, and where it
+    breaks the pipeline's own limits."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ def _hands(
         memory = ticks.memory(max(figures.peak_memory))
         value = ticks.time(figures.value(problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
-        same = _comparable(schedule, problem.pipeline)
+        same = fits_limits(schedule) and _comparable(schedule, problem.pipeline)
         ratio = value / best[-1] if same and best and best[-1] else None
         hands.append(Hand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

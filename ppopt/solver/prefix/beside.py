@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from ppopt.errors import VerificationError
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
@@ -141,11 +142,18 @@ def serve(number: int) -> None:
         )
         link = _Link(connection, search, leads=False)
         search.listen = link.exchange
-        few, seconds = Few(search), FIRST_ROUND
-        while few.open and not search.over:
-            few.raise_bound(Budget.of(search, BY_CLOCK, 0, seconds))
-            seconds *= 2
+        try:
+            _sweep(search)
+        except VerificationError as error:
+            link.send(error)
         link.tell()
+
+
+def _sweep(search: Search) -> None:
+    few, seconds = Few(search), FIRST_ROUND
+    while few.open and not search.over:
+        few.raise_bound(Budget.of(search, BY_CLOCK, 0, seconds))
+        seconds *= 2
 
 
 class _Link:
@@ -173,10 +181,14 @@ class _Link:
         self.tell()
 
     def _received(self) -> list[News]:
+        """What the other side has sent; raises VerificationError where its bounds failed it."""
         found = []
         try:
             while self.connection.poll():
-                found.append(self.connection.recv())
+                message = self.connection.recv()
+                if isinstance(message, VerificationError):
+                    raise message
+                found.append(message)
         except (EOFError, OSError):
             self._end()
         return found
@@ -189,7 +201,7 @@ class _Link:
             self._value, self._bound = search.value, search.bound.value
             self.send(News(search.value, search.bound))
 
-    def send(self, message: Job | News) -> None:
+    def send(self, message: Job | News | VerificationError) -> None:
         """Send a message, if there is anyone to read it."""
         if self._cut:
             return
