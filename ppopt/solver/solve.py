@@ -205,12 +205,12 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
                 improver.settle()
                 improver.climb(seconds if provenance.workers > 1 else search.left)
             _sweep(search, provenance, sweeps, turn)
+            if not small:
+                _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
             if local:
                 _recut(search, provenance, improver, turn)
             if small:
                 _search_model(search, provenance, MODEL_SHARE * seconds, turn)
-            else:
-                _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
             idle = not local and (relaxations.settled or pipeline.num_slices > 1)
             if search.over or (idle and problem.operations > LARGEST_MODEL):
                 return
