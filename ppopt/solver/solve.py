@@ -205,26 +205,15 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
                 improver.settle()
                 improver.climb(seconds if provenance.workers > 1 else search.left)
             _sweep(search, provenance, sweeps, turn)
-            _search_all(search, provenance, improver if local else None, turn, small=small)
+            if local:
+                _recut(search, provenance, improver, turn)
+            if small:
+                _search_model(search, provenance, MODEL_SHARE * seconds, turn)
+            else:
+                _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
             idle = not local and (relaxations.settled or pipeline.num_slices > 1)
             if search.over or (idle and problem.operations > LARGEST_MODEL):
                 return
-
-
-def _search_all(
-    search: Search, provenance: Provenance, improver: Improver | None, turn: int, *, small: bool
-) -> None:
-    """CP-SAT on all operations and on windows: questions before these, the whole model after.
-
-    Windows find in two seconds what the model takes ten for, and take from what the questions ask.
-    """
-    seconds = _seconds(turn)
-    if not small:
-        _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
-    if improver is not None:
-        _recut(search, provenance, improver, turn)
-    if small:
-        _search_model(search, provenance, MODEL_SHARE * seconds, turn)
 
 
 def _seconds(turn: int) -> float:
