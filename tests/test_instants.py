@@ -78,7 +78,7 @@ def test_the_optimum_is_never_refuted(presolve: bool) -> None:
 
 @pytest.mark.parametrize("workers", [1, 8])
 def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
-    """Eight workers bring in subsolvers of CP-SAT that state orders so by themselves."""
+    """Among eight workers are subsolvers of CP-SAT that state orders so by themselves."""
     for given in SHARED.values():
         pipeline = Pipeline(**given)
         least = best(pipeline, fused=False, objective="makespan")

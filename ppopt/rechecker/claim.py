@@ -110,11 +110,12 @@ def of_schedule(schedule: Schedule) -> Claim | None:
         raise InputError(
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
-    fused = bool(origin.get("fused"))
-    if set(schedule.kind.tolist()) - {OpKind.F, *((OpKind.BW,) if fused else (OpKind.B, OpKind.W))}:
-        said = "one operation (BW)" if fused else "split (B and W)"
+    ticks = _ticks(pipeline, Fraction(bound))
+    claim = Claim(pipeline, span, bool(origin.get("fused")), ticks, devices)
+    if set(schedule.kind.tolist()) - set(claim.kinds):
+        said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
-    return Claim(pipeline, span, fused, _ticks(pipeline, Fraction(bound)), devices)
+    return claim
 
 
 def _ticks(pipeline: Pipeline, bound: Fraction) -> int:

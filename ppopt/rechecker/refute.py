@@ -15,6 +15,10 @@ from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
 """Largest share of the time that is left for a look with the rules of few devices."""
+NO_ORDERS = 0
+"""Most operations of a device whose orders CP-SAT may state by literals, where some have no length:
+it takes the literal and its negation for "before" and "after", and of two such operations at one
+instant both hold (9.15; its reduced_costs, lb_tree_search and probing do so)."""
 
 
 class Times(NamedTuple):
@@ -92,7 +96,7 @@ def _solve(
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     if not all(map(model.claim.time, model.start)):
-        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = 0
+        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
     status = solver.solve(model.cp)
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")

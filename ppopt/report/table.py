@@ -180,9 +180,7 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
         name = f"{title(row)}, {_where(row)}" if hand else status_words(row)
         ratio = row["ratio_to_best"] if hand else 1
         most = "" if hand or row["limit_proved"] else AT_MOST
-        held = Text(most + _short(memory))
-        if row.get("fits_limit") is False:
-            held.append(OVER, style="red")
+        held = _held(most + _short(memory), row)
         rest = (_short(value), percent(row["bubble_rate"]), _short(ratio), name)
         table.add_row(held, *map(Text, rest), style="dim" if hand else "bold")
     return table
@@ -194,11 +192,17 @@ def _row_style(row: Mapping[str, Any]) -> str:
     return "bold" if row.get("ratio_to_best") == 1 else ""
 
 
+def _held(memory: str, row: Mapping[str, Any]) -> Text:
+    """Memory of a row, marked where it breaks a limit."""
+    words = Text(memory)
+    if row.get("fits_limit") is False:
+        words.append(OVER, style="red")
+    return words
+
+
 def _cells(row: Mapping[str, Any]) -> list[Text]:
     peaks = row.get("peak_memory")
-    memory = Text(_short(max(peaks)) if peaks else NONE)
-    if row.get("fits_limit") is False:
-        memory.append(OVER, style="red")
+    memory = _held(_short(max(peaks)) if peaks else NONE, row)
     return [
         Text(_name(row)),
         Text(_where(row)),

@@ -52,7 +52,7 @@ class Hint(NamedTuple):
         """Whether it keeps the memory limits."""
         return fits_limits(self.given)
 
-    def told(self, problem: Problem, *, followed: bool = True) -> Hinted:
+    def told(self, problem: Problem, *, followed: bool) -> Hinted:
         """What the result says of it; `followed`: whether a search could start from it."""
         figures, ticks = self.given.metrics, problem.pipeline.ticks
         notes = self.notes if self.fits or not followed else (*self.notes, OVER)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from ppopt.certificate import Argument, Certificate
 from ppopt.errors import VerificationError
 from ppopt.metrics import Objective
-from ppopt.op import OpKind
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.solver import cpsat, model
 from ppopt.solver.bounds import Bound
+from ppopt.solver.chain import Chain
 from ppopt.solver.incumbent import Problem, Search
 
 FOCUSES = (("ordering",), ("ordering_quick_restart",), ("ordering",))
@@ -87,14 +86,10 @@ def _horizon(state: Search) -> int:
     """
     if state.value is not None:
         return state.value
-    pipeline, ticks = state.problem.pipeline, state.problem.pipeline.ticks
-    kinds = (OpKind.F, OpKind.BW) if state.problem.fused else (OpKind.F, OpKind.B, OpKind.W)
-    work = sum(sum(ticks.durations[kind]) for kind in kinds)
-    links = [
-        sum(ticks.p2p[here][there] + ticks.p2p[there][here] for here, there in pairwise(hosts))
-        for hosts in pipeline.hosts
-    ]
-    return pipeline.batches * pipeline.num_slices * (work + max(links)) + 1
+    pipeline = state.problem.pipeline
+    chains = [Chain(pipeline, state.problem.fused, route) for route in range(pipeline.routes)]
+    each = max(c.forward[0] + c.turn(0) + c.backward[0] + sum(c.weight) for c in chains)
+    return pipeline.batches * pipeline.num_slices * each + 1
 
 
 def _close_infeasible(state: Search, limits: cpsat.Limits) -> None:
