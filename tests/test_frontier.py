@@ -49,6 +49,7 @@ FRONTIER = {
     "status": TEXT,
     "objective": TEXT,
     "proof": TEXT,
+    "mem_limit": LIST,
     "least_limit": NUMBER,
     "least_limit_proved": FLAG,
     "useful_limit": NUMBER,
@@ -442,7 +443,7 @@ class TestCurve:
 class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
         found = shown(SMALL, "-o", tmp_path / "a.json")
-        assert_types(found, FRONTIER)
+        assert_types(_given(found), FRONTIER)
         for row in found["points"]:
             assert_types(row, POINT)
             assert row["mem_limit"] == [row["limit"]] * 2
@@ -467,6 +468,12 @@ class TestCommand:
             in lines
         )
         assert any(re.match(r"most memory worth having: \d; .* stays 10$", line) for line in lines)
+
+    def test_more_than_the_pipeline_s_own_limits_is_not_promised_to_be_of_no_use(self) -> None:
+        """Without them 10, see above."""
+        last = "most memory worth having: 1; with any more the makespan stays 15 within the "
+        assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
+        assert shown(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
 
     def test_page(self, tmp_path: Path) -> None:
         found = shown(SMALL, "-o", tmp_path / "a.html")

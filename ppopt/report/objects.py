@@ -14,6 +14,7 @@ from ppopt.comparison import Comparison, Row
 from ppopt.exact import plain
 from ppopt.formats import schedule_json
 from ppopt.idle import by_cause
+from ppopt.pipeline import Pipeline
 from ppopt.profiles.measured import is_measured
 from ppopt.report.summary import summary
 from ppopt.robustness import Jitter
@@ -38,9 +39,8 @@ def of_result(result: Result) -> dict[str, Any]:
     """
     origin = result.origin()
     found = {} if result.schedule is None else summary(result.schedule)
-    limits = result.pipeline.limits
     shown = {key: found.get(key) for key in FIGURES}
-    shown["mem_limit"] = None if limits is None else [plain(limit) for limit in limits]
+    shown["mem_limit"] = _limits(result.pipeline)
     kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
     return {
         "schema": SCHEMA,
@@ -139,13 +139,19 @@ def _row(row: Row, optimum: Result) -> dict[str, Any]:
     }
 
 
+def _limits(pipeline: Pipeline) -> list[int | float] | None:
+    limits = pipeline.limits
+    return None if limits is None else [plain(limit) for limit in limits]
+
+
 def of_frontier(found: Frontier) -> dict[str, Any]:
     """Object of `ppopt frontier`.
 
-    `points`, by limit ascending: each the object of `ppopt solve` within its `limit`, and whether
-    that is proved to be the least for its value (`limit_proved`). `bounds`: no schedule within a
-    `limit` is below its `lower_bound`. `strategies`: each the object of `ppopt eval`, its largest
-    peak (`memory`), and its ratio to the best schedule within that memory.
+    All holds within `mem_limit`, the pipeline's own. `points`, by limit ascending: each the object
+    of `ppopt solve` within its `limit`, and whether that is proved to be the least for its value
+    (`limit_proved`). `bounds`: no schedule within a `limit` is below its `lower_bound`.
+    `strategies`: each the object of `ppopt eval`, its largest peak (`memory`), and its ratio to the
+    best schedule within that memory.
     """
     least, enough = found.least, found.enough
     provenance = found.provenance
@@ -154,6 +160,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "status": found.status.value,
         "objective": found.objective.value,
         "proof": found.proof,
+        "mem_limit": _limits(found.pipeline),
         "least_limit": None if least is None else plain(least.limit),
         "least_limit_proved": least is not None and least.least,
         "useful_limit": None if enough is None else plain(enough.limit),

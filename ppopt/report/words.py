@@ -170,10 +170,11 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
     most = "most memory worth having"
     if not found["useful_limit_proved"]:
         most += ", as far as known"
+    within = "" if found["mem_limit"] is None else " within the pipeline's own limits"
     lines = [
         f"{least}: {number(found['least_limit'])}; {found['proof']}",
         f"{most}: {number(found['useful_limit'])}; with any more the {objective} stays "
-        f"{number(points[-1]['value'])}",
+        f"{number(points[-1]['value'])}{within}",
     ]
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: it is not proved that less memory does not do")
