@@ -63,7 +63,10 @@ LINES = {
     "no stages": (f"solve --batches 2 {WRITING}", "--stages"),
     "no batches": (f"solve --stages 2 {WRITING}", "--batches"),
     "stages: word": (f"solve --stages four --batches 2 {WRITING}", "stages: 'four'"),
-    "stages: option": (f"solve --stages --batches 2 {WRITING}", "(2)"),
+    "stages: option": (
+        f"solve --stages --batches 2 {WRITING}",
+        "--stages: needs a value, and --batches follows",
+    ),
     "stages: empty": (f"solve --stages '' --batches 2 {WRITING}", "stages: ''"),
     "stages: fraction": (f"solve --stages 2.0 --batches 2 {WRITING}", "stages: '2.0'"),
     "stages: exponent": (f"solve --stages 1e1 --batches 2 {WRITING}", "stages: '1e1'"),

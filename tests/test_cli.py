@@ -261,6 +261,21 @@ class TestModels:
         assert found["schedule"]["pipeline"]["stages"] == 4
 
 
+class TestWordsLeftOver:
+    def test_a_pipeline_file_has_its_option(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text("stages: 2")
+        ran = run("frontier", file)
+        told = f"{file}: not expected here; --config {file} reads a pipeline; see ppopt frontier "
+        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {told}--help\n")
+
+    @pytest.mark.parametrize("line", ["solve --forward-times 1, 2", "strategies 2", "eval gpipe 2"])
+    def test_others(self, line: str) -> None:
+        ran = run(line)
+        told = f"2: not expected here; see ppopt {line.split(maxsplit=1)[0]} --help"
+        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {told}\n")
+
+
 def test_strategies() -> None:
     lines = done("strategies").out.splitlines()
     names = [line.split()[0] for line in lines]

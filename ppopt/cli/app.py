@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -70,12 +71,25 @@ class Command(TyperCommand):
     """A command whose `--mem-limit` may stand bare, at the end or before another option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Fill in the value of a bare `--mem-limit` before parsing."""
+        """Fill in the value of a bare `--mem-limit` before parsing; refuse words left over.
+
+        An option is never the value of another, as it is to click.
+        """
+        options = {name: one for one in self.params for name in one.opts if name.startswith("-")}
         filled = []
         for word, following in pairwise([*args, "-"]):
             bare = word == "--mem-limit" and following.startswith("-")
+            valued = word in options and not getattr(options[word], "is_flag", False)
+            if valued and not bare and following in options:
+                raise InputError(f"{word}: needs a value, and {following} follows")
             filled.append(f"--mem-limit={LIMIT_1F1B}" if bare else word)
-        return super().parse_args(ctx, filled)
+        ctx.allow_extra_args = True
+        left = super().parse_args(ctx, filled)
+        if left and not ctx.resilient_parsing:
+            file = Path(left[0]).is_file() and any(one.name == "config" for one in self.params)
+            way = f"--config {left[0]} reads a pipeline; " if file else ""
+            raise InputError(f"{left[0]}: not expected here; {way}see ppopt {ctx.info_name} --help")
+        return left
 
 
 def _fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
