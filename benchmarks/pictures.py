@@ -22,6 +22,9 @@ COLOURS = {
 """Okabe and Ito's palette, told apart by the colour-blind too."""
 FASTEST = 0.01
 """Seconds at the left edge of every picture."""
+FREE = "upper left"
+"""Corner that no curve which grows reaches; matplotlib's own choice depends on all points, and it
+warns where that takes long."""
 PANELS = 6
 
 
@@ -48,7 +51,7 @@ def proved(attempts: Sequence[Attempt], path: Path) -> None:
         )
     axes.set_xscale("log")
     axes.set_xlim(FASTEST, limit)
-    axes.legend(frameon=False)
+    axes.legend(loc=FREE, frameon=False)
     _write(figure, path)
 
 
@@ -61,7 +64,7 @@ def gaps(attempts: Sequence[Attempt], path: Path) -> list[str]:
         axes = figure.add_subplot(-(-len(chosen) // 3), 3, place + 1)
         _gap_panel(axes, [one for one in attempts if one.instance == name], name)
     if chosen:
-        figure.axes[0].legend(frameon=False, fontsize=7)
+        figure.axes[0].legend(loc="lower left", frameon=False, fontsize=7)
         figure.supxlabel("seconds", fontsize=8)
         figure.supylabel("gap", fontsize=8)
         _write(figure, path)
@@ -101,7 +104,7 @@ def ladder(attempts: Sequence[Attempt], path: Path) -> None:
                 axes.plot(one.operations, one.seconds_limit, "x", color=COLOURS[side])
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.legend(frameon=False)
+    axes.legend(loc=FREE, frameon=False)
     _write(figure, path)
 
 
