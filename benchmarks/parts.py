@@ -26,7 +26,7 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
     def work(search: Search, limits: Limits) -> None:
         improver = Improver(search, limits.seed)
         improver.construct()
-        improver.settle()
+        improver.settle(1.0)
         while improver.ready and not search.over:
             improver.climb(search.left)
 

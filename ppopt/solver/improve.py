@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from math import ceil
 from operator import itemgetter
 from random import Random
 from typing import TYPE_CHECKING
@@ -49,6 +50,10 @@ JUSTIFYING = 1.5e-5
 """Seconds that justifying a schedule takes per operation, and as long to make ready for it."""
 SETTLED = 100_000
 """Operations of the schedules that are justified to start with; at least two schedules are."""
+FIRST = 3
+"""Schedules that are justified before anything else is tried, where that takes next to no time."""
+FIRST_MOST = 1000
+"""Most operations for which it does."""
 
 
 class Improver:
@@ -60,8 +65,8 @@ class Improver:
         self._decoder = Decoder(problem.pipeline, problem.fused)
         self._rng = Random(seed)
         self._ranked: list[tuple[int, Policy]] = []
-        self._by_hand: list[tuple[int, Orders]] = []
-        self._by_policy: list[tuple[int, Orders]] = []
+        self._settling = max(2, SETTLED // problem.operations)
+        self._made: list[tuple[int, bool, Orders]] = []  # value, whether by a policy, orders
         self._pool: list[tuple[int, list[int]]] = []
         self._vain = 0
         self._others: list[tuple[int, list[int]]] = []
@@ -84,6 +89,8 @@ class Improver:
                 turns.rotate()
         self._ranked.sort()
         del self._ranked[STARTS:]
+        self._made.sort(key=itemgetter(0, 1))
+        del self._made[self._settling :]
 
     def _policies_tried(self) -> Iterator[int]:
         """Try one policy after the other, and count them."""
@@ -95,7 +102,7 @@ class Improver:
             if built is not None:
                 value = built.value(problem.objective)
                 self._ranked.append((value, policy))
-                self._by_policy.append((value, built.arrays()))
+                self._made.append((value, True, built.arrays()))
                 self._take(built)
             yield count
 
@@ -120,23 +127,31 @@ class Improver:
                 return
             orders, made = followed, timing.schedule(pipeline, followed, objective)
         search.take(made)
-        self._by_hand.append((made.metrics.value(objective), orders))
+        self._made.append((made.metrics.value(objective), False, orders))
 
-    def settle(self) -> None:
-        """Justify the best schedules constructed: local search starts from them."""
+    def settle_first(self) -> None:
+        """Justify a few of the best schedules constructed, if they are small."""
+        if self._search.problem.operations <= FIRST_MOST:
+            self._settle(min(FIRST, len(self._made) - 1))
+
+    def settle(self, part: float) -> None:
+        """Justify a part of the best schedules constructed: local search starts from them."""
+        if self._made:
+            self._settle(ceil(part * self._settling))
+            if self.ready and not self._made:
+                self._hurry()
+
+    def _settle(self, most: int) -> None:
         search = self._search
-        made = sorted(self._by_hand + self._by_policy, key=lambda one: one[0])
-        if self._late() or not made or search.problem.pipeline.num_slices > 1:
+        if self._late() or search.problem.pipeline.num_slices > 1:
             return
         search.enter("local search")
-        for _, orders in made[: max(2, SETTLED // search.problem.operations)]:
+        for _ in range(min(most, len(self._made))):
+            if self._late():
+                return
+            _, _, orders = self._made.pop(0)
             timed = timing.schedule(search.problem.pipeline, orders, search.problem.objective)
             self._keep(*self._settled(self._shop.starts(timed)))
-            if self._late():
-                break
-        self._by_hand.clear()
-        self._by_policy.clear()
-        self._hurry()
 
     def _hurry(self) -> None:
         """Let backwards hurry at the start of the best schedule, and keep what is about as good.

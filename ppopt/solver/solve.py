@@ -42,7 +42,10 @@ TINY_MODEL = 200
 TINY_SECONDS = 0.5
 """Seconds of that."""
 FIRST_ROUND = 0.5
-"""Seconds of bounds, and of local search, in the first round; each round has twice as many."""
+"""Most seconds of bounds, and of local search, in the first round; each has twice as many as the
+one before."""
+FIRST_EACH = 5e-4
+"""Most seconds of that per operation: what proves a small pipeline may come late in a round."""
 BOUNDS_SHARE = 2
 """Seconds of bounds in the later rounds, as a multiple of those of local search. Where no whole
 model is asked, only as many after a round that raised no bound: windows make more of them."""
@@ -170,7 +173,7 @@ def _run(search: Search, provenance: Provenance, start: Start) -> None:
 
 
 def _run_phases(search: Search, provenance: Provenance) -> None:
-    """Construct; then rounds of bounds, local search and, where it can help, the whole model."""
+    """Construct; what proves a tiny pipeline; then, where that does not, rounds of all parts."""
     _repeat(search, provenance)
     improver = Improver(search, provenance.seed)
     improver.construct()
@@ -179,46 +182,67 @@ def _run_phases(search: Search, provenance: Provenance) -> None:
     if search.value is None:
         _search_model(search, provenance, search.left)
         return
-    problem = search.problem
-    pipeline = problem.pipeline
-    pairs = overlap.useful(pipeline, fused=problem.fused)
-    if pairs and overlap.count(pipeline) > overlap.MOST_PAIRS:
+    if overlap.count(search.problem.pipeline) > overlap.MOST_PAIRS and _has_pairs(search.problem):
         return
     with interrupts.held():
         from ppopt.solver.prefix.beside import Beside  # noqa: PLC0415  ortools takes long to load
         from ppopt.solver.prefix.few import Few  # noqa: PLC0415
-        from ppopt.solver.prefix.sweeps import Sweeps  # noqa: PLC0415
-        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
-    local = pipeline.num_slices == 1 and not pairs
-    small = problem.operations <= SMALL_MODEL or not local
-    relaxations, sweeps, few = Relaxations(search), Sweeps(search), Few(search)
-    _search_tiny(search, provenance)
+    if _is_local(search.problem):
+        improver.settle_first()
+    few = Few(search)
     with Beside(search) as beside:
-        for turn in count():
-            seconds = _seconds(turn)
-            _ask_few(search, provenance, few, beside, turn)
-            if pipeline.num_slices == 1:
-                vain = problem.operations > LARGEST_MODEL and not relaxations.fruitful
-                share = BOUNDS_SHARE if turn and not vain else 1
-                relaxations.raise_bound(_budget(search, provenance, share * seconds))
-            if local:
-                improver.settle()
-                improver.climb(seconds if provenance.workers > 1 else search.left)
-            _sweep(search, provenance, sweeps, turn)
-            if local:
-                _recut(search, provenance, improver, turn)
-            if small:
-                _search_model(search, provenance, MODEL_SHARE * seconds, turn)
-            else:
-                _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
-            idle = not local and (relaxations.settled or pipeline.num_slices > 1)
-            if search.over or (idle and problem.operations > LARGEST_MODEL):
-                return
+        _search_tiny(search, provenance, few, beside)
+        _run_rounds(search, provenance, improver, few, beside)
 
 
-def _seconds(turn: int) -> float:
+def _has_pairs(problem: Problem) -> bool:
+    """Whether operations may run in pairs."""
+    return overlap.useful(problem.pipeline, fused=problem.fused)
+
+
+def _is_local(problem: Problem) -> bool:
+    """Whether local search applies: it knows neither pairs nor slices."""
+    return problem.pipeline.num_slices == 1 and not _has_pairs(problem)
+
+
+def _run_rounds(
+    search: Search, provenance: Provenance, improver: Improver, few: Few, beside: Beside
+) -> None:
+    """Rounds of bounds, of local search where it applies, and of the whole model."""
+    with interrupts.held():
+        from ppopt.solver.prefix.sweeps import Sweeps  # noqa: PLC0415  ortools takes long to load
+        from ppopt.solver.relaxed import Relaxations  # noqa: PLC0415
+    problem, local = search.problem, _is_local(search.problem)
+    sliced = problem.pipeline.num_slices > 1
+    small = problem.operations <= SMALL_MODEL or not local
+    relaxations, sweeps = Relaxations(search), Sweeps(search)
+    for turn in count():
+        if search.over:
+            return
+        seconds = _seconds(problem, turn)
+        _ask_few(search, provenance, few, beside, turn)
+        if not sliced:
+            vain = problem.operations > LARGEST_MODEL and not relaxations.fruitful
+            share = BOUNDS_SHARE if turn and not vain else 1
+            relaxations.raise_bound(_budget(search, provenance, share * seconds))
+        if local:
+            improver.settle(min(1.0, seconds / FIRST_ROUND))
+            improver.climb(seconds if provenance.workers > 1 else search.left)
+        _sweep(search, provenance, sweeps, turn)
+        if local:
+            _recut(search, provenance, improver, turn)
+        if small:
+            _search_model(search, provenance, MODEL_SHARE * seconds, turn)
+        else:
+            _decide(search, provenance, QUESTIONS_SHARE * seconds, turn)
+        idle = not local and (relaxations.settled or sliced)
+        if idle and problem.operations > LARGEST_MODEL:
+            return
+
+
+def _seconds(problem: Problem, turn: int) -> float:
     """Seconds of bounds, and of local search, in a round."""
-    return FIRST_ROUND * 2.0**turn
+    return min(FIRST_ROUND, FIRST_EACH * problem.operations) * 2.0**turn
 
 
 def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, turn: int) -> None:
@@ -228,14 +252,14 @@ def _ask_few(search: Search, provenance: Provenance, few: Few, beside: Beside, t
     several = provenance.workers > 1
     share = FEW_FIRST if several and not turn else FEW_SHARE if few.fruitful else FEW_IN_VAIN
     most = FEW_MOST * (search.deadline - search.began)
-    few.raise_bound(_budget(search, provenance, min(share * _seconds(turn), most)))
+    few.raise_bound(_budget(search, provenance, min(share * _seconds(search.problem, turn), most)))
     if several and few.open and not search.over:
         beside.begin()
 
 
 def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) -> None:
     """Partial schedules: from the second round on the most promising; all, while they are few."""
-    seconds = _seconds(turn)
+    seconds = _seconds(search.problem, turn)
     if turn:
         sweeps.guess(_budget(search, provenance, GUESS_SHARE * seconds))
     sweeps.follow(_budget(search, provenance, SWEEPS_SHARE * seconds))
@@ -243,7 +267,7 @@ def _sweep(search: Search, provenance: Provenance, sweeps: Sweeps, turn: int) ->
 
 def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int) -> None:
     """Local search by windows; before it, once, cyclic schedules for it to start from."""
-    seconds = _seconds(turn)
+    seconds = _seconds(search.problem, turn)
     if turn == CYCLES_FROM:
         improver.repeat(_budget(search, provenance, CYCLES_SHARE * seconds))
     improver.recut(lambda part: _budget(search, provenance, part * RECUT_SHARE * seconds))
@@ -251,8 +275,7 @@ def _recut(search: Search, provenance: Provenance, improver: Improver, turn: int
 
 def _repeat(search: Search, provenance: Provenance) -> None:
     """Begin a long run from the middle of a short one: construction takes long there."""
-    problem = search.problem
-    if overlap.useful(problem.pipeline, fused=problem.fused):
+    if _has_pairs(search.problem):
         return
 
     def solve_short(short: Problem, seconds: float) -> Result:
@@ -290,9 +313,13 @@ def _search_model(
         limits = replace(limits, seconds=min(limits.seconds, search.left))
 
 
-def _search_tiny(search: Search, provenance: Provenance) -> None:
-    if search.problem.operations <= TINY_MODEL:
-        _search_model(search, provenance, TINY_SECONDS, linear=True)
+def _search_tiny(search: Search, provenance: Provenance, few: Few, beside: Beside) -> None:
+    """The full model, and with several workers sweeps beside it."""
+    if search.over or search.problem.operations > TINY_MODEL:
+        return
+    if provenance.workers > 1 and few.open:
+        beside.begin()
+    _search_model(search, provenance, TINY_SECONDS, linear=True)
 
 
 def _decide(search: Search, provenance: Provenance, seconds: float, turn: int) -> None:
