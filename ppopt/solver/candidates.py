@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -28,15 +29,28 @@ def candidates(
     Those that may take beyond `deadline`, an instant of `time.monotonic`, are left out.
     """
     yield construct.one_at_a_time(pipeline, fused=fused)
+    told = _told(pipeline)
     for strategy in registry().values():
         if (strategy.fused or not fused) and _in_time(strategy, pipeline, deadline):
-            orders = _hand_made(strategy, pipeline)
+            orders = _hand_made(strategy, told)
             yield orders if fused or orders is None else split(pipeline, orders)
 
 
 def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
     seconds = ADAPTIVE * pipeline.num_codes if strategy.adaptive else 0.0
     return time.monotonic() + seconds < deadline
+
+
+def _told(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with its chunks and placement told, and no limits.
+
+    Strategies that do not apply refuse it at once; the others need none of their own, which would
+    take time to check.
+    """
+    if not pipeline.named_placement or pipeline.num_devices == 1:
+        return replace(pipeline, mem_limit=None)
+    name = "linear" if pipeline.num_chunks == 1 else pipeline.placement or "interleaved"
+    return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
 
 
 def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
