@@ -21,10 +21,12 @@ import ppopt
 from ppopt import Objective, Pipeline, Status, VerificationError, solve
 from ppopt.certificate import Argument, Certificate
 from ppopt.solver import cpsat
+from ppopt.solver import solve as solving
 from ppopt.solver.bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.incumbent import Problem, Progress
 from ppopt.solver.prefix.beside import PAUSE, Beside, Job, News, _Link, serve
+from ppopt.solver.prefix.few import Few
 from ppopt.solver.prefix.sweeps import needed_by
 from ppopt.solver.questions import question
 from tests.cli_run import process
@@ -92,6 +94,21 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
         assert search.bound.certificate == Certificate(Argument.DEVICES, (3,))
     (sweeping,) = started
     assert sweeping.returncode is not None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_they_run_beside_the_whole_model_of_a_tiny_pipeline(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """With two workers: one would not repeat itself."""
+    before = []
+    monkeypatch.setattr(solving, "_search_model", lambda *_, **__: before.append(len(started)))
+    pipeline = Pipeline(stages=4, batches=4, chunks=2, placement="v", mem_limit=4)
+    search = begun(Problem(pipeline, Objective.MAKESPAN, False))
+    provenance = solving.provenance_of(60, workers, 0)
+    with Beside(search) as other:
+        solving._search_tiny(search, provenance, Few(search), other)
+    assert before == [workers - 1]
 
 
 def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:

@@ -22,7 +22,7 @@ from ppopt.solver.candidates import ADAPTIVE, candidates, split
 from ppopt.solver.follow import follow
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.result import Provenance
-from ppopt.strategies import registry
+from ppopt.strategies import Options, registry
 from tests import generate
 from tests.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
 from tests.cli_run import done, run, shown
@@ -197,6 +197,37 @@ def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> 
     soon = time.monotonic() + ADAPTIVE * long.num_codes
     assert len(list(candidates(long, fused=False, deadline=soon))) == tried - len(slow) > 10
     assert len(list(candidates(long, fused=False, deadline=time.monotonic()))) == 1
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        Pipeline(stages=4, batches=6),
+        Pipeline(stages=4, batches=6, forward=[3, 1, 2, 1], p2p=1, mem_limit=3),
+        Pipeline(stages=4, batches=6, chunks=2),
+        Pipeline(stages=4, batches=6, chunks=2, placement="v", mem_limit="1f1b"),
+        Pipeline(stages=4, batches=6, placement=[1, 0, 3, 2]),
+        Pipeline(stages=4, batches=6, placement=[0, 1, 1, 0], overlap=3),
+        Pipeline(stages=1, batches=2, chunks=2),
+        Pipeline(stages=4, batches=6, routes=2),
+        Pipeline(stages=4, batches=6, slices=2),
+    ],
+)
+def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -> None:
+    """Without a limit, which has no say in an order."""
+    expected = []
+    for strategy in registry().values():
+        try:
+            own = strategy.apply(pipeline, Options())
+            orders = strategy.built(own, Options())
+        except InputError:
+            continue
+        if own.layout == pipeline.layout:
+            expected.append(split(pipeline, orders))
+    _, *found = (each for each in candidates(pipeline, fused=False) if each is not None)
+    assert len(found) == len(expected) > 0
+    for given, one in zip(found, expected, strict=True):
+        assert [order.tolist() for order in given] == [order.tolist() for order in one]
 
 
 @pytest.mark.parametrize(

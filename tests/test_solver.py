@@ -10,6 +10,8 @@ import pytest
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.solver import improve
+from ppopt.solver import solve as solving
+from ppopt.solver.incumbent import Problem
 from ppopt.verifier import verify
 from tests import oracle
 from tests.instances import tiny_cases
@@ -177,8 +179,16 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine(
     assert "partial schedules" in phases
 
 
-def test_a_proof_that_ends_at_the_value_does_not_say_that_time_was_up() -> None:
+def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
     """One microbatch at a time through three devices and back, links included: 4 x 11."""
     found = solve(Pipeline(stages=3, batches=4, p2p=1, mem_limit=1), workers=1, time_limit=30)
     assert (found.status, found.value) == ("optimal", 44)
-    assert "time was up" not in found.proof
+    assert found.proof == "CP-SAT searched all orders of the 36 operations and found none below"
+
+
+def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
+    """Half a millisecond per operation, at most half a second; each twice as long as the last."""
+    for batches, first in ((10, 0.06), (100, 0.5)):
+        problem = Problem(Pipeline(stages=4, batches=batches), Objective.MAKESPAN, False)
+        seconds = [solving._seconds(problem, turn) for turn in range(3)]
+        assert seconds == pytest.approx([first, 2 * first, 4 * first])

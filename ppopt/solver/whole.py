@@ -59,7 +59,7 @@ def search(state: Search, limits: cpsat.Limits) -> bool:
         state.offer(outcome.schedule.orders)
         state.take(outcome.schedule)
     ended = outcome.complete or (state.value is not None and outcome.bound >= state.value)
-    cut = "CP-SAT on the whole model had proved this bound when its time was up"
+    cut = "CP-SAT proved on the whole model that none is below this bound"
     words = f"{searched(problem)} below" if ended else cut
     state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
     return outcome.ended
