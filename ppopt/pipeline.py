@@ -228,11 +228,18 @@ class Pipeline:
         """Whether the placement follows a named rule (a list is explicit)."""
         return self.placement is None or isinstance(self.placement, str)
 
+    @property
+    def told_placement(self) -> Any:
+        """The placement, its default told: a name, or the list."""
+        if self.placement is not None:
+            return self.placement
+        return "linear" if self.num_chunks == 1 else "interleaved"
+
     @cached_property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
         """Device of every stage, per route: `hosts[route][stage]`."""
         if self.named_placement:
-            first = placement.named(self.placement or "interleaved", self.stages, self.num_chunks)
+            first = placement.named(self.told_placement, self.stages, self.num_chunks)
         else:
             first = self.placement
         mirrored = tuple(max(first) - device for device in first)

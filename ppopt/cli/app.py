@@ -85,8 +85,8 @@ class Command(TyperCommand):
             filled.append(f"--mem-limit={LIMIT_1F1B}" if bare else word)
         ctx.allow_extra_args = True
         left = super().parse_args(ctx, filled)
-        if left and not ctx.resilient_parsing:
-            file = Path(left[0]).is_file() and any(one.name == "config" for one in self.params)
+        if left:
+            file = "--config" in options and Path(left[0]).is_file()
             way = f"--config {left[0]} reads a pipeline; " if file else ""
             raise InputError(f"{left[0]}: not expected here; {way}see ppopt {ctx.info_name} --help")
         return left

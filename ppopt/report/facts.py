@@ -256,9 +256,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _placement(pipeline: Pipeline) -> str:
-    where = pipeline.placement
-    if where is None:
-        where = "linear" if pipeline.num_chunks == 1 else "interleaved"
+    where = pipeline.told_placement
     if isinstance(where, str):
         return f"{where} placement"
     if len(where) <= _MOST_LISTED:

@@ -234,9 +234,7 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
 
 def _placed(schedule: Schedule) -> dict[str, Any]:
     pipeline = schedule.pipeline
-    name = pipeline.placement if pipeline.named_placement else "explicit"
-    if name is None:
-        name = "linear" if pipeline.num_chunks == 1 else "interleaved"
+    name = pipeline.told_placement if pipeline.named_placement else "explicit"
     return {"chunks": pipeline.num_stages // pipeline.num_devices, "placement": name}
 
 

@@ -42,14 +42,14 @@ def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
 
 
 def _told(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with its chunks and placement told, and no limits.
+    """The pipeline with its chunks and placement told, and no limits: one chunk is linear.
 
     Strategies that do not apply refuse it at once; the others need none of their own, which would
     take time to check.
     """
     if not pipeline.named_placement or pipeline.num_devices == 1:
         return replace(pipeline, mem_limit=None)
-    name = "linear" if pipeline.num_chunks == 1 else pipeline.placement or "interleaved"
+    name = "linear" if pipeline.num_chunks == 1 else pipeline.told_placement
     return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
 
 
