@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from benchmarks import sides
 from benchmarks.baselines.problem import Limits, Outcome
 from benchmarks.suite import Instance, operations
-from ppopt.evaluation import checked
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.studies.evaluate import checked
 
 PATIENCE = 30.0
 """Seconds beyond twice the limit after which a process is ended; its record says `killed`."""

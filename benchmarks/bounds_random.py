@@ -13,10 +13,10 @@ from time import monotonic
 
 from benchmarks.machine import heading
 from ppopt import Objective, Verdict
-from tests import bounds
-from tests.bounds import Sample
-from tests.instances import Case
-from tests.pyjobshop_oracle import UndecidedError
+from tests.oracles import bounds
+from tests.oracles.bounds import Sample
+from tests.factories.instances import Case
+from tests.oracles.pyjobshop import UndecidedError
 
 
 def main() -> None:

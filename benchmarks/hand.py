@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ppopt import InputError, Objective, Pipeline, Schedule, evaluate
-from ppopt.metrics import fits_limits
+from ppopt.schedule.metrics import fits_limits
 from ppopt.strategies import Options, registry
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.machine import heading
 from ppopt import Objective, Pipeline, evaluate
-from ppopt.levels import Run
-from ppopt.robustness import BLOCK, SAMPLES
+from ppopt.schedule.levels import Run
+from ppopt.studies.robustness import BLOCK, SAMPLES
 
 RUNS = 7
 TARGET = 100

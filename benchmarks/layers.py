@@ -28,7 +28,7 @@ from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage
 
 import ppopt.torch
-from ppopt.files import write
+from ppopt.formats.files import write
 from ppopt.profiles.estimate import Held, Profile
 from ppopt.profiles.pipeline_file import dumps
 

@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable
 
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size
-from ppopt.metrics import Objective
-from ppopt.pipeline import Pipeline
-from ppopt.solver import bounds, cpsat, whole
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.metrics import Objective
+from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds.relaxation_bound import Relaxations
+from ppopt.solver.bounds.subset_dynamic_program import Few
 from ppopt.solver.budget import Budget
-from ppopt.solver.candidates import candidates
-from ppopt.solver.improve import Improver
+from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.exact import full_model
+from ppopt.solver.heuristics.improve import Improver
+from ppopt.solver.heuristics.initial_orders import candidates
 from ppopt.solver.incumbent import Problem, Progress, Search
-from ppopt.solver.prefix.few import Few
-from ppopt.solver.relaxed import Relaxations
-from ppopt.solver.solve import FIRST_ROUND
+from ppopt.solver.search import FIRST_ROUND
 
 Work = Callable[[Search, Limits], None]
 
@@ -52,7 +54,7 @@ def model(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     """CP-SAT on the whole model, from nothing."""
 
     def work(search: Search, limits: Limits) -> None:
-        whole.search(search, cpsat.Limits(search.left, limits.workers, limits.seed))
+        full_model.search(search, cpsat.Limits(search.left, limits.workers, limits.seed))
 
     return _alone(work, pipeline, objective, limits)
 
@@ -65,10 +67,10 @@ def _alone(work: Work, pipeline: Pipeline, objective: Objective, limits: Limits)
         run.note(value, int(progress.lower_bound * per_unit))
 
     began = time.monotonic()
-    known = bounds.device_bound(pipeline, objective, fused=False)
+    known = head_body_tail.device_bound(pipeline, objective, fused=False)
     problem = Problem(pipeline, objective, fused=False)
     search = Search(problem, began, began + limits.seconds, follow, known)
-    search.infeasible = bounds.infeasibility(pipeline, fused=False) or ""
+    search.infeasible = head_body_tail.infeasibility(pipeline, fused=False) or ""
     if not search.over:
         work(search, limits)
     run.note(None, search.bound.value)

@@ -11,8 +11,8 @@ import pkgutil
 
 import ppopt.solver
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size, Solver
-from ppopt.metrics import Objective
-from ppopt.pipeline import Pipeline
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.metrics import Objective
 from ppopt.strategies import registry
 
 OURS = "ppopt"
@@ -64,9 +64,10 @@ def states(side: str, objective: Objective) -> bool:
 def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
     """Size of ppopt's model of the whole pipeline, which it builds where nothing else closes."""
     from benchmarks.baselines.cpsat import size  # noqa: PLC0415  it loads OR-Tools
-    from ppopt.solver import bounds, model  # noqa: PLC0415  likewise
+    from ppopt.solver.bounds import head_body_tail  # noqa: PLC0415  likewise
+    from ppopt.solver.cp_sat import model  # noqa: PLC0415  likewise
 
-    bound = bounds.device_bound(pipeline, objective, fused=False).value
+    bound = head_body_tail.device_bound(pipeline, objective, fused=False).value
     built = model.build(pipeline, objective, fused=False, horizon=2 * bound, bound=bound)
     return size(built.cp)
 
@@ -74,7 +75,7 @@ def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
 def ours(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     """`ppopt.solve`; for the size see `size_of_ours`."""
     from ppopt.solver.incumbent import Progress  # noqa: PLC0415  as the line below
-    from ppopt.solver.solve import solve  # noqa: PLC0415  other sides do without
+    from ppopt.solver.search import solve  # noqa: PLC0415  other sides do without
 
     run, per_unit = Run(objective, limits), pipeline.ticks.per_unit
 

@@ -17,8 +17,9 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.machine import heading
-from ppopt import Pipeline, Schedule, evaluate, solve, timing
+from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.profiles.estimate import profile
+from ppopt.schedule import timing
 from ppopt.torch import as_run, demo, probe
 from ppopt.torch.world import World
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt import InputError, Objective, Pipeline, Schedule, evaluate, solve
-from ppopt.exact import plain
 from ppopt.formats.schedule_json import read_schedule
-from ppopt.metrics import fits_limits
+from ppopt.problem.exact import plain
 from ppopt.report.svg import svg
+from ppopt.schedule.metrics import fits_limits
 from ppopt.strategies import registry
 
 DOCS = Path(__file__).parents[1] / "docs"

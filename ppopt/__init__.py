@@ -15,37 +15,37 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ppopt.comparison import Comparison, compare
     from ppopt.errors import DeadlockError, InputError, PpoptError, RunError, VerificationError
-    from ppopt.evaluation import evaluate
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.metrics import Metrics, Objective
-    from ppopt.op import Op, OpKind
-    from ppopt.pipeline import Pipeline
+    from ppopt.problem.operation import Op, OpKind
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.rechecker import Recheck, Verdict, recheck
-    from ppopt.robustness import Jitter, jitter
-    from ppopt.schedule import Schedule
+    from ppopt.schedule.metrics import Metrics, Objective
+    from ppopt.schedule.schedule import Schedule
     from ppopt.solver.result import Result, Status
-    from ppopt.solver.solve import solve
+    from ppopt.solver.search import solve
     from ppopt.strategies.base import Options
-    from ppopt.tradeoff.frontier import Frontier, frontier
+    from ppopt.studies.compare import Comparison, compare
+    from ppopt.studies.evaluate import evaluate
+    from ppopt.studies.frontier import Frontier, frontier
+    from ppopt.studies.robustness import Jitter, jitter
     from ppopt.verifier import Rule, Violation, explain, verify
 
 _HOMES = {
     "errors": ("DeadlockError", "InputError", "PpoptError", "RunError", "VerificationError"),
-    "comparison": ("Comparison", "compare"),
-    "evaluation": ("evaluate",),
     "formats.schedule_json": ("read_schedule",),
-    "metrics": ("Metrics", "Objective"),
-    "op": ("Op", "OpKind"),
-    "pipeline": ("Pipeline",),
-    "robustness": ("Jitter", "jitter"),
-    "schedule": ("Schedule",),
+    "problem.operation": ("Op", "OpKind"),
+    "problem.pipeline": ("Pipeline",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
+    "schedule.metrics": ("Metrics", "Objective"),
+    "schedule.schedule": ("Schedule",),
     "solver.result": ("Result", "Status"),
-    "solver.solve": ("solve",),
+    "solver.search": ("solve",),
     "strategies.base": ("Options",),
-    "tradeoff.frontier": ("Frontier", "frontier"),
+    "studies.compare": ("Comparison", "compare"),
+    "studies.evaluate": ("evaluate",),
+    "studies.frontier": ("Frontier", "frontier"),
+    "studies.robustness": ("Jitter", "jitter"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ppopt.op import Op
+    from ppopt.problem.operation import Op
 
 
 class PpoptError(Exception):

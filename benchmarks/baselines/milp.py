@@ -26,12 +26,12 @@ import numpy as np
 from benchmarks import hand
 from benchmarks.baselines.order import Orders
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
-from ppopt import timing
-from ppopt.evaluation import checked
-from ppopt.metrics import Objective, fits_limits
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.schedule import Schedule
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.schedule import Schedule
+from ppopt.studies.evaluate import checked
 
 TOLERANCE = 1e-6
 """HiGHS's own tolerance on feasibility, which its bounds may be off by."""

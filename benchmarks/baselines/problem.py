@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from ppopt.evaluation import checked
-from ppopt.metrics import Objective
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import data_flow
-from ppopt.schedule import Schedule
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import data_flow
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.studies.evaluate import checked
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
@@ -106,7 +106,7 @@ class Jobs:
     """The data flow."""
     queue: tuple[Link, ...]
     """First in, first out: operations of one kind and stage run in the order of microbatches,
-    without loss (see the docstring of `ppopt.solver.model`)."""
+    without loss (see the docstring of `ppopt.solver.cp_sat.model`)."""
     horizon: int
     """Time in which all operations fit one after the other."""
 

@@ -20,9 +20,9 @@ import z3  # type: ignore[import-untyped]
 
 from benchmarks.baselines.order import Orders
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
-from ppopt.metrics import Objective
-from ppopt.pipeline import Pipeline
-from ppopt.schedule import Schedule
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
 
 
 def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt.errors import InputError, RunError, VerificationError
-from ppopt.pipeline import LIMIT_1F1B
+from ppopt.problem.pipeline import LIMIT_1F1B
 
 EXIT_BUG = 1
 EXIT_INPUT = 2

@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.app import (
-    EXIT_INFEASIBLE,
-    EXIT_UNKNOWN,
-    EXIT_VIOLATIONS,
-    command,
-    with_options,
-)
+from ppopt.cli.app import EXIT_INFEASIBLE, EXIT_UNKNOWN, EXIT_VIOLATIONS, command, with_options
 from ppopt.cli.settings import Settings, shared
 
 if TYPE_CHECKING:
-    from ppopt.pipeline import Pipeline
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.rechecker import Recheck
-    from ppopt.schedule import Schedule
+    from ppopt.schedule.schedule import Schedule
     from ppopt.solver.result import Status
     from ppopt.strategies import Options
 
@@ -55,7 +49,7 @@ def solve(
     """Find the best schedule, with a bound and a proof."""
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
-    from ppopt.solver.solve import solve as search
+    from ppopt.solver.search import solve as search
 
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     with progress.shown(quiet=settings.quiet) as line:
@@ -74,11 +68,11 @@ def eval_(
     """Evaluate one hand strategy."""
     from ppopt.cli import output, progress
     from ppopt.errors import InputError
-    from ppopt.evaluation import evaluate
-    from ppopt.metrics import Objective
     from ppopt.report.objects import of_evaluation
-    from ppopt.robustness import jitter as run_under
+    from ppopt.schedule.metrics import Objective
     from ppopt.strategies import resolve
+    from ppopt.studies.evaluate import evaluate
+    from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
     if settings.get("fused") and not rule.fused:
@@ -105,8 +99,8 @@ def eval_(
 def compare(settings: Settings, jitter: JitterOption = None) -> int:
     """Compare every hand strategy that applies with the optimum."""
     from ppopt.cli import output, progress
-    from ppopt.comparison import compare as compare_all
     from ppopt.report.objects import of_comparison
+    from ppopt.studies.compare import compare as compare_all
 
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
@@ -129,7 +123,7 @@ def frontier(settings: Settings) -> int:
     """Find memory against time: every limit at which the optimum changes."""
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_frontier
-    from ppopt.tradeoff.frontier import frontier as explore
+    from ppopt.studies.frontier import frontier as explore
 
     output.refuse_orders(settings, "frontier")
     pipeline = settings.pipeline()
@@ -247,7 +241,7 @@ def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     """Read a hint, and say what pipeline is to be searched: the file's own but for the flags."""
     from ppopt.formats import torch_csv_reader
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.metrics import Objective
+    from ppopt.schedule.metrics import Objective
 
     if file.suffix.lower() == ".csv":
         objective = Objective(settings.get("objective", "makespan"))
@@ -272,7 +266,7 @@ def _search_options(settings: Settings) -> dict[str, Any]:
 
 
 def _deviation(jitter: str | None) -> float | None:
-    from ppopt import exact
+    from ppopt.problem import exact
 
     return None if jitter is None else float(exact.read(jitter, "jitter").value)
 

@@ -46,9 +46,9 @@ def export(
     """Write a schedule file in the format of another tool."""
     from ppopt.cli.files import check_place, valid_schedule
     from ppopt.errors import InputError
-    from ppopt.files import write
     from ppopt.formats import perfetto
     from ppopt.formats.exports import WRITERS
+    from ppopt.formats.files import write
 
     check_place(Path(output))
     if time_unit is not None and to is not ExportFormat.PERFETTO:
@@ -68,12 +68,12 @@ def import_(
 ) -> int:
     """Read an order of another tool, time it, and verify it."""
     from ppopt.cli import output
-    from ppopt.evaluation import checked
     from ppopt.formats import torch_csv_reader
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
-    from ppopt.metrics import Objective
     from ppopt.report.objects import of_evaluation
+    from ppopt.schedule.metrics import Objective
+    from ppopt.studies.evaluate import checked
 
     assert source is ImportFormat.TORCH_CSV
     objective = Objective(settings.get("objective", "makespan"))

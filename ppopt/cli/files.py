@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ppopt.errors import InputError
 
 if TYPE_CHECKING:
-    from ppopt.schedule import Schedule
+    from ppopt.schedule.schedule import Schedule
 
 WRITERS = (".html", ".json", ".csv")
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")

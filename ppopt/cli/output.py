@@ -13,9 +13,9 @@ from rich.console import Console, RenderableType
 from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
 from ppopt.errors import InputError
-from ppopt.files import write
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
+from ppopt.formats.files import write
 from ppopt.profiles.measured import UNTIMED, is_measured
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
@@ -23,10 +23,10 @@ from ppopt.report.words import robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 
 if TYPE_CHECKING:
-    from ppopt.comparison import Comparison
     from ppopt.rechecker import Recheck
-    from ppopt.schedule import Schedule
-    from ppopt.tradeoff.frontier import Frontier
+    from ppopt.schedule.schedule import Schedule
+    from ppopt.studies.compare import Comparison
+    from ppopt.studies.frontier import Frontier
 
 
 def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | None) -> None:

@@ -14,7 +14,7 @@ import typer
 from ppopt.cli.app import command
 
 if TYPE_CHECKING:
-    from ppopt.costs import StageCosts
+    from ppopt.problem.costs import StageCosts
     from ppopt.profiles.records import Record
 
 
@@ -54,7 +54,7 @@ def profile(
     """Turn measured times into a pipeline file for --config."""
     from ppopt.cli.files import check_place
     from ppopt.errors import InputError
-    from ppopt.files import write
+    from ppopt.formats.files import write
 
     target = Path(output)
     suffix = target.suffix.lower()
@@ -99,7 +99,7 @@ def _steps(files: Sequence[Path]) -> tuple[list[Record], StageCosts]:
 
 def _of_records(files: Sequence[Path], source: Source, description: str, suffix: str) -> str:
     from ppopt.formats import schedule_json
-    from ppopt.pipeline import Pipeline
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.measured import measured

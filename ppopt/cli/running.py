@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ppopt.cli.files import Target
-    from ppopt.schedule import Schedule
+    from ppopt.schedule.schedule import Schedule
     from ppopt.torch.demo import Run
 
 
@@ -78,8 +78,8 @@ def run(
 
 
 def _seconds(sleep: str | None) -> float:
-    from ppopt import exact
     from ppopt.errors import InputError
+    from ppopt.problem import exact
 
     if sleep is None:
         return 0.0
@@ -108,8 +108,8 @@ def _tell(words: str, *, quiet: bool) -> None:
 def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: float) -> None:
     """Write the measured step, in the pipeline's unit where stages slept, else in ms."""
     from ppopt.cli.output import write_page
-    from ppopt.files import write
     from ppopt.formats import schedule_json
+    from ppopt.formats.files import write
     from ppopt.profiles.measured import measured
     from ppopt.torch import demo
 

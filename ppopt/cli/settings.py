@@ -13,7 +13,7 @@ import typer
 from ppopt.cli.files import Target, writable
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
-from ppopt.pipeline import Pipeline
+from ppopt.problem.pipeline import Pipeline
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
@@ -29,10 +29,7 @@ class Settings:
 
     def pipeline(self, default: Pipeline | None = None) -> Pipeline:
         """Build the pipeline described; the default one where none is, with the limit given."""
-        from ppopt.formats.config import (  # noqa: PLC0415  commands load on use
-            PIPELINE_FIELDS,
-            pipeline_of,
-        )
+        from ppopt.formats.config import PIPELINE_FIELDS, pipeline_of  # noqa: PLC0415  commands load on use
 
         given = self.values.keys() & PIPELINE_FIELDS
         if default is None or given - {"mem_limit"}:
@@ -50,7 +47,7 @@ class Settings:
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
     """Say where an F and a BW as one take longer than one after the other: that may be a slip."""
-    from ppopt.exact import plain  # noqa: PLC0415  commands load on use
+    from ppopt.problem.exact import plain  # noqa: PLC0415  commands load on use
 
     both = zip(pipeline.overlap or (), pipeline.forward, pipeline.backward, strict=False)
     slow = [(stage, pair, f + bw) for stage, (pair, f, bw) in enumerate(both) if pair > f + bw]

@@ -10,12 +10,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ppopt import exact
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
-from ppopt.pipeline import LIMIT_1F1B, Pipeline
+from ppopt.problem import exact
+from ppopt.problem.pipeline import LIMIT_1F1B, Pipeline
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""
@@ -54,7 +54,7 @@ def _date(value: object) -> str:
 
 
 def _number(value: object) -> object:
-    """Check that a value may be a number, written as one or as text; `ppopt.exact` reads it."""
+    """Check that a value may be a number, as one or as text; `ppopt.problem.exact` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise InputError(f"{shown(value)} is not a number")
     if isinstance(value, str) and (len(value) > 60 or _CONTROL.search(value)):

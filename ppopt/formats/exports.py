@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 
 WRITERS: dict[str, Callable[[Schedule], str]] = {
     "torch-csv": torch_csv.dumps,

@@ -12,9 +12,9 @@ import json
 
 from ppopt.errors import InputError
 from ppopt.formats.torch_csv import microbatch_numbers
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.profiles.measured import planned
-from ppopt.schedule import Row, Schedule
+from ppopt.schedule.schedule import Row, Schedule
 from ppopt.verifier import verify
 
 

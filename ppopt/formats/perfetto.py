@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt import exact
 from ppopt.errors import InputError
-from ppopt.metrics import memory_profile
-from ppopt.op import OpKind
-from ppopt.precedence import data_flow, split_of
+from ppopt.problem import exact
+from ppopt.problem.operation import OpKind
+from ppopt.problem.precedence import data_flow
 from ppopt.profiles.measured import faults
-from ppopt.schedule import Row, Schedule
+from ppopt.schedule.metrics import memory_profile
+from ppopt.schedule.orders import split_of
+from ppopt.schedule.schedule import Row, Schedule
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Length of a unit of time."""

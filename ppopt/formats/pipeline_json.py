@@ -17,12 +17,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ppopt import placement
-from ppopt.costs import MOST_TICKS
 from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
-from ppopt.op import OpKind
-from ppopt.pipeline import LARGEST_GRID, LIMIT_1F1B, Pipeline
+from ppopt.problem import placement
+from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import LARGEST_GRID, LIMIT_1F1B, Pipeline
 
 _COSTS = {
     "forward_times": "forward",

@@ -35,25 +35,16 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.certificate import Argument
-from ppopt.costs import MOST_TICKS
 from ppopt.errors import InputError
 from ppopt.formats import pipeline_json
 from ppopt.formats.documents import label, parse_json, read_text
-from ppopt.formats.fields import (
-    finite,
-    flag,
-    section,
-    shown,
-    text,
-    whole,
-    wholes,
-    within,
-)
-from ppopt.metrics import Objective
-from ppopt.op import NUM_KINDS, OpKind
-from ppopt.pipeline import MOST_DEVICES, Pipeline
-from ppopt.schedule import ALONE, Schedule
+from ppopt.formats.fields import finite, flag, section, shown, text, whole, wholes, within
+from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
+from ppopt.rechecker.certificate import Argument
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import ALONE, Schedule
 
 SCHEMA = 1
 LARGEST_FILE = 2**28

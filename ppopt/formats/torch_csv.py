@@ -10,9 +10,9 @@ and sends the results of both at its end, unless the user registers a function t
 from __future__ import annotations
 
 from ppopt.errors import InputError
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.profiles.measured import planned
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}

@@ -23,18 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from ppopt import placement, timing
-from ppopt.costs import StageCosts
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
 from ppopt.formats.torch_csv import LETTERS
-from ppopt.metrics import Objective
-from ppopt.op import Op, OpKind
-from ppopt.pipeline import LARGEST_GRID, Pipeline
-from ppopt.precedence import Orders
-from ppopt.schedule import Schedule
+from ppopt.problem import placement
+from ppopt.problem.costs import StageCosts
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.orders import Orders
+from ppopt.schedule.schedule import Schedule
 
 LARGEST_FILE = 2**28
 """Bytes of a file: more than any pipeline's order takes."""
@@ -60,7 +61,7 @@ class Order:
     """Backwards that run as one with the forward before them."""
 
     def codes(self, pipeline: Pipeline) -> Orders:
-        """Write the order as numbers of a pipeline's operations (`precedence.Orders`)."""
+        """The order as numbers of a pipeline's operations."""
         return [
             np.array(
                 [~pipeline.code(*op) if op in self.seconds else pipeline.code(*op) for op in row],

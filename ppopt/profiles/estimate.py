@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.op import Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles.records import Record
 
 Z_LIMIT = 3.5
@@ -102,7 +102,7 @@ class Profile:
 
     def to_file(self, path: str | Path, description: str, source: str) -> None:
         """Write the pipeline file that `ppopt solve --config` takes (see `pipeline_file`)."""
-        from ppopt.files import write  # noqa: PLC0415  loads on use
+        from ppopt.formats.files import write  # noqa: PLC0415  loads on use
         from ppopt.profiles.pipeline_file import dumps  # noqa: PLC0415
 
         write(Path(path), dumps(self, description=description, source=source))

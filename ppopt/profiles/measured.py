@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from ppopt.costs import StageCosts
 from ppopt.errors import InputError
-from ppopt.pipeline import Pipeline
+from ppopt.problem.costs import StageCosts
+from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import profile
 from ppopt.profiles.records import Record
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation, verify
 
 MEASURED = "measured"

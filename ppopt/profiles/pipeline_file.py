@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import date
 from fractions import Fraction
 
-from ppopt.costs import StageCosts
-from ppopt.op import OpKind
+from ppopt.problem.costs import StageCosts
+from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import Link, Profile
 from ppopt.profiles.megatron_timers import Stages
 

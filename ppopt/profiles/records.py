@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.op import Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 
 
 class Record(NamedTuple):

@@ -21,7 +21,7 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import finite, shown, whole, within
 from ppopt.formats.torch_csv import LETTERS
-from ppopt.op import Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles.estimate import sources
 from ppopt.profiles.records import Record
 

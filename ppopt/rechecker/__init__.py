@@ -14,11 +14,12 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ppopt import exact, processors
+from ppopt import processors
 from ppopt.errors import InputError, VerificationError
+from ppopt.problem import exact
 from ppopt.rechecker import arithmetic, claim, follow, waits
 from ppopt.rechecker.claim import Claim
-from ppopt.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import ALONE, Schedule
 from ppopt.verifier import verify
 
 if TYPE_CHECKING:

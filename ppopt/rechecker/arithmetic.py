@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim
 
 

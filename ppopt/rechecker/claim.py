@@ -7,13 +7,13 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt import exact
 from ppopt.errors import InputError
-from ppopt.op import Op, OpKind
-from ppopt.pipeline import Pipeline
+from ppopt.problem import exact
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from ppopt.schedule import Schedule
+    from ppopt.schedule.schedule import Schedule
     from ppopt.solver.result import Result
 
 

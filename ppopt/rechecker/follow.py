@@ -22,7 +22,7 @@ from operator import le
 from time import monotonic
 from typing import NamedTuple
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.rechecker.arithmetic import way
 from ppopt.rechecker.claim import Claim
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.op import Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.rules import Rules
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.op import Op
+from ppopt.problem.operation import Op
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.model import Model, Pair, build
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules

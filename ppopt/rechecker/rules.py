@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from graphlib import TopologicalSorter
 
-from ppopt.op import Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.lane import Lane

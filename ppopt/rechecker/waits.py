@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.rechecker.arithmetic import way
 from ppopt.rechecker.claim import Claim
 

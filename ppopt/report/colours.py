@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.idle import Cause
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
+from ppopt.schedule.idle import Cause
 
 HUES = {OpKind.F: "#0072B2", OpKind.B: "#E69F00", OpKind.W: "#009E73", OpKind.BW: "#D55E00"}
 LIGHTEST = 0.6

@@ -7,12 +7,12 @@ from html import escape
 
 import numpy as np
 
-from ppopt.idle import Cause, idle
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
-from ppopt.schedule import Schedule
+from ppopt.schedule.idle import Cause, idle
+from ppopt.schedule.schedule import Schedule
 
 _LAYERS = {
     "critical": ("critical path", "c"),

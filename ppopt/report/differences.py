@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt.idle import Cause, idle, totals
-from ppopt.metrics import Objective
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.profiles.measured import MEASURED
 from ppopt.report.summary import summary
 from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
-from ppopt.schedule import ALONE, Schedule
+from ppopt.schedule.idle import Cause, idle, totals
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import ALONE, Schedule
 
 _NAMED = 3
 """Causes of idle time that are named, the largest."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ppopt.exact import plain
-from ppopt.pipeline import Pipeline
+from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import Pipeline
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.differences import Entry, Use
 from ppopt.report.words import (

@@ -6,12 +6,12 @@ from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from ppopt.metrics import Metrics, metrics
 from ppopt.report import colours
 from ppopt.report.gantt import idle_trace, operation_traces
 from ppopt.report.memory import memory_traces
 from ppopt.report.words import number, percent
-from ppopt.schedule import Schedule
+from ppopt.schedule.metrics import Metrics, metrics
+from ppopt.schedule.schedule import Schedule
 
 TALLEST_ROW = 36
 """Height of a device's row in pixels, when there are few."""

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from ppopt.idle import Cause, idle
-from ppopt.metrics import memory_changes
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
-from ppopt.schedule import ALONE, Ints, Schedule
+from ppopt.schedule.idle import Cause, idle
+from ppopt.schedule.metrics import memory_changes
+from ppopt.schedule.schedule import ALONE, Schedule
 
 Numbers = npt.NDArray[Any]
 

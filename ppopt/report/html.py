@@ -14,7 +14,7 @@ from ppopt.report.differences import Entry, entries
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.words import clean, isolated
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 
 TITLE = "Pipeline schedules"
 _POLICY = (

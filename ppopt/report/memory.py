@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from ppopt.metrics import memory_profile
+from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.gantt import BAR, MOST_LABELS, Numbers, in_units
-from ppopt.schedule import Ints, Schedule
+from ppopt.schedule.metrics import memory_profile
+from ppopt.schedule.schedule import Schedule
 
 _HOVER = (
     "<b>memory %{{customdata[2]:.6~f}}</b>  on device %{{y}}<br>"

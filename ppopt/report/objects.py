@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppopt.comparison import Comparison, Row
-from ppopt.exact import plain
 from ppopt.formats import schedule_json
-from ppopt.idle import by_cause
-from ppopt.pipeline import Pipeline
+from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.measured import is_measured
 from ppopt.report.summary import summary
-from ppopt.robustness import Jitter
-from ppopt.schedule import Schedule
+from ppopt.schedule.idle import by_cause
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
-from ppopt.solver.solve import versions
-from ppopt.tradeoff.frontier import Frontier, Hand
+from ppopt.solver.search import versions
+from ppopt.studies.compare import Comparison, Row
+from ppopt.studies.frontier import Frontier, Hand
+from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
 
 if TYPE_CHECKING:

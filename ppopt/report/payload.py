@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ppopt import precedence
-from ppopt.critical import critical_path
-from ppopt.idle import FREE, Cause, arrivals, idle
-from ppopt.metrics import memory_changes
-from ppopt.op import OpKind
+from ppopt.problem import precedence
+from ppopt.problem.operation import OpKind
+from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.gantt import BAR, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
-from ppopt.schedule import ALONE, Ints, Schedule
+from ppopt.schedule.critical_path import critical_path
+from ppopt.schedule.idle import FREE, Cause, arrivals, idle
+from ppopt.schedule.metrics import memory_changes
+from ppopt.schedule.orders import rows_by_code, split_backwards
+from ppopt.schedule.schedule import ALONE, Schedule
 
 _TYPES = ("i1", "i2", "i4")
 
@@ -88,8 +90,8 @@ def _needs(schedule: Schedule) -> list[Ints]:
 
     FREE where there are fewer.
     """
-    flow = precedence.data_flow(schedule.pipeline, precedence.splits(schedule))
-    row = precedence.rows(schedule)
+    flow = precedence.data_flow(schedule.pipeline, split_backwards(schedule))
+    row = rows_by_code(schedule)
     before, after = row[flow.before], row[flow.after]
     place = np.argsort(after, kind="stable")
     before, after = before[place], after[place]

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.precedence import Ints
 from ppopt.report.colours import channels
-from ppopt.schedule import ALONE, Ints, Schedule
+from ppopt.schedule.schedule import ALONE, Schedule
 
 Pixels = npt.NDArray[np.float64]
 LINES = 7

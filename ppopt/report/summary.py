@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ppopt.exact import plain
-from ppopt.metrics import Objective, fits_limits
+from ppopt.problem.exact import plain
 from ppopt.rechecker import confirmed
-from ppopt.schedule import Schedule
+from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.schedule import Schedule
 
 ORIGIN_KEYS = (
     *("strategy", "status", "lower_bound", "gap", "proof"),
@@ -17,7 +17,7 @@ ORIGIN_KEYS = (
 
 
 def summary(schedule: Schedule) -> dict[str, Any]:
-    """Figures of a schedule: what `ppopt.metrics` computes, and what its origin claims.
+    """Figures of a schedule: what `ppopt.schedule.metrics` computes, and what its origin claims.
 
     Times and memory are in the user's units, lists have one entry per device; keys of the
     origin that are missing are None. Of a schedule read from a file, `checked` says whether its

@@ -15,13 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.op import NUM_KINDS, OpKind
+from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.gantt import parts
 from ppopt.report.raster import Ink, png
 from ppopt.report.summary import summary
 from ppopt.report.words import KIND_WORDS, clean, lowered, number, percent, spread, title
-from ppopt.schedule import ALONE, Ints, Row, Schedule
+from ppopt.schedule.schedule import ALONE, Row, Schedule
 
 WIDTH = 880
 """Pixels; the picture shrinks where there is less room."""

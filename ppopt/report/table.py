@@ -9,7 +9,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.idle import Cause
 from ppopt.report.words import (
     AT_MOST,
     NONE,
@@ -23,6 +22,7 @@ from ppopt.report.words import (
     status_words,
     title,
 )
+from ppopt.schedule.idle import Cause
 
 
 def result_table(figures: Mapping[str, Any]) -> Table:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from rich.text import Text
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.precedence import Ints
 from ppopt.report.words import number
-from ppopt.schedule import Ints, Row, Schedule
+from ppopt.schedule.schedule import Row, Schedule
 
 IDLE = "."
 STYLES = {OpKind.F: "blue", OpKind.B: "yellow", OpKind.W: "green", OpKind.BW: "red"}
@@ -26,8 +27,8 @@ def text_gantt(schedule: Schedule, width: int) -> str | None:
     """Draw one line per device, time to scale in at most `width` columns, dots where idle.
 
     An operation is its kind and microbatch, `F0--`; where a device hosts several stages it is
-    written in full, `0F0--` (see `ppopt.op`); a pair run as one is `F1+BW0`. None where that is
-    not legible: an operation would be narrower than its name.
+    written in full, `0F0--` (see `ppopt.problem.operation`); a pair run as one is `F1+BW0`. None
+    where that is not legible: an operation would be narrower than its name.
     """
     drawn = coloured_gantt(schedule, width)
     return None if drawn is None else drawn.plain

@@ -8,11 +8,11 @@ from html import escape
 from math import log10
 from typing import Any
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.html import page
 from ppopt.report.words import AT_MOST, OVER, number, percent, status_words, title, what_if
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 
 TITLE = "Memory against time"
 MOST_OPERATIONS = 100_000

@@ -7,8 +7,8 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-from ppopt.idle import Cause
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
+from ppopt.schedule.idle import Cause
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
 AT_MOST = "≤ "

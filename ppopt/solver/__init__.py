@@ -1,1 +1,4 @@
-"""Search: bounds, construction, CP-SAT, and the result they lead to."""
+"""The search for the best schedule: heuristics, bounds and exact methods around one incumbent.
+
+Imports `rechecker`, `verifier`, `strategies`, `schedule` and `problem`.
+"""

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from math import inf
 
-from ppopt.solver.cpsat import Limits, Outcome
+from ppopt.solver.cp_sat.cpsat import Limits, Outcome
 from ppopt.solver.incumbent import Search
 
 

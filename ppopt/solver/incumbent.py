@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt import timing
 from ppopt.errors import VerificationError
-from ppopt.metrics import Objective, fits_limits
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
-from ppopt.schedule import Schedule
-from ppopt.solver.bounds import Bound
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.orders import Orders
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.head_body_tail import Bound
 
 LARGEST_MODEL = 4_000
 """Most operations for which a CP-SAT model of all devices is built."""

@@ -7,13 +7,13 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ppopt import exact
-from ppopt.certificate import Certificate
-from ppopt.metrics import Objective
-from ppopt.pipeline import Pipeline
+from ppopt.problem import exact
+from ppopt.problem.pipeline import Pipeline
+from ppopt.rechecker.certificate import Certificate
+from ppopt.schedule.metrics import Objective
 
 if TYPE_CHECKING:
-    from ppopt.schedule import Schedule
+    from ppopt.schedule.schedule import Schedule
 
 
 class Status(StrEnum):

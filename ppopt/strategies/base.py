@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt import placement
 from ppopt.errors import InputError
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
-from ppopt.schedule import Ints
+from ppopt.problem import placement
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints
+from ppopt.schedule.orders import Orders
 
 
 class Options(NamedTuple):

@@ -15,10 +15,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
-from ppopt.schedule import Ints
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints
+from ppopt.schedule.orders import Orders
 from ppopt.strategies import weight_filling
 from ppopt.strategies.weight_filling import Source
 

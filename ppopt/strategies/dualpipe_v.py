@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
 from ppopt.strategies.eight_steps import Phase, order
 

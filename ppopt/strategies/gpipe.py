@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, by_stage, register, stream
 
 

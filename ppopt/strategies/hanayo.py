@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ppopt.errors import InputError
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
-from ppopt.solver.construct import Built, Decoder, Policy, Style, alike
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.list_scheduling import Built, Decoder, Policy, Style, alike
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
 
 WAVES = 2

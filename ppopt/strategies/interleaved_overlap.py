@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register, together
 from ppopt.strategies.interleaved import defaults, streams
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
-from ppopt.schedule import Ints
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
 
 

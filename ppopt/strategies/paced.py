@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 F, B, W = range(len(KINDS))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
 from ppopt.strategies.building_block import Block, split_orders
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
 from ppopt.strategies.paced import paced_order

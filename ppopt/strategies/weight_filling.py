@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import equal_times
 
 UNKNOWN = -1

@@ -7,12 +7,12 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from ppopt import timing
-from ppopt.metrics import Objective, metrics
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
-from ppopt.schedule import Ints
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective, metrics
+from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)

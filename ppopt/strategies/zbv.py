@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, cycle
 
-from ppopt.pipeline import Pipeline
-from ppopt.precedence import Orders
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.orders import Orders
 from ppopt.strategies import weight_filling
 from ppopt.strategies.base import Options, Strategy, register
 from ppopt.strategies.building_block import numbered

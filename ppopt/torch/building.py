@@ -25,12 +25,12 @@ import torch
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from ppopt.costs import StageCosts
 from ppopt.errors import InputError
 from ppopt.formats import torch_csv
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.schedule import Schedule
+from ppopt.problem.costs import StageCosts
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
 
 
 def placement(schedule: Schedule) -> tuple[tuple[int, ...], ...]:

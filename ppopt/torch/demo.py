@@ -12,11 +12,11 @@ import torch
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage
 
-from ppopt import timing
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.profiles.records import Record
-from ppopt.schedule import Schedule
+from ppopt.schedule import timing
+from ppopt.schedule.schedule import Schedule
 from ppopt.torch.building import as_run, load, placement, runtime
 from ppopt.torch.links import Links, links
 from ppopt.torch.profiler import Profiler

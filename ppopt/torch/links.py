@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 
 _WAYS = {"forward_one_chunk": -1, "backward_one_chunk": 1}
 """Method of a stage -> where its input comes from: the stage before it, or the one after it."""

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import Held
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppopt import timing
 from ppopt.errors import InputError
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.schedule import Schedule
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.schedule import Schedule
 
 
 def probe(batches: int, placement: Sequence[int]) -> Schedule:

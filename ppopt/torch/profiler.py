@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ppopt.op import OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import Held, Profile, profile
 from ppopt.profiles.records import Record
 from ppopt.torch.memory import Meter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ppopt.schedule import Schedule
+from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import grid, measure, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppopt.op import Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.verifier.rows import Ints, Rows
 from ppopt.verifier.violation import Violation
 

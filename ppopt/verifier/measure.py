@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt import exact
+from ppopt.problem import exact
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
 

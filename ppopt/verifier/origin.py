@@ -7,9 +7,9 @@ from fractions import Fraction
 from math import isclose, isfinite
 from typing import TypeGuard
 
-from ppopt import exact
-from ppopt.op import OpKind
-from ppopt.pipeline import Pipeline
+from ppopt.problem import exact
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.measure import ROUNDING, claim, of_rows
 from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation

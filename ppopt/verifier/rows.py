@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ppopt import exact
 from ppopt.errors import InputError
-from ppopt.op import NUM_KINDS, Op, OpKind
-from ppopt.pipeline import Pipeline
-from ppopt.schedule import ALONE, Schedule
+from ppopt.problem import exact
+from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import ALONE, Schedule
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ppopt.op import Op
+from ppopt.problem.operation import Op
 
 
 class Rule(StrEnum):

@@ -1,0 +1,1 @@
+"""What is to be scheduled: stages, placement, costs, precedence. Imports `ppopt.errors` alone."""

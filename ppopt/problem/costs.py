@@ -1,0 +1,153 @@
+"""Costs of stages: in the user's units, and as integer ticks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+from ppopt.problem.operation import OpKind
+
+if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
+
+MOST_TICKS = 2**53
+"""Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
+
+
+class StageCosts(NamedTuple):
+    """Costs per stage, in the user's units (times; memory)."""
+
+    forward: tuple[Fraction, ...]
+    backward: tuple[Fraction, ...]
+    weight: tuple[Fraction, ...]
+    backward_input: tuple[Fraction, ...]
+    activation: tuple[Fraction, ...]
+    memory_b: tuple[Fraction, ...]
+    static: tuple[Fraction, ...]
+    overlap: tuple[Fraction, ...]
+    """Time of an F and a BW of the stage run as one."""
+
+
+class Ticks(NamedTuple):
+    """Costs as whole ticks; times and memory have each their own tick."""
+
+    per_unit: int
+    """Ticks in one unit of time."""
+    memory_per_unit: int
+    """Ticks in one unit of memory."""
+    durations: tuple[tuple[int, ...], ...]
+    """Time of an operation: `durations[kind][stage]`."""
+    overlap: tuple[int, ...]
+    """Time of an F and a BW of a stage run as one (see `pair_time`)."""
+    p2p: tuple[tuple[int, ...], ...]
+    """Delay: `p2p[from device][to device]`, 0 on the diagonal."""
+    activation: tuple[int, ...]
+    """Memory taken by F, per stage."""
+    memory_b: tuple[int, ...]
+    """Signed change of memory by B, per stage."""
+    static: tuple[int, ...]
+    """Memory always held, per device."""
+    limits: tuple[int, ...] | None
+    """Memory limit per device; None: unlimited."""
+
+    def memory_change(self, kind: OpKind, stage: int) -> int:
+        """Signed change of memory by an operation: F + B + W = 0 and F + BW = 0."""
+        match kind:
+            case OpKind.F:
+                return self.activation[stage]
+            case OpKind.B:
+                return self.memory_b[stage]
+            case OpKind.W:
+                return -self.activation[stage] - self.memory_b[stage]
+            case OpKind.BW:
+                return -self.activation[stage]
+
+    def room(self, device: int) -> int | None:
+        """Memory that its limit leaves a device beside what is always held; None: unlimited."""
+        return None if self.limits is None else self.limits[device] - self.static[device]
+
+    def saving(self, stage: int) -> int:
+        """Time that a stage's F and BW save when they run as one; negative where they lose."""
+        return (
+            self.durations[OpKind.F][stage] + self.durations[OpKind.BW][stage] - self.overlap[stage]
+        )
+
+    def pair_time(self, forward: int, kind: OpKind, backward: int) -> int:
+        """Time of an F of one stage and a B or BW (`kind`) of another run as one.
+
+        Both take what they take alone less what the stage that saves less can save, but no less
+        than the longer of them. A B saves what BW would: F with B, then W, takes as long as F with
+        BW.
+        """
+        one, other = self.durations[OpKind.F][forward], self.durations[kind][backward]
+        saved = min(self.saving(forward), self.saving(backward))
+        return max(one, other, one + other - saved)
+
+    def time(self, ticks: int) -> Fraction:
+        """Ticks to the user's unit of time."""
+        return Fraction(ticks, self.per_unit)
+
+    def memory(self, ticks: int) -> Fraction:
+        """Ticks to the user's unit of memory."""
+        return Fraction(ticks, self.memory_per_unit)
+
+
+def ticks_of(pipeline: Pipeline) -> Ticks:
+    """Turn a pipeline's costs into ticks of the common denominator: nothing is lost.
+
+    Raises InputError where times or memory are so large, or so finely divided, that sums of
+    ticks would pass `MOST_TICKS`.
+    """
+    costs = pipeline.costs
+    size = range(pipeline.num_devices)
+    links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
+    times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
+    limits = pipeline.limits
+    statics = [pipeline.static_of(device) for device in size]
+    memory = (costs.activation, costs.memory_b, costs.static, limits or ())
+    per_unit = exact.common_denominator(chain(*times, costs.overlap, *links))
+    memory_per_unit = exact.common_denominator(chain(*memory))
+    ticks = Ticks(
+        per_unit=per_unit,
+        memory_per_unit=memory_per_unit,
+        durations=tuple(_scale(row, per_unit) for row in times),
+        overlap=_scale(costs.overlap, per_unit),
+        p2p=_matrix([_scale(row, per_unit) for row in links], len(size)),
+        activation=_scale(costs.activation, memory_per_unit),
+        memory_b=_scale(costs.memory_b, memory_per_unit),
+        static=_scale(statics, memory_per_unit),
+        limits=None if limits is None else _scale(limits, memory_per_unit),
+    )
+    _check_range(ticks, pipeline.batches * pipeline.num_slices)
+    return ticks
+
+
+def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
+    """Delays between devices: the rows given, or one delay between any two devices."""
+    if len(rows) == size > 1:
+        return tuple(rows)
+    ((delay, *_),) = rows
+    return tuple((delay,) * d + (0,) + (delay,) * (size - d - 1) for d in range(size))
+
+
+def _scale(values: tuple[Fraction, ...] | list[Fraction], per_unit: int) -> tuple[int, ...]:
+    return tuple(value.numerator * (per_unit // value.denominator) for value in values)
+
+
+def _check_range(ticks: Ticks, pieces: int) -> None:
+    stages = len(ticks.activation)
+    longest = pieces * (
+        sum(map(sum, (*ticks.durations, ticks.overlap)))
+        + 2 * stages * max(map(max, ticks.p2p), default=0)
+    )
+    held = pieces * sum(a + abs(b) for a, b in zip(ticks.activation, ticks.memory_b, strict=True))
+    held += max(*ticks.static, *(ticks.limits or (0,)))
+    for what, total in (("times", longest), ("memory", held)):
+        if total >= MOST_TICKS:
+            raise InputError(
+                f"{what}: too large or too finely divided to stay exact "
+                f"({total} ticks, at most 2^53); use fewer digits or fewer batches"
+            )

@@ -1,0 +1,373 @@
+"""The problem: a pipeline's stages, where they sit, what they cost and what memory they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem import exact, placement
+from ppopt.problem.backward_times import check_overlap, derive
+from ppopt.problem.costs import StageCosts, Ticks, ticks_of
+from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+
+LARGEST_GRID = 10**7
+"""Most stages times microbatches a pipeline may have."""
+MOST_DEVICES = 1024
+"""Most devices of a pipeline."""
+Layout = tuple[tuple[tuple[int, ...], ...], int]
+LIMIT_1F1B = "1f1b"
+"""The value of `mem_limit` that means: the largest device peak of 1F1B on this pipeline."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline, given as its user gives it: exact, checked and frozen.
+
+    Values are one number for all or a list. With a named placement a list has one entry per
+    device, the device's whole share of the model, and `chunks` cuts every share into equal
+    stages; with an explicit placement it has one entry per stage. Numbers are read as decimals
+    (see `ppopt.problem.exact`). Raises InputError on anything that is no pipeline.
+    """
+
+    stages: int
+    """Devices when the placement is named; the number of stages when it is a list."""
+    batches: int
+    """Microbatches, both routes together."""
+    chunks: int | None = None
+    """Stages per device; None: 1, or 2 where the placement is `interleaved` or `v`."""
+    placement: Any = None
+    """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
+    where `chunks` is above 1."""
+    forward: Any = 1
+    """Time of F, above 0."""
+    backward: Any = None
+    """Time of BW, the full backward; None: 2 F, or B + W where `backward_input` is given."""
+    weight: Any = None
+    """Time of W; None: half of BW, or what B leaves of it where `backward_input` is given."""
+    backward_input: Any = None
+    """Time of B; None: BW - W."""
+    p2p: Any = 0
+    """Delay between devices: one number, or a matrix [from device][to device], zero diagonal."""
+    activation: Any = 1
+    """Memory that F takes and that B and W together (or BW) give back."""
+    memory_b: Any = 0
+    """Signed change of memory by B, at least -activation; W gives back the rest."""
+    static: Any = 0
+    """Memory that is always there (weights, optimizer state)."""
+    mem_limit: Any = None
+    """None; `1f1b`; one number for every device; or a list, one number per device."""
+    overlap: Any = None
+    """Time of an F and a BW run as one, at least the longer of them; None: F + BW, and no search
+    overlaps them (see `ppopt.problem.costs.Ticks.pair_time`)."""
+    slices: int | None = None
+    """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
+    routes: int = 1
+    """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
+    name: str = ""
+    rounded: tuple[str, ...] = ()
+    """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
+
+    def __post_init__(self) -> None:
+        for field in ("stages", "batches"):
+            self._set(field, _whole(getattr(self, field), field))
+        self._set_placement()
+        if self.num_devices > MOST_DEVICES:
+            raise InputError(f"stages: {self.num_devices} devices are above {MOST_DEVICES}")
+        if self.slices is not None:
+            self._set("slices", _whole(self.slices, "slices"))
+        pieces = self.batches * self.num_slices
+        if self.stages * self.num_chunks * pieces > LARGEST_GRID:
+            raise InputError(
+                f"stages x microbatches is above {LARGEST_GRID}: "
+                f"{self.stages * self.num_chunks} x {pieces}; use fewer batches"
+            )
+        if not isinstance(self.name, str):
+            raise InputError(f"name: {self.name!r} is not text")
+        if isinstance(self.routes, bool) or self.routes not in (1, 2):
+            raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
+        if self.routes == 2 and self.batches % 2:
+            raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
+        self._set_times()
+        self._set_p2p()
+        self._set_memory()
+        self._set_limit()
+        _ = self.ticks
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _set_placement(self) -> None:
+        if self.chunks is not None:
+            self._set("chunks", _whole(self.chunks, "chunks"))
+        where = self.placement
+        if where is None or isinstance(where, str):
+            if where is not None and where not in placement.NAMED:
+                raise InputError(
+                    f"placement: {where!r} is unknown; use {', '.join(placement.NAMED)}, "
+                    "or a list of devices such as 0,1,1,0"
+                )
+            if where == "linear" and (self.chunks or 1) > 1:
+                raise InputError(
+                    f"chunks: {self.chunks} does not go with placement linear; "
+                    "use placement interleaved or v"
+                )
+            return
+        if self.chunks is not None:
+            raise InputError("chunks: does not go with a placement list; leave it out")
+        devices = placement.explicit(_as_list(where, "placement"))
+        if len(devices) != self.stages:
+            raise InputError(
+                f"placement: has {len(devices)} entries for {self.stages} stages; "
+                "give one per stage"
+            )
+        self._set("placement", devices)
+
+    def _set_times(self) -> None:
+        given = [
+            None if getattr(self, field) is None else self._values(field)
+            for field in ("backward", "weight", "backward_input")
+        ]
+        self._set("forward", self._values("forward"))
+        backward = derive(self.forward, *given)
+        self._set("backward", backward.full)
+        self._set("weight", backward.weight)
+        self._set("backward_input", backward.partial)
+        if self.overlap is not None:
+            self._set("overlap", self._values("overlap"))
+            check_overlap(self.forward, self.backward, self.overlap)
+
+    def _set_p2p(self) -> None:
+        if not _is_list(self.p2p):
+            (value,) = self._numbers("p2p", [self.p2p])
+            self._set("p2p", value)
+            return
+        rows = [_as_list(row, "p2p") for row in _as_list(self.p2p, "p2p")]
+        size = self.num_devices
+        if len(rows) != size or any(len(row) != size for row in rows):
+            raise InputError(
+                f"p2p: a matrix must be {size} x {size}, one row and column per device"
+            )
+        self._set("p2p", tuple(self._numbers("p2p", row) for row in rows))
+        for device in range(size):
+            if self.p2p[device][device]:
+                raise InputError(f"p2p: device {device} to itself must be 0")
+
+    def _set_memory(self) -> None:
+        for field in ("activation", "static"):
+            self._set(field, self._values(field))
+        self._set("memory_b", self._values("memory_b", signed=True))
+        for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
+            if change < -taken:
+                raise InputError(
+                    f"memory_b: stage {index}: {exact.plain(change)} gives back more than the "
+                    f"activation {exact.plain(taken)}"
+                )
+
+    def _set_limit(self) -> None:
+        limit = self.mem_limit
+        if isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B:
+            self._set("mem_limit", LIMIT_1F1B)
+            return
+        if limit is None:
+            return
+        if not _is_list(limit):
+            self._set("mem_limit", self._numbers("mem_limit", [limit])[0])
+            return
+        numbers = self._numbers("mem_limit", _as_list(limit, "mem_limit"))
+        if len(numbers) != self.num_devices:
+            raise InputError(
+                f"mem_limit: has {len(numbers)} entries for {self.num_devices} devices; "
+                "give one number, or one per device"
+            )
+        self._set("mem_limit", numbers)
+
+    def _values(self, field: str, *, signed: bool = False) -> tuple[Fraction, ...]:
+        """Read one value per entry (see the class), repeating a single number."""
+        given = getattr(self, field)
+        if not _is_list(given):
+            return self._numbers(field, [given], signed=signed) * self.stages
+        numbers = self._numbers(field, _as_list(given, field), signed=signed)
+        if len(numbers) == 1:
+            return numbers * self.stages
+        if len(numbers) != self.stages:
+            raise InputError(
+                f"{field}: has {len(numbers)} entries for {self.stages} stages; "
+                "give one number, or one per stage"
+            )
+        return numbers
+
+    def _numbers(
+        self, field: str, given: Sequence[object], *, signed: bool = False
+    ) -> tuple[Fraction, ...]:
+        read = [exact.read(number, field) for number in given]
+        for number in read:
+            if number.value < 0 and not signed:
+                raise InputError(f"{field}: {exact.plain(number.value)} is negative")
+        if any(number.rounded for number in read) and field not in self.rounded:
+            self._set("rounded", (*self.rounded, field))
+        return tuple(number.value for number in read)
+
+    @cached_property
+    def num_chunks(self) -> int:
+        """Equal stages into which each device's share is cut (1 with an explicit placement)."""
+        if self.chunks is not None:
+            return self.chunks
+        return placement.DEFAULT_CHUNKS.get(self.placement, 1) if self.named_placement else 1
+
+    @property
+    def num_slices(self) -> int:
+        """Parts of every microbatch along the sequence."""
+        return self.slices or 1
+
+    @property
+    def named_placement(self) -> bool:
+        """Whether the placement follows a named rule (a list is explicit)."""
+        return self.placement is None or isinstance(self.placement, str)
+
+    @property
+    def told_placement(self) -> Any:
+        """The placement, its default told: a name, or the list."""
+        if self.placement is not None:
+            return self.placement
+        return "linear" if self.num_chunks == 1 else "interleaved"
+
+    @cached_property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """Device of every stage, per route: `hosts[route][stage]`."""
+        if self.named_placement:
+            first = placement.named(self.told_placement, self.stages, self.num_chunks)
+        else:
+            first = self.placement
+        mirrored = tuple(max(first) - device for device in first)
+        return (first, mirrored)[: self.routes]
+
+    @property
+    def layout(self) -> Layout:
+        """Where every stage sits, per route, and the slices of a microbatch.
+
+        Schedules of one layout are of one search space.
+        """
+        return self.hosts, self.num_slices
+
+    @cached_property
+    def num_stages(self) -> int:
+        """Stages S, chunks counted."""
+        return len(self.hosts[0])
+
+    @cached_property
+    def num_devices(self) -> int:
+        """Devices D."""
+        return self.stages if self.named_placement else max(self.placement) + 1
+
+    @cached_property
+    def hosted(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Stages of every device, ascending, per route: `hosted[route][device]`."""
+        return tuple(
+            tuple(
+                tuple(stage for stage, host in enumerate(row) if host == device)
+                for device in range(self.num_devices)
+            )
+            for row in self.hosts
+        )
+
+    def route(self, microbatch: int) -> int:
+        """Route of a microbatch: the first half takes route 0, the second half route 1."""
+        return microbatch * self.routes // self.batches
+
+    def device(self, stage: int, microbatch: int) -> int:
+        """Device that runs the operations of a stage for a microbatch."""
+        return self.hosts[self.route(microbatch)][stage]
+
+    def code(self, kind: Any, stage: Any, microbatch: Any, slice: Any = 0) -> Any:  # noqa: A002
+        """Number of an operation, 0 .. num_codes - 1; works on integers and on arrays."""
+        place = (kind * self.num_stages + stage) * self.batches + microbatch
+        return place * self.num_slices + slice
+
+    def op(self, code: int) -> Op:
+        """Operation with this number: the inverse of `code`."""
+        rest, part = divmod(int(code), self.num_slices)
+        rest, microbatch = divmod(rest, self.batches)
+        kind, stage = divmod(rest, self.num_stages)
+        return Op(OpKind(kind), stage, microbatch, part)
+
+    @property
+    def num_codes(self) -> int:
+        """Numbers that `code` can give: kinds x stages x microbatches x slices."""
+        return NUM_KINDS * self.num_stages * self.batches * self.num_slices
+
+    @cached_property
+    def costs(self) -> StageCosts:
+        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
+        share = self.hosts[0] if self.named_placement else tuple(range(self.stages))
+        cut = self.num_chunks
+        given = {field: getattr(self, field) for field in StageCosts._fields}
+        if self.overlap is None:
+            both = zip(self.forward, self.backward, strict=True)
+            given["overlap"] = [one + other for one, other in both]
+        parts = {field: cut * (1 if field == "static" else self.num_slices) for field in given}
+        return StageCosts(
+            **{
+                field: tuple(values[entry] / parts[field] for entry in share)
+                for field, values in given.items()
+            }
+        )
+
+    @cached_property
+    def limits(self) -> tuple[Fraction, ...] | None:
+        """Memory limit of every device, in the user's unit; None: unlimited."""
+        if self.mem_limit is None:
+            return None
+        if self.mem_limit == LIMIT_1F1B:
+            return (self._peak_1f1b(),) * self.num_devices
+        if isinstance(self.mem_limit, tuple):
+            return self.mem_limit
+        return (self.mem_limit,) * self.num_devices
+
+    def _peak_1f1b(self) -> Fraction:
+        """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
+
+        Device d holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2).
+        """
+        costs = self.costs
+        return max(
+            sum((costs.static[stage] for stage in stages), Fraction(0))
+            + min(self.batches, self.num_devices - device)
+            * sum((costs.activation[stage] * self.num_slices for stage in stages), Fraction(0))
+            for device, stages in enumerate(self.hosted[0])
+        )
+
+    def static_of(self, device: int) -> Fraction:
+        """Memory always held by a device: the static memory of its stages, on every route."""
+        return sum(
+            (self.costs.static[stage] for hosted in self.hosted for stage in hosted[device]),
+            Fraction(0),
+        )
+
+    @cached_property
+    def ticks(self) -> Ticks:
+        """All costs as integer ticks: the one duration table of the project."""
+        return ticks_of(self)
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{what}: {value!r} is not a whole number")
+    if value < 1:
+        raise InputError(f"{what}: {value} is below 1")
+    if value > LARGEST_GRID:
+        raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
+    return value
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _as_list(value: object, what: str) -> list[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise InputError(f"{what}: {value!r} is not a list")
+    return list(value)

@@ -1,0 +1,4 @@
+"""A schedule and what follows from it: orders, timing, metrics, idle causes, list scheduling.
+
+Imports `problem`.
+"""

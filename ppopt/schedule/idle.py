@@ -1,0 +1,218 @@
+"""Why devices stand idle: every idle interval of a schedule, cut by cause.
+
+Between two operations of a device, at every instant the first of these that holds is the cause:
+
+    memory    the next operation waits for data, and others of the device have all they wait for,
+              but none of these fits the memory limit: the limit alone keeps the device from work
+    input     the next operation waits for one that has not ended
+    link      what the next operation waits for has ended and is under way from another device
+    order     the next operation could start: the schedule itself waits
+
+Before a device's first operation it is in warm-up, after its last in cool-down, whatever it waits
+for. The intervals of a device add up to its idle time, makespan less busy time.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem import precedence
+from ppopt.problem.exact import plain
+from ppopt.problem.precedence import Ints
+from ppopt.schedule.metrics import memory_changes
+from ppopt.schedule.orders import rows_by_code, split_backwards
+from ppopt.schedule.schedule import Schedule
+
+FREE = -1
+"""Stands for no operation."""
+_NEVER = 2**62
+
+
+class Cause(IntEnum):
+    """Cause of idle time; the integer is its code in arrays, `label` its name in files."""
+
+    WARM_UP = 0
+    INPUT = 1
+    LINK = 2
+    MEMORY = 3
+    ORDER = 4
+    COOL_DOWN = 5
+
+    @property
+    def label(self) -> str:
+        """Name in JSON and on pages: `warm-up`, `input`, ..."""
+        return self.name.lower().replace("_", "-")
+
+
+class Idle(NamedTuple):
+    """Idle intervals, one cause each, sorted by device, then start; times in ticks."""
+
+    device: Ints
+    start: Ints
+    end: Ints
+    cause: Ints
+    """Codes of Cause."""
+    following: Ints
+    """Row of the schedule that the device runs next; FREE in cool-down."""
+    subject: Ints
+    """Row of the operation that the cause names: the one waited for, or the one that is ready and
+    does not fit (memory); FREE where there is none."""
+
+
+class Arrivals(NamedTuple):
+    """When every operation of a schedule has what it waits for, in ticks; 0 where nothing."""
+
+    sent: Ints
+    """End of the last operation that it waits for."""
+    ready: Ints
+    """The same with the time between devices: nothing but device and memory is missing."""
+    needed: Ints
+    """Row of the operation that arrives last; FREE: none."""
+
+
+def arrivals(schedule: Schedule) -> Arrivals:
+    """Evaluate the data flow of a complete schedule at its own times."""
+    flow = precedence.data_flow(schedule.pipeline, split_backwards(schedule))
+    row = rows_by_code(schedule)
+    before, after = row[flow.before], row[flow.after]
+    # a pair waits for what either of its operations waits for
+    second = np.flatnonzero(schedule.seconds)
+    stands_for = np.arange(len(schedule))
+    stands_for[second] = second - 1
+    after = stands_for[after]
+    sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
+    needed = np.full(len(schedule), FREE)
+    arrival = schedule.end[before] + flow.lag
+    np.maximum.at(sent, after, schedule.end[before])
+    np.maximum.at(ready, after, arrival)
+    last = arrival == ready[after]
+    needed[after[last]] = before[last]
+    for column in (sent, ready, needed):
+        column[second] = column[second - 1]
+    return Arrivals(sent, ready, needed)
+
+
+def idle(schedule: Schedule) -> Idle:
+    """Attribute every idle interval, from 0 to the makespan, of a complete schedule."""
+    arrived = arrivals(schedule)
+    last = int(schedule.end.max(initial=0))
+    devices = np.arange(schedule.pipeline.num_devices + 1)
+    bounds = np.searchsorted(schedule.device, devices).tolist()
+    found = [
+        _of_device(schedule, arrived, device, low, high, last)
+        for device, (low, high) in enumerate(pairwise(bounds))
+    ]
+    return Idle(*np.concatenate(found, axis=1))
+
+
+def totals(found: Idle, devices: int) -> Ints:
+    """Ticks of idle time, [device, cause]."""
+    table = np.zeros((devices, len(Cause)), dtype=np.int64)
+    np.add.at(table, (found.device, found.cause), found.end - found.start)
+    return table
+
+
+def by_cause(schedule: Schedule) -> dict[str, list[int | float]]:
+    """Idle time by label of the cause: one number per device, in the user's unit of time."""
+    table = totals(idle(schedule), schedule.pipeline.num_devices).tolist()
+    unit = schedule.pipeline.ticks.time
+    return {cause.label: [plain(unit(row[cause])) for row in table] for cause in Cause}
+
+
+def share(schedule: Schedule) -> dict[str, Fraction]:
+    """Idle time by label of the cause, all devices together, as a share of devices x makespan."""
+    table = totals(idle(schedule), schedule.pipeline.num_devices).sum(axis=0).tolist()
+    total = schedule.pipeline.num_devices * int(schedule.end.max(initial=0))
+    return {cause.label: Fraction(table[cause], total or 1) for cause in Cause}
+
+
+def _of_device(
+    schedule: Schedule, arrived: Arrivals, device: int, low: int, high: int, last: int
+) -> Ints:
+    """Columns of Idle of one device, whose operations are the rows low to high."""
+    ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
+    before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
+    gaps = np.stack([ended[before], schedule.start[low + before], low + before])
+    table = _cut(gaps, arrived, _blocked(schedule, arrived.ready[low:high], device, low, before))
+    warm_up = table[3] == low
+    table[2, warm_up], table[4, warm_up] = Cause.WARM_UP, arrived.needed[low]
+    table = _joined(table)
+    if last > ended[-1]:
+        table = np.column_stack([table, [ended[-1], last, Cause.COOL_DOWN, FREE, FREE]])
+    return np.vstack([np.full(table.shape[1], device), table])
+
+
+class _Window(NamedTuple):
+    """When memory alone keeps operations of a device from its idle intervals; one entry each."""
+
+    opens: Ints
+    """From when some operation is ready that does not fit."""
+    closes: Ints
+    """From when some operation is ready that fits."""
+    row: Ints
+    """The operation that does not fit."""
+
+
+def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Ints) -> _Window:
+    """Look at what the device has yet to run at each of its gaps, those `before` its operations.
+
+    The memory of an idle device stands still. Operations are grouped by the memory they take; the
+    first of a group to be ready, among those from each place on, is a running minimum from behind.
+    """
+    opens, closes, row = np.full((3, len(before)), _NEVER)
+    limits, static = schedule.pipeline.ticks.limits, schedule.pipeline.ticks.static
+    if limits is None:
+        return _Window(opens, closes, row)
+    here = slice(low, low + len(ready))
+    change = memory_changes(schedule.pipeline)[schedule.kind[here], schedule.stage[here]]
+    room = limits[device] - static[device] - np.append(0, np.cumsum(change))[before]
+    taken = np.maximum(change, 0)
+    second = np.flatnonzero(schedule.seconds[here])
+    taken[second] += taken[second - 1]
+    taken[second - 1] = taken[second]
+    for amount in np.unique(taken).tolist():
+        first, place = _least_from(np.where(taken == amount, ready, _NEVER))
+        fits = (room >= amount) | (amount == 0)
+        closes = np.where(fits, np.minimum(closes, first[before]), closes)
+        sooner = ~fits & (first[before] < opens)
+        opens = np.where(sooner, first[before], opens)
+        row = np.where(sooner, low + place[before], row)
+    return _Window(opens, closes, row)
+
+
+def _least_from(values: Ints) -> tuple[Ints, Ints]:
+    """Least value from every place on, and the first place that has it."""
+    least = np.minimum.accumulate(values[::-1])[::-1]
+    spot = np.where(values == least, np.arange(len(values)), len(values))
+    return least, np.minimum.accumulate(spot[::-1])[::-1]
+
+
+def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
+    """Cut gaps (start, end, following) where their cause changes; columns of Idle less device."""
+    start, end, following = gaps
+    sent, ready = arrived.sent[following], arrived.ready[following]
+    closes = np.minimum(window.closes, ready)
+    cuts = np.sort(np.clip([start, sent, ready, window.opens, closes, end], start, end), axis=0)
+    left, right = cuts[:-1], cuts[1:]
+    memory = (window.opens <= left) & (left < closes)
+    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK]
+    cause = np.select([memory, left < sent, left < ready], causes, Cause.ORDER)
+    needed = np.where(cause == Cause.ORDER, FREE, arrived.needed[following])
+    subject = np.where(memory, window.row, needed)
+    columns = (left, right, cause, np.broadcast_to(following, left.shape), subject)
+    table = np.stack([column.T.ravel() for column in columns])
+    return table[:, table[1] > table[0]]
+
+
+def _joined(table: Ints) -> Ints:
+    """Join neighbours of one cause in front of one operation."""
+    new = np.ones(table.shape[1], dtype=bool)
+    new[1:] = (table[2:4, 1:] != table[2:4, :-1]).any(axis=0)
+    joined = table[:, new]
+    joined[1] = table[1, np.roll(new, -1)]
+    return joined

@@ -1,0 +1,107 @@
+"""Orders: for every device, the operations in the sequence in which it runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints, Split, devices
+from ppopt.schedule.schedule import Schedule
+
+Orders = Sequence[Ints]
+"""For every device, the numbers of its operations in the order in which it runs them.
+
+A negative entry ~code says that this operation runs as one with the entry before it: an
+overlapped pair of an F and a B or BW of different microbatches.
+"""
+
+
+def split_of(pipeline: Pipeline, orders: Orders) -> Split:
+    """Tell which backwards the orders split, after checking that the orders are complete.
+
+    Raises InputError where an operation is missing, repeated, of both forms, or on a device that
+    does not host its stage.
+    """
+    count = np.bincount(codes(np.concatenate(list(orders))), minlength=pipeline.num_codes)
+    shape = (len(OpKind), pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+    forward, backward, weight, full = count.reshape(shape)
+    wrong = (forward != 1) | (backward + full != 1) | (weight != backward)
+    if wrong.any():
+        stage, microbatch, part = (int(index) for index in np.argwhere(wrong)[0])
+        here = count.reshape(shape)[:, stage, microbatch, part]
+        found = [f"{here[kind]} {kind.name}" for kind in OpKind]
+        raise InputError(
+            f"stage {stage} microbatch {microbatch}: the orders hold {', '.join(found)}; "
+            "each needs one F and either one BW or one B and one W"
+        )
+    _check_devices(pipeline, orders)
+    return np.asarray(backward == 1)
+
+
+def split_backwards(schedule: Schedule) -> Split:
+    """Tell which backwards a complete schedule splits."""
+    pipeline = schedule.pipeline
+    split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
+    partial = schedule.kind == OpKind.B
+    places = (schedule.stage, schedule.microbatch, schedule.slice)
+    split[tuple(column[partial] for column in places)] = True
+    return split
+
+
+def rows_by_code(schedule: Schedule) -> Ints:
+    """Row of every operation number of a complete schedule."""
+    places = (schedule.stage, schedule.microbatch, schedule.slice)
+    row = np.empty(schedule.pipeline.num_codes, dtype=np.int64)
+    row[schedule.pipeline.code(schedule.kind, *places)] = np.arange(len(schedule))
+    return row
+
+
+def codes(order: Ints) -> Ints:
+    """Numbers of the operations of an order, whether alone or in a pair."""
+    return np.where(order < 0, ~order, order)
+
+
+def overlapped_pairs(pipeline: Pipeline, orders: Orders) -> Ints:
+    """Numbers of the operations that run as one, shape [pairs, 2]: F, then B or BW.
+
+    Raises InputError where two that run as one are no such pair of different microbatches.
+    """
+    found: list[Ints] = [np.empty((0, 2), dtype=np.int64)]
+    for device, order in enumerate(orders):
+        second = np.flatnonzero(order < 0)
+        if not len(second):
+            continue
+        first = codes(order[np.maximum(second - 1, 0)])
+        both = np.sort(np.stack((first, codes(order[second])), axis=1))
+        _check_pairs(pipeline, device, both, (second == 0) | (order[second - 1] < 0))
+        found.append(both)
+    return np.concatenate(found)
+
+
+def _check_pairs(pipeline: Pipeline, device: int, both: Ints, loose: Split) -> None:
+    part = np.divmod(both // pipeline.num_slices, pipeline.batches)
+    kind, microbatch = part[0] // pipeline.num_stages, part[1]
+    backward = (kind[:, 1] == OpKind.B) | (kind[:, 1] == OpKind.BW)
+    right = (kind[:, 0] == OpKind.F) & backward & (microbatch[:, 0] != microbatch[:, 1])
+    for wrong in both[loose | ~right]:
+        one, other = map(pipeline.op, wrong)
+        raise InputError(
+            f"device {device}: {one} and {other} cannot run as one; "
+            "pair an F with a B or BW of another microbatch"
+        )
+
+
+def _check_devices(pipeline: Pipeline, orders: Orders) -> None:
+    host = np.tile(np.repeat(devices(pipeline), pipeline.num_slices), len(OpKind))
+    for device, order in enumerate(map(codes, orders)):
+        strange = order[host[order] != device]
+        if len(strange):
+            op = pipeline.op(strange[0])
+            raise InputError(
+                f"device {device}: {op} is in its order, but stage {op.stage} of microbatch "
+                f"{op.microbatch} sits on device {host[strange[0]]}"
+            )

@@ -1,0 +1,1 @@
+"""Lower bounds, each with its certificate."""

@@ -1,0 +1,210 @@
+"""Run CP-SAT on a model: progress out, interruption in, an outcome that can be trusted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from ppopt.problem import precedence
+from ppopt.schedule.schedule import ALONE, Schedule, split_codes
+from ppopt.solver import interrupts
+from ppopt.solver.cp_sat.model import Model
+
+PROOFS = ("ordering", "ordering_quick_restart")
+"""Subsolvers of our own that prove most models soonest: they reason about the order of the
+operations of a device, by precedences found on the way and by strong propagation."""
+PLANS = ("no_lp", "quick_restart_no_lp")
+"""CP-SAT's subsolvers that find a schedule of a given value soonest, where there is one."""
+POLL = 0.2
+"""Seconds from one look at whether to stop to the next."""
+_PLAIN = "linearization_level: 0"
+"""The linear relaxation of one operation at a time says next to nothing, and solving it at every
+node takes nearly all of the time."""
+_LINEAR = "linearization_level: 2"
+"""Of a tiny model the relaxation of all its constraints proves more than reasoning about orders."""
+_ORDERING = (
+    "use_dynamic_precedence_in_disjunctive: true use_strong_propagation_in_disjunctive: true"
+)
+_OWN = {
+    "ordering": _ORDERING,
+    "ordering_quick_restart": (
+        f"{_ORDERING} search_branching: PORTFOLIO_WITH_QUICK_RESTART_SEARCH"
+    ),
+}
+"""Parameters of the subsolvers of our own."""
+_INSTANTS = "max_size_to_create_precedence_literals_in_disjunctive: 0"
+"""CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation,
+equal to "the one ends before the other starts" and the reverse: of two operations of no length at
+one instant both hold, and it refutes them. These literals come with strong propagation, also in
+subsolvers of its own (reduced_costs, lb_tree_search, probing), unless their number is limited to
+none, and with precedences found on the way."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What CP-SAT found and proved."""
+
+    schedule: Schedule | None
+    """Best solution, at its own times, in an order the data flow allows; None: none found."""
+    bound: int
+    """Proved lower bound in ticks, within the model's horizon."""
+    work: float
+    """Deterministic units spent."""
+    ended: bool
+    """Whether the search came to its end: no solution is better by a step of the model."""
+    complete: bool
+    """Whether the best solution is proved best."""
+    infeasible: bool
+    """Whether it proved that nothing is within the horizon."""
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long and how wide to search."""
+
+    seconds: float
+    workers: int
+    seed: int
+    work: float = inf
+    """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
+    them does not depend on how fast the machine is."""
+    presolve: bool = True
+    """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
+    focus: tuple[str, ...] = ()
+    """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
+    linear: bool = False
+    """Whether CP-SAT solves linear relaxations too."""
+    enough: Callable[[], bool] = lambda: False
+    """Asked now and then whether to stop before."""
+
+    def turned(self, turn: int) -> Limits:
+        """The same with another seed: what one is unlucky with, the next may not be."""
+        return replace(self, seed=(self.seed + turn) % 2**31)
+
+
+class _Watch(cp_model.CpSolverSolutionCallback):
+    def __init__(self, model: Model, report: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self._model = model
+        self._report = report
+
+    def on_solution_callback(self) -> None:
+        self._report(self.value(self._model.objective), self._model.low(self.best_objective_bound))
+
+
+def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
+    """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks."""
+    solving = solver(limits, instants=model.instants)
+    bounds = [0]
+
+    def note_bound(bound: float) -> None:
+        bounds.append(model.low(bound))
+        report(None, bounds[-1])
+        if bounds[-1] >= model.horizon:
+            solving.stop_search()
+
+    solving.best_bound_callback = note_bound
+    status, interrupted = run(solving, model.cp, _Watch(model, report), limits.enough)
+    if status == cp_model.MODEL_INVALID:
+        raise AssertionError(f"invalid model: {model.cp.validate()}")
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Outcome(
+        schedule=_schedule(model, solving) if found else None,
+        bound=model.low(solving.best_objective_bound) if found else max(bounds),
+        ended=status == cp_model.OPTIMAL,
+        complete=status == cp_model.OPTIMAL and model.step == 1,
+        work=solving.response_proto.deterministic_time,
+        infeasible=status == cp_model.INFEASIBLE,
+        interrupted=interrupted,
+    )
+
+
+@interrupts.held()
+def solver(limits: Limits, *, instants: bool = False) -> cp_model.CpSolver:
+    """CP-SAT set to such limits; `instants`: for a model with operations of no length."""
+    made = cp_model.CpSolver()
+    made.parameters.max_time_in_seconds = max(0.0, limits.seconds)
+    made.parameters.max_deterministic_time = limits.work
+    made.parameters.num_workers = limits.workers
+    made.parameters.random_seed = limits.seed
+    made.parameters.catch_sigint_signal = False
+    made.parameters.cp_model_presolve = limits.presolve
+    if instants:
+        _merge(made, _INSTANTS)
+        limits = replace(limits, focus=tuple(name for name in limits.focus if name not in _OWN))
+    _focus(made, limits)
+    return made
+
+
+def _focus(made: cp_model.CpSolver, limits: Limits) -> None:
+    """Choose subsolvers; one worker is none of them: it takes the parameters of the first."""
+    own = [name for name in limits.focus if name in _OWN]
+    if limits.workers == 1:
+        texts = [_OWN[name] for name in own[:1]]
+    else:
+        texts = [f'subsolver_params {{ name: "{name}" {_PLAIN} {_OWN[name]} }}' for name in own]
+        fills = len(limits.focus) == limits.workers
+        chosen = made.parameters.subsolvers if fills else made.parameters.extra_subsolvers
+        chosen.extend(limits.focus)
+        made.parameters.use_lns = not fills
+    for text in (_LINEAR if limits.linear else _PLAIN, *texts):
+        _merge(made, text)
+
+
+def _merge(made: cp_model.CpSolver, text: str) -> None:
+    if not made.parameters.merge_text_format(text):
+        raise AssertionError(f"CP-SAT does not know these parameters: {text}")
+
+
+def run(
+    solver: cp_model.CpSolver,
+    cp: cp_model.CpModel,
+    watch: cp_model.CpSolverSolutionCallback | None = None,
+    enough: Callable[[], bool] = lambda: False,
+) -> tuple[cp_model.CpSolverStatus, bool]:
+    """Status, and whether Ctrl-C came: solving is done in a thread, so that it reaches this one.
+
+    It returns when that thread has ended: a process that ends before is aborted.
+    """
+    status: list[cp_model.CpSolverStatus] = []
+    done = threading.Event()
+
+    def solve() -> None:
+        try:
+            status.append(solver.solve(cp, watch))
+        finally:
+            done.set()
+
+    with interrupts.noted() as pressed:
+        threading.Thread(target=solve, daemon=True).start()
+        try:
+            while not done.wait(POLL):
+                if pressed or enough():
+                    solver.stop_search()
+        finally:
+            while not done.wait(POLL):
+                solver.stop_search()
+    return status[0], bool(pressed)
+
+
+@interrupts.held()
+def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
+    pipeline = model.pipeline
+    codes = np.array(list(model.start), dtype=np.int64)
+    start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
+    end = np.array([solver.value(model.end[code]) for code in codes.tolist()], dtype=np.int64)
+    kind, stage, microbatch, part = split_codes(pipeline, codes)
+    device = precedence.devices(pipeline)[stage, microbatch]
+    pair = np.full(len(codes), ALONE)
+    chosen = [pair for pair, literal in model.pairs.items() if solver.value(literal)]
+    row = {code: place for place, code in enumerate(codes.tolist())}
+    for number, both in enumerate(chosen):
+        pair[[row[both.forward], row[both.backward]]] = number
+    columns = (kind, stage, microbatch, device, start, end, part, pair)
+    return Schedule.from_columns(pipeline, *columns)

@@ -1,0 +1,298 @@
+"""The CP-SAT model: starts of all operations under every rule of a schedule.
+
+Symmetry breaking by microbatch order. Per route and stage the k-th forward goes to microbatch k,
+the k-th backward to microbatch k, and the k-th W to microbatch k. No optimum is lost: take any
+schedule and give the sorted slots of each class (kind, stage, route, slice) to the microbatches in
+order. Slots of one class never overlap, so sorting them by start also sorts them by end, though
+those of pairs are longer. A constraint of constant lag between two classes says end(a_j) + lag <=
+start(b_j) for every j; the k-th smallest start of b has at least k of these b_j at or before it,
+hence at least k a's ending by that start minus lag, so the k-th smallest end of a meets the k-th
+smallest start of b. Slots, hence times, memory and device use, stay what they were, and a pair has
+two microbatches still: F of a microbatch ends before any of its backwards starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from ppopt.problem import precedence
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Constraints, Ints
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import durations
+from ppopt.solver import interrupts
+from ppopt.solver.cp_sat import device_subset
+from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.cp_sat.pairs import Pair, options
+from ppopt.solver.cp_sat.symmetry import renamed
+
+
+@dataclass(frozen=True)
+class Model:
+    """A CP-SAT model of some devices of a pipeline, the others replaced by delays.
+
+    `start[code]` holds the variable of an operation number.
+    """
+
+    pipeline: Pipeline
+    goal: Objective
+    fused: bool
+    devices: frozenset[int]
+    cp: cp_model.CpModel
+    start: dict[int, cp_model.IntVar]
+    objective: cp_model.IntVar
+    duration: Ints
+    """Time of every operation number run alone, in ticks."""
+    horizon: int
+    """Largest objective of the model, in ticks."""
+    bound: int
+    """Least objective of the model, in ticks."""
+    step: int
+    """Ticks by which one schedule must be better than another to count: CP-SAT would else creep."""
+    latest: int
+    """Last instant of the model, in ticks."""
+    pairs: dict[Pair, cp_model.IntVar]
+    """Whether two operations run as one."""
+    end: dict[int, cp_model.LinearExpr]
+    """End of every operation number."""
+
+    @property
+    def instants(self) -> bool:
+        """Whether it has operations of no length."""
+        return not all(self.duration[code] for code in self.start)
+
+    def low(self, steps: float) -> int:
+        """Bound of the objective, in ticks, where CP-SAT has proved so many steps.
+
+        `steps` are whole numbers but for the rounding of floats; the objective is above
+        `bound + step (steps - 1)`.
+        """
+        if self.step == 1:
+            return round(steps)
+        return self.bound + max(0, self.step * (round(steps) - 1) + 1)
+
+
+@interrupts.held()
+def build(
+    pipeline: Pipeline,
+    objective: Objective,
+    *,
+    fused: bool,
+    horizon: int,
+    bound: int,
+    devices: Iterable[int] | None = None,
+    step: int = 1,
+) -> Model:
+    """Model of all schedules with objective in [bound, horizon] (ticks), least objective first.
+
+    Schedules whose objectives lie within the same `step` ticks from the bound are equal to it.
+    `devices` are those kept (default all): fewer give a relaxation
+    (`ppopt.solver.cp_sat.device_subset`). For device span the starts reach to twice the horizon:
+    two devices' windows always overlap, since a later stage's first forward follows an earlier
+    stage's first and precedes its last backward, so no device starts a whole span after another. On
+    one route time then counts from the first forward of the lowest stage kept, which everything
+    else follows.
+    """
+    cp = cp_model.CpModel()
+    kept = frozenset(range(pipeline.num_devices) if devices is None else devices)
+    latest = horizon if objective is Objective.MAKESPAN else 2 * horizon
+    duration = durations(pipeline)
+    views = [View(Chain(pipeline, fused, route), kept) for route in range(pipeline.routes)]
+    start = {
+        code: cp.new_int_var(0, latest - int(duration[code]), str(pipeline.op(code)))
+        for view in views
+        for code in view.operations.tolist()
+    }
+    value = cp.new_int_var(bound, horizon, str(objective))
+    pairs = {pair: cp.new_bool_var("") for pair in options(pipeline, kept, fused=fused)}
+    end: dict[int, cp_model.LinearExpr] = {
+        code: begin + int(duration[code]) for code, begin in start.items()
+    }
+    model = Model(
+        *(pipeline, objective, fused, kept, cp, start, value, duration),
+        *(horizon, bound, step, latest, pairs, end),
+    )
+    _add_devices(model)
+    if pipeline.num_slices > 1:
+        _add_slices(model)
+    else:
+        for view in views:
+            _add_precedence(model, device_subset.implied(view))
+            _add_objective(model, view, objective)
+    if objective is Objective.DEVICE_SPAN and pipeline.routes == 1 and views[0].kept:
+        cp.add(start[int(views[0].codes(OpKind.F, views[0].kept[0])[0])] == 0)
+    _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(views[0], d)])
+    cp.minimize(value if step == 1 else _steps(model))
+    return model
+
+
+def _steps(model: Model) -> cp_model.IntVar:
+    """Steps from the bound to the objective, rounded up."""
+    most = -(-(model.horizon - model.bound) // model.step)
+    steps = model.cp.new_int_var(0, most, "")
+    model.cp.add(model.objective <= model.bound + model.step * steps)
+    return steps
+
+
+def _add_precedence(model: Model, flow: Constraints) -> None:
+    for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
+        model.cp.add(model.start[after] >= model.end[before] + lag)
+
+
+def _add_slices(model: Model) -> None:
+    """Data flow, order and objective of microbatches cut into slices; all devices are kept.
+
+    Order holds slice by slice: of one kind, stage, route and slice.
+    """
+    pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
+    _add_precedence(model, precedence.data_flow(pipeline, not model.fused))
+    for code in model.start:
+        op = pipeline.op(code)
+        if (op.microbatch + 1) % share:
+            following = pipeline.code(op.kind, op.stage, op.microbatch + 1, op.slice)
+            model.cp.add(model.start[following] >= model.end[code])
+        if op.kind in (OpKind.W, OpKind.BW):
+            for first in _firsts(model, pipeline.device(op.stage, op.microbatch)):
+                model.cp.add(model.objective >= model.end[code] - first)
+
+
+def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
+    """Instants from which the objective counts on a device: 0, or the first F of every route."""
+    if model.goal is Objective.MAKESPAN:
+        return [0]
+    pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
+    return [
+        model.start[pipeline.code(OpKind.F, hosted[device][0], route * share)]
+        for route, hosted in enumerate(pipeline.hosted)
+        if hosted[device]
+    ]
+
+
+def _add_objective(model: Model, view: View, objective: Objective) -> None:
+    """State the objective by its floors; one route's floors leave out the other's firsts.
+
+    With two routes a device's first operation may be of either, so its span is at least the end
+    on one route less the start on the other too.
+    """
+    cp = model.cp
+    if objective is Objective.MAKESPAN:
+        for code, earliest in device_subset.releases(view):
+            cp.add(model.start[code] >= earliest)
+    for floor in device_subset.floors(view, objective):
+        end = model.end[floor.last] + floor.rest
+        cp.add(model.objective >= (end if floor.first is None else end - model.start[floor.first]))
+    if objective is Objective.DEVICE_SPAN and model.pipeline.routes == 2:
+        _add_crossing_spans(model, view)
+
+
+def _add_crossing_spans(model: Model, view: View) -> None:
+    pipeline, chain = model.pipeline, view.chain
+    closing = OpKind.B if chain.fused else OpKind.W
+    other = 1 - chain.route
+    for device in sorted(model.devices):
+        begins = pipeline.hosted[other][device][:1]
+        for stage in pipeline.hosted[chain.route][device]:
+            last = int(view.codes(closing, stage)[-1])
+            for begin in begins:
+                first = pipeline.code(OpKind.F, begin, other * chain.batches)
+                model.cp.add(model.objective >= model.end[last] - model.start[first])
+
+
+def _add_devices(model: Model) -> None:
+    """One operation at a time, or one pair: it takes the place of its F, its backward takes none.
+
+    Sets the ends of operations that may be in a pair.
+    """
+    pipeline, cp = model.pipeline, model.cp
+    intervals: dict[int, list[cp_model.IntervalVar]] = {device: [] for device in model.devices}
+    partners: dict[int, list[tuple[cp_model.IntVar, int]]] = {}
+    for pair, chosen in model.pairs.items():
+        cp.add(model.start[pair.forward] == model.start[pair.backward]).only_enforce_if(chosen)
+        for code in pair[:2]:
+            partners.setdefault(code, []).append((chosen, pair.time - int(model.duration[code])))
+    for code, start in model.start.items():
+        op, alone = pipeline.op(code), int(model.duration[code])
+        if code in partners:
+            interval = _add_partners(model, code, partners[code])
+        else:
+            interval = cp.new_fixed_size_interval_var(start, alone, "")
+        intervals[pipeline.device(op.stage, op.microbatch)].append(interval)
+    for group in intervals.values():
+        cp.add_no_overlap(group)
+
+
+def _add_partners(
+    model: Model, code: int, partners: list[tuple[cp_model.IntVar, int]]
+) -> cp_model.IntervalVar:
+    """Interval of an operation that may be in a pair; `partners` are (chosen, time added)."""
+    cp, start, alone = model.cp, model.start[code], int(model.duration[code])
+    longest = alone + max(more for _, more in partners)
+    end = cp.new_int_var(0, model.latest, "")
+    cp.add(end == start + alone + sum(chosen * more for chosen, more in partners))
+    model.end[code] = end
+    if model.pipeline.op(code).kind is OpKind.F:
+        cp.add_at_most_one(chosen for chosen, _ in partners)
+        return cp.new_interval_var(start, cp.new_int_var(alone, longest, ""), end, "")
+    by_itself = cp.new_bool_var("")
+    cp.add_exactly_one(by_itself, *(chosen for chosen, _ in partners))
+    return cp.new_optional_fixed_size_interval_var(start, alone, by_itself, "")
+
+
+def _add_memory(model: Model, devices: list[int]) -> None:
+    """Memory as cumulative intervals: what F holds until B, what it holds until W, what B adds."""
+    pipeline, cp, ticks = model.pipeline, model.cp, model.pipeline.ticks
+    if ticks.limits is None:
+        return
+    held: dict[int, list[tuple[cp_model.IntervalVar, int]]] = {device: [] for device in devices}
+    shape = (pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+    for stage, microbatch, part in np.ndindex(shape):
+        group = held.get(pipeline.device(stage, microbatch))
+        if group is None:
+            continue
+        for first, last, amount in holdings(pipeline, stage, fused=model.fused):
+            begin = model.start[pipeline.code(first, stage, microbatch, part)]
+            end = model.end[pipeline.code(last, stage, microbatch, part)]
+            size = cp.new_int_var(0, model.latest, "")
+            group.append((cp.new_interval_var(begin, size, end, ""), amount))
+    for device, group in held.items():
+        room = ticks.room(device)
+        assert room is not None
+        cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
+
+
+def holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKind, OpKind, int]]:
+    """(from start of, to end of, amount): the positive holdings of one microbatch, in ticks."""
+    ticks = pipeline.ticks
+    taken, change = ticks.activation[stage], ticks.memory_b[stage]
+    if fused:
+        parts = [(OpKind.F, OpKind.BW, taken)]
+    elif change <= 0:
+        parts = [(OpKind.F, OpKind.B, -change), (OpKind.F, OpKind.W, taken + change)]
+    else:
+        parts = [(OpKind.F, OpKind.W, taken), (OpKind.B, OpKind.W, change)]
+    return [part for part in parts if part[2] > 0]
+
+
+@interrupts.held()
+def hint(model: Model, schedule: Schedule) -> None:
+    """Start the search from a schedule, its microbatches renamed into order."""
+    new = renamed(schedule)
+    for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
+        model.cp.add_hint(model.start[code], start)
+    second = np.flatnonzero(schedule.seconds)
+    together = set(zip(new[second - 1].tolist(), new[second].tolist(), strict=True))
+    for pair, chosen in model.pairs.items():
+        model.cp.add_hint(chosen, pair[:2] in together)
+    model.cp.add_hint(model.objective, schedule.metrics.value(model.goal))
+
+
+def in_order(schedule: Schedule) -> dict[int, int]:
+    """Start of every operation number once each class of slots is in microbatch order."""
+    return dict(zip(renamed(schedule).tolist(), schedule.start.tolist(), strict=True))

@@ -1,0 +1,84 @@
+"""Of beginnings with the same counts, those that none outdoes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ppopt.solver.dynamic_programming.states import Mask, Matrix, Places
+
+ROUNDS = 16
+"""In how many rounds a beginning is compared with another; what is left then is kept."""
+_SUM_BITS = 24
+Hashes = npt.NDArray[np.uint64]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+
+
+def kept(counts: Matrix, flags: Matrix, times: Matrix) -> Places:
+    """Places of the columns to keep: no other with the same counts is nowhere later.
+
+    Columns with equal counts are brought together by a hash, the one of least sum first: it cannot
+    be outdone by those that follow. Counts are compared beside times, so that columns that
+    share a hash by chance are all kept. Who has fewer flags has more ways to go on.
+    """
+    keys = _keys(counts, times)
+    order = np.argsort(keys)
+    group = (keys >> np.uint64(_SUM_BITS))[order]
+    rows = [row[order] for row in times if row.any()]
+    flags = flags[order]
+    found: list[Places] = []
+    left = np.arange(order.size)
+    for _ in range(ROUNDS):
+        mine = group[left]
+        leads = np.ones(left.size, dtype=bool)
+        leads[1:] = mine[1:] != mine[:-1]
+        leaders = left[leads]
+        found.append(leaders)
+        which = np.cumsum(leads) - 1
+        followers = ~leads
+        left, against = left[followers], leaders[which[followers]]
+        if not left.size:
+            break
+        out = _outdone(rows, flags, left, against)
+        out[out] = (counts[:, order[left[out]]] == counts[:, order[against[out]]]).all(axis=0)
+        left = left[~out]
+        if not left.size:
+            break
+    else:
+        found.append(left)
+    return order[np.concatenate(found)]
+
+
+def _keys(counts: Matrix, times: Matrix) -> Hashes:
+    """A hash of the counts, then the sum of the times."""
+    total = times.sum(axis=0, dtype=np.int64)
+    total -= total.min(initial=2**62)
+    excess = max(0, int(total.max(initial=0)).bit_length() - _SUM_BITS)
+    keys = hashed(counts) & ~np.uint64((1 << _SUM_BITS) - 1)
+    keys |= (total >> excess).astype(np.uint64)
+    return keys
+
+
+def hashed(counts: Matrix) -> Hashes:
+    """A hash of every column."""
+    found = np.zeros(counts.shape[1], dtype=np.uint64)
+    for row in counts:
+        found += row.astype(np.uint64)
+        found *= _ODD
+        found ^= found >> np.uint64(32)
+    found *= _MIX
+    return found
+
+
+def _outdone(rows: list[Matrix], flags: Matrix, these: Places, others: Places) -> Mask:
+    """Whether each column is nowhere earlier than the other, and not freer."""
+    found = np.zeros(these.size, dtype=bool)
+    left = np.arange(these.size)
+    for row in rows:
+        fits = row[these] >= row[others]
+        left, these, others = left[fits], these[fits], others[fits]
+        if not left.size:
+            return found
+    found[left[flags[others] & ~flags[these] == 0]] = True
+    return found

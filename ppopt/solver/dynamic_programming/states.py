@@ -1,0 +1,213 @@
+"""Beginnings of schedules as columns of one matrix, and how they grow by one operation.
+
+A row for the count of every class and one of flags; then, per device, when it may begin its next
+operation, and per link, when the operations that it lets through may begin; last, the least end of
+all. The active schedules of Giffler and Thompson ("Algorithms for solving production-scheduling
+problems", Operations Research 8, 1960) are enough: of the operations that may come next, take the
+one that ends first; one of those of its device that may start before that end comes next there.
+
+Memory asks for one thing more. Where operations of several classes of a device take memory, to
+run one early may take it from another. So where the one that ends first takes memory, either it
+comes next on its device, or a flag says that another one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ppopt.problem.precedence import Ints
+from ppopt.solver.dynamic_programming.classes import Classes
+
+Matrix = npt.NDArray[np.signedinteger]
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
+
+
+class Children(NamedTuple):
+    """What beginnings grow into."""
+
+    states: Matrix
+    parent: Places
+    added: npt.NDArray[np.int16]
+    """Class of the operation added."""
+
+
+class States:
+    """The rows of a problem's matrices, and what is done with them."""
+
+    def __init__(self, classes: Classes, below: int) -> None:
+        """State the rows; only schedules that end before `below` ticks are of interest."""
+        self.classes = classes
+        reach = below + int(classes.rest.max(initial=0)) + max(classes.first)
+        narrow = 4 * reach < 2**31
+        self.dtype: np.dtype[np.signedinteger] = np.dtype(np.int32 if narrow else np.int64)
+        self.never = 2**30 if narrow else 2**62
+        size = len(classes)
+        self.counts = slice(0, size)
+        self.flags = size
+        self.free = size + 1
+        self.base: list[int] = []
+        row = self.free + len(classes.hosts)
+        for link in classes.links:
+            self.base.append(row)
+            row += link.width
+        self.least = row
+        self.rows = row + 1
+        self.times = slice(self.free, self.rows)
+        self.duration = np.array(classes.duration, dtype=self.dtype)
+        self.host = np.array(classes.device)
+        self.rest = np.minimum(classes.rest, self.never // 2).astype(self.dtype)
+        self.floor = classes.floor.astype(self.dtype)
+        self.changes = [change * (room is not None) for change, room in classes.memory]
+        self.on = [np.flatnonzero(self.host == place) for place in range(len(classes.hosts))]
+        self.here = [(self.host == place).astype(np.int64) for place in range(len(classes.hosts))]
+        self.work = [self.duration[mine].sum() * classes.batches for mine in self.on]
+        self.bit = {number: place for place, number in enumerate(classes.sharing)}
+        """Place of the flag of every class that has one."""
+
+    def root(self) -> Matrix:
+        """The beginning in which nothing is done."""
+        made = np.zeros((self.rows, 1), dtype=self.dtype)
+        for device, first in enumerate(self.classes.first):
+            made[self.free + device] = first
+        return made
+
+    def _sum(self, states: Matrix, weights: Ints) -> Matrix:
+        """Counts times weights, summed over the classes."""
+        found = np.zeros(states.shape[1], dtype=np.int64)
+        for number in np.flatnonzero(weights).tolist():
+            found += weights[number] * states[number]
+        return found
+
+    def starts(self, states: Matrix) -> Matrix:
+        """Earliest start of the next operation of every class; `never` where it cannot be next."""
+        classes = self.classes
+        found = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
+        used = [self._sum(states, change) for change in self.changes]
+        for number, device in enumerate(classes.device):
+            done = states[number]
+            may = done < classes.batches
+            for needed in classes.needs[number]:
+                may &= states[needed] > done
+            start = states[self.free + device]
+            if number in classes.into:
+                place = classes.into[number]
+                may &= states[classes.links[place].before] > done
+                start = np.maximum(start, states[self.base[place]])
+            change, room = classes.memory[device]
+            if room is not None and change[number] > 0:
+                may &= used[device] + change[number] <= room
+            if number in self.bit:
+                may &= states[self.flags] >> self.bit[number] & 1 == 0
+            found[number] = np.where(may, start, self.never)
+        return found
+
+    def settle(self, states: Matrix, starts: Matrix) -> None:
+        """Raise times to what follows anyway, so that equal beginnings look equal.
+
+        What may not come next on a device comes after an end of what may, somewhere.
+        """
+        ends = (starts + self.duration[:, None]).min(axis=0)
+        for device, mine in enumerate(self.on):
+            row = states[self.free + device]
+            left = self._sum(states, self.here[device]) < len(mine) * self.classes.batches
+            next_here = np.minimum(starts[mine].min(axis=0), ends)
+            np.maximum(states[self.least], row, out=states[self.least])
+            states[self.free + device] = np.where(left, np.maximum(row, next_here), 0)
+        for link, base in zip(self.classes.links, self.base, strict=True):
+            under_way = states[link.before] - states[link.after]
+            earliest = states[self.free + self.classes.device[link.after]]
+            for slot in range(min(link.width, int(under_way.max(initial=0)))):
+                row = states[base + slot]
+                earliest = np.maximum(row, earliest)
+                states[base + slot] = np.where(under_way > slot, earliest, 0)
+                earliest = earliest + self.duration[link.after]
+
+    def bound(self, states: Matrix, starts: Matrix) -> Matrix:
+        """Time before which no schedule that begins so can end."""
+        found: Matrix = states[self.least].astype(np.int64)
+        for device, (mine, load) in enumerate(zip(self.on, self.loads(states), strict=True)):
+            np.maximum(found, load, out=found)
+            free = states[self.free + device]
+            for number in mine:
+                start = np.where(starts[number] < self.never, starts[number], free)
+                start += self.rest[number][states[number]]
+                np.maximum(found, start, out=found)
+        return found
+
+    def loads(self, states: Matrix) -> Iterator[Matrix]:
+        """Per device, when it ends if it never waits again."""
+        for device, total in enumerate(self.work):
+            done = self._sum(states, self.here[device] * self.duration)
+            yield states[self.free + device] + (total - done)
+
+    def grow(self, states: Matrix, starts: Matrix) -> Children:
+        """All beginnings with one operation more that may lead to the best schedule."""
+        parts: list[Children] = []
+        parent = np.arange(states.shape[1])
+        shares = np.zeros(len(self.classes), dtype=bool)
+        shares[self.classes.sharing] = True
+        while states.shape[1]:
+            ends = starts + self.duration[:, None]
+            chosen = ends.argmin(axis=0)
+            every = np.arange(states.shape[1])
+            first = ends[chosen, every]
+            device = self.host[chosen]
+            alone = shares[chosen]
+            for number in range(len(self.classes)):
+                here = (device == self.host[number]) & (starts[number] < self.never)
+                mine = here & ((chosen == number) | (~alone & (starts[number] < first)))
+                taken = np.flatnonzero(mine)
+                if taken.size:
+                    made = self._added(states.take(taken, axis=1), number, starts[number, taken])
+                    added = np.full(taken.size, number, dtype=np.int16)
+                    parts.append(Children(made, parent[taken], added))
+            again = np.flatnonzero(alone & (first < self.never))
+            if not again.size:
+                break
+            states, parent = self._flagged(states.take(again, axis=1), chosen[again]), parent[again]
+            starts = self.starts(states)
+        if not parts:
+            empty = np.empty(0, dtype=np.intp)
+            return Children(states[:, :0], empty, empty.astype(np.int16))
+        return Children(
+            np.concatenate([part.states for part in parts], axis=1),
+            np.concatenate([part.parent for part in parts]),
+            np.concatenate([part.added for part in parts]),
+        )
+
+    def _flagged(self, states: Matrix, chosen: Places) -> Matrix:
+        """The same beginnings, where another operation than the chosen one comes next there."""
+        bits = np.zeros(len(self.classes), dtype=self.dtype)
+        for number, place in self.bit.items():
+            bits[number] = 1 << place
+        states[self.flags] |= bits[chosen]
+        return states
+
+    def _added(self, states: Matrix, number: int, start: Matrix) -> Matrix:
+        """Beginnings with the next operation of a class added; `states` is overwritten."""
+        classes = self.classes
+        device, microbatch = classes.device[number], states[number].copy()
+        end = start + self.duration[number]
+        if number in classes.into:
+            place = classes.into[number]
+            base, width = self.base[place], classes.links[place].width
+            states[base : base + width - 1] = states[base + 1 : base + width]
+            states[base + width - 1] = 0
+        if number in classes.out:
+            place = classes.out[number]
+            link = classes.links[place]
+            slot = self.base[place] + microbatch - states[link.after]
+            states[slot, np.arange(states.shape[1])] = end + link.lag
+        states[number] += 1
+        states[self.free + device] = end
+        least = end + self.floor[number][microbatch]
+        np.maximum(states[self.least], least, out=states[self.least])
+        for other, place in self.bit.items():
+            if classes.device[other] == device:
+                states[self.flags] &= ~(1 << place)
+        return states

@@ -1,0 +1,1 @@
+"""Methods that end with a proof over all devices."""

@@ -1,0 +1,1 @@
+"""Methods that find schedules, without a proof."""

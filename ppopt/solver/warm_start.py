@@ -1,0 +1,175 @@
+"""A schedule of the user's own as the start of a search.
+
+It must run the same stages, microbatches and placement as the pipeline searched. Where its times
+are those of that pipeline its starts are kept; where they are not, its order is timed anew. What
+the search space does not hold is brought into it: whole backwards are split, or split ones made
+whole. A hint over the memory limit is no start, since its order is over the limit at any times:
+list scheduling follows it as closely as the limit allows (`ppopt.solver.heuristics.repair`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import fits_limits
+from ppopt.schedule.orders import Orders, codes
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.heuristics.initial_orders import split
+from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.result import Hinted
+from ppopt.verifier import verify
+
+RETIMED = "its times are not those of this pipeline: its order is timed anew"
+OTHER_MEMORY = "its memory is not that of this pipeline: it is judged by the memory given here"
+SPLIT = "its whole backwards are split into B and W (--fused searches whole ones)"
+JOINED = "its split backwards are made whole, each at the place of its B (--fused)"
+OVER = "it is over the memory limit: followed as closely as the limit allows"
+
+MEMORY = ("activation", "memory_b", "static")
+
+
+class Hint(NamedTuple):
+    """A hint, checked, on the pipeline that is searched."""
+
+    given: Schedule
+    """As it was given, or timed anew, on the pipeline searched; it may exceed the limits."""
+    moved: Orders | None = None
+    """Its orders brought into the search space; None: they are in it."""
+    notes: tuple[str, ...] = ()
+    """What was changed, in words."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps the memory limits."""
+        return fits_limits(self.given)
+
+    def told(self, problem: Problem, *, followed: bool) -> Hinted:
+        """What the result says of it; `followed`: whether a search could start from it."""
+        figures, ticks = self.given.metrics, problem.pipeline.ticks
+        notes = self.notes if self.fits or not followed else (*self.notes, OVER)
+        return Hinted(
+            value=ticks.time(figures.value(problem.objective)),
+            peak_memory=tuple(map(ticks.memory, figures.peak_memory)),
+            fits_limit=self.fits,
+            notes=notes,
+        )
+
+
+def read(problem: Problem, schedule: Schedule) -> Hint:
+    """Check a hint and bring it to the pipeline and the space that are searched.
+
+    Raises InputError where it is of another pipeline or breaks a rule other than the limit.
+    """
+    _check(problem.pipeline, schedule)
+    given, notes = _on(problem, schedule)
+    moved = None
+    if problem.fused and OpKind.B in given.kind:
+        moved = joined(problem.pipeline, given.orders)
+        notes.append(JOINED)
+    elif not problem.fused and OpKind.BW in given.kind:
+        moved = split(problem.pipeline, given.orders)
+        notes.append(SPLIT)
+    return Hint(given, moved, tuple(notes))
+
+
+class Start(NamedTuple):
+    """What a search knows before it begins."""
+
+    hint: Hint | None = None
+    """The schedule of the user's own."""
+    schedules: tuple[Schedule, ...] = ()
+    """Further ones of the same pipeline and search space, perhaps over the limits."""
+    bound: Bound | None = None
+    """A lower bound proved before, for this problem or one of larger limits."""
+
+    def told(self, problem: Problem, *, followed: bool) -> Hinted | None:
+        """What the result says of the hint, where there is one."""
+        return None if self.hint is None else self.hint.told(problem, followed=followed)
+
+
+def begin(search: Search, start: Start) -> None:
+    """Give a search what is known before."""
+    if start.bound is not None:
+        search.raise_bound(start.bound)
+    known = [Hint(replace(made, pipeline=search.problem.pipeline)) for made in start.schedules]
+    for hint in ([start.hint] if start.hint else []) + known:
+        if not search.over:
+            _offer(search, hint)
+
+
+def _offer(search: Search, hint: Hint) -> None:
+    """Offer a hint at its own times where it may keep them, and in its order."""
+    pipeline, objective = search.problem.pipeline, search.problem.objective
+    made = hint.given
+    if hint.moved is not None:
+        made = timing.schedule(pipeline, hint.moved, objective)
+    if fits_limits(made):
+        search.take(made)
+        search.offer(made.orders)
+    else:
+        search.offer(follow(made, pipeline, search.deadline))
+
+
+def _check(pipeline: Pipeline, schedule: Schedule) -> None:
+    """Raise InputError unless the schedule is one of this pipeline, whatever its costs."""
+    theirs = schedule.pipeline
+    sizes = (
+        ("devices", theirs.num_devices, pipeline.num_devices),
+        ("stages", theirs.num_stages, pipeline.num_stages),
+        ("microbatches", theirs.batches, pipeline.batches),
+        ("routes", theirs.routes, pipeline.routes),
+        ("slices", theirs.num_slices, pipeline.num_slices),
+    )
+    for what, found, wanted in sizes:
+        if found != wanted:
+            raise InputError(
+                f"hint: it is of another pipeline: {found} {what}, not {wanted}; "
+                "give one of the same stages, microbatches and placement"
+            )
+    for stage, (found, wanted) in enumerate(zip(theirs.hosts[0], pipeline.hosts[0], strict=True)):
+        if found != wanted:
+            raise InputError(
+                f"hint: it is of another placement: stage {stage} sits on device {found}, not "
+                f"{wanted}; give one of the same placement"
+            )
+    violations = verify(schedule, enforce_limit=False)
+    if violations:
+        raise InputError(f"hint: {violations[0]}; `ppopt verify` lists all violations")
+
+
+def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
+    """The schedule on the pipeline searched, and what had to be changed for that."""
+    here, there = problem.pipeline.ticks, schedule.pipeline.ticks
+    notes = []
+    given = replace(schedule, pipeline=problem.pipeline)
+    times = [(ticks.per_unit, ticks.durations, ticks.overlap, ticks.p2p) for ticks in (here, there)]
+    if times[0] != times[1]:
+        given = timing.schedule(problem.pipeline, schedule.orders, problem.objective)
+        notes.append(RETIMED)
+    mine, theirs = problem.pipeline.costs, schedule.pipeline.costs
+    if any(getattr(mine, cost) != getattr(theirs, cost) for cost in MEMORY):
+        notes.append(OTHER_MEMORY)
+    return given, notes
+
+
+def joined(pipeline: Pipeline, orders: Orders) -> Orders:
+    """The same orders with every B replaced by BW and every W left out.
+
+    No new circle of waits arises: what had to come before B still does, and less after it.
+    """
+    size = pipeline.num_codes // len(OpKind)
+    parts = []
+    for order in orders:
+        kind = codes(order) // size
+        whole = codes(order) + (kind == OpKind.B) * (OpKind.BW - OpKind.B) * size
+        parts.append(np.where(order < 0, ~whole, whole)[kind != OpKind.W])
+    return parts

@@ -1,0 +1,257 @@
+"""Compare every hand strategy that applies with the optimum, on equal terms."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem.pipeline import Layout, Pipeline
+from ppopt.schedule.metrics import Metrics, Objective, communication, fits_limits
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.incumbent import Progress
+from ppopt.solver.result import Result, Status
+from ppopt.solver.search import TIME_LIMIT, solve
+from ppopt.strategies import Options, registry
+from ppopt.studies import robustness
+from ppopt.studies.evaluate import evaluate
+from ppopt.studies.robustness import Jitter
+
+FEW = 16
+"""Microbatches by which the time of a strategy is judged."""
+Made = tuple[Schedule, float]
+"""A schedule and the seconds it took to make."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy's schedule beside the others."""
+
+    schedule: Schedule
+    seconds: float
+    """Time it took to make it."""
+    figures: Metrics
+    value: int
+    """Objective in the ticks of the row's own pipeline (chunks may divide the tick)."""
+    fits_limit: bool
+    ratio_to_best: Fraction | None
+    """Against the best row that fits the limit; None where none does."""
+    ratio_to_optimum: Fraction | None
+    """Against the best schedule found of the same placement; None where there is none."""
+    optimum_proved: bool
+    """Whether that best schedule is proved optimal."""
+    communication: int
+    """Activations and gradients sent between devices; see `metrics.communication`."""
+    jitter: Jitter | None
+    """The order under random times, where that was asked for."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows sorted by value, the search of the flags' own placement, and what was left out."""
+
+    rows: tuple[Row, ...]
+    optimum: Result
+    """The search behind the row `optimal`; its schedule is None where none was found."""
+    skipped: tuple[tuple[str, str], ...]
+    """Strategies that do not apply, each with the reason."""
+
+    @property
+    def steadiest(self) -> Row | None:
+        """The row within the limit that degrades least under random times."""
+        return min(self._jittered, key=lambda row: _of(row).degradation, default=None)
+
+    @property
+    def fragile(self) -> tuple[Row, Row] | None:
+        """The best row on paper and the best on average, where random times tell them apart.
+
+        Apart: their means differ by more than twice the standard error of the difference.
+        """
+        if not self._jittered:
+            return None
+        best = min(self._jittered, key=_time)
+        rival = min(self._jittered, key=lambda row: _of(row).mean)
+        apart = _of(best).mean - _of(rival).mean
+        error = math.hypot(_of(best).standard_error, _of(rival).standard_error)
+        return (best, rival) if apart > 2 * error else None
+
+    @property
+    def _jittered(self) -> list[Row]:
+        return [row for row in self.rows if row.jitter is not None and row.fits_limit]
+
+
+def compare(
+    pipeline: Pipeline,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    fused: bool = False,
+    options: Options | None = None,
+    time_limit: float = TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    jitter: float | None = None,
+    progress: Callable[[Progress | str], None] | None = None,
+) -> Comparison:
+    """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
+
+    The optimum follows the pipeline's own placement and limit; every other placement that a
+    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together,
+    not the evaluation of the strategies; Ctrl-C ends them all. With `jitter` every order also runs
+    under random times of that relative standard deviation (`ppopt.studies.robustness`).
+    """
+    objective = Objective(objective)
+    if jitter is not None:
+        robustness.check(jitter)
+    tell = progress or _silent
+    made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused, tell=tell)
+    own = pipeline.layout
+    problems = {schedule.pipeline.layout: schedule.pipeline for schedule, _ in made}
+    problems = {own: pipeline} | {
+        space: problem for space, problem in problems.items() if space != own
+    }
+    optima = _optima(
+        problems,
+        time_limit,
+        objective=objective,
+        fused=fused,
+        workers=workers,
+        seed=seed,
+        tell=tell,
+    )
+    optimum = optima[own]
+    if optimum.schedule is not None:
+        made = [(optimum.schedule, optimum.solve_seconds), *made]
+    rows = _rows(made, objective, optima)
+    if jitter is not None:
+        rows = tuple(_under(row, jitter, objective, seed, tell) for row in rows)
+    return Comparison(rows, optimum, skipped)
+
+
+def _optima(
+    problems: Mapping[Layout, Pipeline],
+    seconds: float,
+    tell: Callable[[Progress], None],
+    **search: Any,
+) -> dict[Layout, Result]:
+    """Search all: half of the time for the first, the rest in equal parts for the others."""
+    deadline = time.monotonic() + seconds
+    found: dict[Layout, Result] = {}
+    for index, (space, problem) in enumerate(problems.items()):
+        left = max(0.01, deadline - time.monotonic())
+        parts = len(problems) - index if index else min(2, len(problems))
+
+        def follow(state: Progress, number: int = index + 1) -> None:
+            tell(state._replace(phase=f"placement {number} of {len(problems)}, {state.phase}"))
+
+        found[space] = solve(problem, time_limit=left / parts, progress=follow, **search)
+        if found[space].interrupted:
+            break
+    return found
+
+
+def _silent(_: Progress | str) -> None:
+    """Tell nobody."""
+
+
+def _under(
+    row: Row, deviation: float, objective: Objective, seed: int, tell: Callable[[str], None]
+) -> Row:
+    tell(f"random times: {row.schedule.origin['strategy']}")
+    found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
+    return replace(row, jitter=found)
+
+
+def evaluate_all(
+    pipeline: Pipeline,
+    objective: Objective,
+    options: Options,
+    *,
+    fused: bool,
+    seconds: float = inf,
+    tell: Callable[[str], None] = _silent,
+) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
+    """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
+
+    Left out are also those that would take longer than what is left of `seconds`, as judged by
+    few microbatches.
+    """
+    made, skipped = [], []
+    deadline = time.monotonic() + seconds
+    for name, strategy in registry().items():
+        if fused and not strategy.fused:
+            skipped.append((name, "it splits the backward, which --fused rules out"))
+            continue
+        own = Options(**{field: getattr(options, field) for field in strategy.takes})
+        began = time.monotonic()
+        tell(f"strategy {name}")
+        try:
+            unplaced = strategy.unplaced(pipeline)
+            needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
+            if needed > deadline - time.monotonic():
+                words = f"it would take {needed:.0f} seconds or so; raise the time limit"
+                skipped.append((name, words))
+                continue
+            schedule = evaluate(unplaced, name, objective, own)
+            made.append((schedule, time.monotonic() - began))
+        except InputError as error:
+            skipped.append((name, str(error)))
+    return made, tuple(skipped)
+
+
+def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> float:
+    """Seconds that a strategy takes, which grow with the number of microbatches.
+
+    0 where so few microbatches do not do for it.
+    """
+    few = FEW * pipeline.routes
+    if pipeline.batches <= few:
+        return 0.0
+    began = time.monotonic()
+    try:
+        evaluate(replace(pipeline, batches=few), name, objective, options)
+    except InputError:
+        return 0.0
+    return (time.monotonic() - began) * pipeline.batches / few
+
+
+def _rows(made: list[Made], objective: Objective, optima: dict[Layout, Result]) -> tuple[Row, ...]:
+    rows = [_row(one, objective, optima.get(one[0].pipeline.layout)) for one in made]
+    fitting = [_time(row) for row in rows if row.fits_limit]
+    best = min(fitting, default=None)
+    rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]
+    return tuple(sorted(rated, key=_time))
+
+
+def _row(made: Made, objective: Objective, optimum: Result | None) -> Row:
+    schedule, seconds = made
+    figures = schedule.metrics
+    value = figures.value(objective)
+    reference = None if optimum is None else optimum.value
+    ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
+    proved = optimum is not None and optimum.status is Status.OPTIMAL
+    return Row(
+        schedule=schedule,
+        seconds=seconds,
+        figures=figures,
+        value=value,
+        fits_limit=fits_limits(schedule),
+        ratio_to_best=None,
+        ratio_to_optimum=ratio,
+        optimum_proved=proved,
+        communication=communication(schedule.pipeline),
+        jitter=None,
+    )
+
+
+def _of(row: Row) -> Jitter:
+    assert row.jitter is not None
+    return row.jitter
+
+
+def _time(row: Row) -> Fraction:
+    return row.schedule.pipeline.ticks.time(row.value)

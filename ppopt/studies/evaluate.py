@@ -1,0 +1,56 @@
+"""Evaluate a hand strategy: order, timing, verifier."""
+
+from __future__ import annotations
+
+from ppopt.errors import VerificationError
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.strategies import Options, resolve
+from ppopt.verifier import explain, verify
+
+
+def evaluate(
+    pipeline: Pipeline,
+    strategy: str,
+    objective: Objective | str = Objective.MAKESPAN,
+    options: Options | None = None,
+) -> Schedule:
+    """Schedule of a strategy on a pipeline, timed and verified.
+
+    The strategy sets the chunks and placement it needs. Starts are the earliest from 0, or those
+    of least device span, as the objective says; of several orders of one strategy the better one
+    by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
+    is unknown or does not apply.
+    """
+    options = options or Options()
+    rule = resolve(strategy)
+    placed = rule.apply(pipeline, options)
+    options = rule.settled(placed, options)
+    objective = Objective(objective)
+    origin: dict[str, object] = {
+        "strategy": strategy,
+        "objective": objective.value,
+        "status": "feasible",
+    }
+    settled = {name: value for name, value in options._asdict().items() if value is not None}
+    if settled:
+        origin["options"] = settled
+    made = (
+        timing.schedule(placed, orders, objective, origin)
+        for orders in rule.orders(placed, options)
+    )
+    best = min(made, key=lambda schedule: schedule.metrics.value(objective))
+    return checked(best, enforce_limit=False)
+
+
+def checked(schedule: Schedule, *, enforce_limit: bool = True) -> Schedule:
+    """Return the schedule if the verifier accepts it; raises VerificationError otherwise."""
+    found = verify(schedule, enforce_limit=enforce_limit)
+    if found:
+        raise VerificationError(
+            "a schedule made here breaks its own rules: please report it\n"
+            + explain(schedule, found)
+        )
+    return schedule

@@ -1,0 +1,262 @@
+"""The frontier of memory and time, as a result: points, bounds, hand strategies, what-if."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf
+from typing import NamedTuple
+
+from ppopt.problem import exact
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.solver import interrupts
+from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
+from ppopt.strategies import Options
+from ppopt.studies import memory_limits
+from ppopt.studies.compare import evaluate_all
+from ppopt.studies.evaluate import checked
+from ppopt.studies.frontier_curve import Curve, Found
+from ppopt.studies.frontier_search import Explorer
+
+HANDS = 0.25
+"""Largest share of the time for hand strategies."""
+
+
+class Point(NamedTuple):
+    """A limit at which the best schedule changes."""
+
+    limit: Fraction
+    """For every device, static memory included, in the user's unit; the schedule's own peak."""
+    result: Result
+    """The best schedule within that limit, with its bound and status, as `ppopt.solve` gives."""
+    least: bool
+    """Whether it is proved that no smaller limit allows so small a value."""
+
+
+class Hand(NamedTuple):
+    """A hand strategy beside the frontier."""
+
+    schedule: Schedule
+    seconds: float
+    """Time it took to make it."""
+    memory: Fraction
+    """Its largest device peak, in the user's unit."""
+    value: Fraction
+    ratio: Fraction | None
+    """To the best schedule found within its memory; None where it is placed otherwise, and where it
+    breaks the pipeline's own limits."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Memory against makespan or device span: outcome of `ppopt.frontier`."""
+
+    pipeline: Pipeline
+    objective: Objective
+    fused: bool
+    status: Status
+    """Optimal: every change of the optimum is found and proved. Infeasible: the pipeline's own
+    limits allow no schedule."""
+    proof: str
+    """Why no smaller limit than that of the first point works; what is open, or why there is no
+    point."""
+    points: tuple[Point, ...]
+    """By limit ascending, value descending."""
+    bounds: tuple[tuple[Fraction, Fraction], ...]
+    """(limit, bound), by limit ascending: no schedule within that limit, or a smaller one, is
+    below the bound."""
+    hands: tuple[Hand, ...]
+    """By memory, then value."""
+    skipped: tuple[tuple[str, str], ...]
+    """Strategies that do not apply, each with the reason."""
+    provenance: Provenance
+    solve_seconds: float
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
+
+    def at(self, limit: object) -> Point | None:
+        """The point of the best schedule found within a limit; None where none is."""
+        within = [point for point in self.points if point.limit <= limit]  # type: ignore[operator]
+        return within[-1] if within else None
+
+    @property
+    def least(self) -> Point | None:
+        """The point of the least limit that works."""
+        return self.points[0] if self.points else None
+
+    @property
+    def enough(self) -> Point | None:
+        """The point of the least limit that reaches the unlimited optimum: more is of no use."""
+        return self.points[-1] if self.points else None
+
+    @property
+    def enough_proved(self) -> bool:
+        """Whether it is proved that more memory is of no use, and that less is not enough."""
+        last = self.enough
+        return last is not None and last.least and self.bounds[-1][1] == last.result.value
+
+
+def frontier(
+    pipeline: Pipeline,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    fused: bool = False,
+    options: Options | None = None,
+    time_limit: float = TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Frontier:
+    """Find every memory limit at which the optimum changes, with the schedules.
+
+    One limit holds for every device, static memory included; limits of the pipeline's own hold
+    beside it. `time_limit` seconds cover all searches; Ctrl-C ends them and keeps the points
+    found. Raises InputError on misuse only.
+    """
+    began = time.monotonic()
+    provenance = provenance_of(time_limit, workers, seed)
+    problem = problem_of(pipeline, Objective(objective), fused=fused)
+    made, skipped = evaluate_all(
+        pipeline, problem.objective, options or Options(), fused=fused, seconds=HANDS * time_limit
+    )
+    impossible = head_body_tail.infeasibility(pipeline, fused=fused)
+    curve = Curve([] if impossible else memory_limits.candidates(pipeline, fused=fused))
+    explorer = Explorer(
+        problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
+    )
+    if not impossible:
+        explorer.run(schedule for schedule, _ in made)
+    with interrupts.noted() as pressed:
+        points = tuple(_point(explorer, found) for found in curve.found)
+        hands = _hands(problem, made, points)
+    return Frontier(
+        pipeline=pipeline,
+        objective=problem.objective,
+        fused=fused,
+        status=_status(curve, impossible),
+        proof=impossible or _proof(problem, curve),
+        points=points,
+        bounds=_bounds(problem, curve),
+        hands=hands,
+        skipped=skipped,
+        provenance=provenance,
+        solve_seconds=time.monotonic() - began,
+        interrupted=explorer.interrupted or bool(pressed),
+    )
+
+
+def _point(explorer: Explorer, found: Found) -> Point:
+    """The point of a schedule, verified under its own limit."""
+    problem, curve, ticks = explorer.problem, explorer.curve, explorer.problem.pipeline.ticks
+    limit = ticks.memory(found.limit)
+    bound = _bound(problem, curve, found.limit)
+    within = memory_limits.within(problem.pipeline, limit)
+    result = Result(
+        pipeline=within,
+        objective=problem.objective,
+        fused=problem.fused,
+        status=Status.OPTIMAL if bound.value == found.value else Status.FEASIBLE,
+        schedule=None,
+        value=ticks.time(found.value),
+        lower_bound=ticks.time(bound.value),
+        proof=bound.proof + head_body_tail.space(within, fused=problem.fused),
+        certificate=bound.certificate,
+        provenance=explorer.provenance,
+        solve_seconds=explorer.spent[found.limit],
+    )
+    schedule = replace(found.schedule, pipeline=within, origin=result.origin(), from_file=False)
+    return Point(limit, replace(result, schedule=checked(schedule)), _is_least(curve, found))
+
+
+def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
+    """The best bound for a limit; the proof says where it was found for a larger one."""
+    proved = curve.bound(limit)
+    if proved is None:
+        return head_body_tail.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
+    if proved.limit == limit:
+        return proved.bound
+    larger = exact.plain(problem.pipeline.ticks.memory(proved.limit))
+    words = f"{proved.bound.proof} (proved for the limit {larger}, so for every smaller one)"
+    return proved.bound._replace(proof=words)
+
+
+def _is_least(curve: Curve, found: Found) -> bool:
+    """Whether every smaller limit is proved to allow only larger values, or nothing."""
+    place = bisect_left(curve.limits, found.limit)
+    return place == 0 or curve.low(curve.limits[place - 1]) > found.value
+
+
+def _bounds(problem: Problem, curve: Curve) -> tuple[tuple[Fraction, Fraction], ...]:
+    ticks = problem.pipeline.ticks
+    known = [(proved.limit, proved.bound) for proved in curve.proved]
+    if curve.limits and (not known or known[-1][0] < curve.limits[-1]):
+        anyway = head_body_tail.device_bound(
+            problem.pipeline, problem.objective, fused=problem.fused
+        )
+        known.append((curve.limits[-1], anyway))
+    return tuple((ticks.memory(limit), ticks.time(bound.value)) for limit, bound in known)
+
+
+def _is_impossible(curve: Curve) -> bool:
+    """Whether a search has proved that the pipeline's own limits allow no schedule."""
+    return curve.low(curve.limits[-1]) == inf
+
+
+def _status(curve: Curve, impossible: str | None) -> Status:
+    if impossible:
+        return Status.INFEASIBLE
+    if not curve.found:
+        return Status.INFEASIBLE if _is_impossible(curve) else Status.UNKNOWN
+    return Status.FEASIBLE if next(curve.open(), None) else Status.OPTIMAL
+
+
+def _proof(problem: Problem, curve: Curve) -> str:
+    """Why there is no smaller limit than the first point's, or no point."""
+    if _is_impossible(curve):
+        words = "all orders within the pipeline's own limits were searched and none found"
+        return words + head_body_tail.space(problem.pipeline, fused=problem.fused)
+    if not curve.found:
+        return "nothing was found before the time was up"
+    pipeline, first = problem.pipeline, curve.found[0]
+    least = [
+        head_body_tail.least_limit(pipeline, device, fused=problem.fused)
+        for device in range(pipeline.num_devices)
+    ]
+    device = least.index(max(least))
+    shown = exact.plain(pipeline.ticks.memory(least[device]))
+    words = f"device {device} needs {shown} even for one microbatch at a time"
+    if first.limit == least[device]:
+        return words
+    searched = "all orders within the next smaller limit were searched and none found"
+    return searched if _is_least(curve, first) else f"{words}; between is not decided"
+
+
+def _comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
+    """Whether a schedule is of the kind that a search of the pipeline could find."""
+    paired = bool((schedule.pair != ALONE).any())
+    alike = schedule.pipeline.layout == pipeline.layout
+    return alike and (not paired or pipeline.overlap is not None)
+
+
+def _hands(
+    problem: Problem, made: list[tuple[Schedule, float]], points: tuple[Point, ...]
+) -> tuple[Hand, ...]:
+    hands = []
+    for schedule, seconds in made:
+        ticks, figures = schedule.pipeline.ticks, schedule.metrics
+        memory = ticks.memory(max(figures.peak_memory))
+        value = ticks.time(figures.value(problem.objective))
+        best = [point.result.value for point in points if point.limit <= memory]
+        same = fits_limits(schedule) and _comparable(schedule, problem.pipeline)
+        ratio = value / best[-1] if same and best and best[-1] else None
+        hands.append(Hand(schedule, seconds, memory, value, ratio))
+    return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

@@ -1,0 +1,120 @@
+"""What is known of memory against time while it is explored: schedules above, bounds below.
+
+All in ticks: limits in those of memory, values in those of time. The optimum falls as the limit
+grows, so a schedule holds from its own peak upwards and a bound from its own limit downwards.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.head_body_tail import Bound
+
+
+class Found(NamedTuple):
+    """A schedule that no other one found betters in both."""
+
+    limit: int
+    """Its largest device peak: the least limit that allows it."""
+    value: int
+    schedule: Schedule
+
+
+class Proved(NamedTuple):
+    """A lower bound and the limit for which it was proved: it holds for every smaller one."""
+
+    limit: int
+    bound: Bound
+
+
+class Segment(NamedTuple):
+    """Neighbouring limits, by place in the list of limits, with the same best schedule."""
+
+    first: int
+    """The least limit that is still open."""
+    last: int
+    value: float
+    """Of the best schedule, infinite where there is none."""
+    low: float
+    """Proved bound at the last limit."""
+    step: float
+    """What the best schedule of the next segment is better by."""
+
+
+@dataclass
+class Curve:
+    """Schedules found and bounds proved."""
+
+    limits: Sequence[int]
+    """Every limit at which the optimum may change, ascending."""
+    found: list[Found] = field(default_factory=list)
+    """By limit ascending, value descending."""
+    proved: list[Proved] = field(default_factory=list)
+    """By limit ascending, bound descending."""
+    impossible: int = -1
+    """The largest limit proved to allow no schedule."""
+
+    def best(self, limit: int) -> Found | None:
+        """The best schedule found within a limit."""
+        place = bisect_right(self.found, limit, key=lambda found: found.limit)
+        return self.found[place - 1] if place else None
+
+    def next(self, limit: int) -> Found | None:
+        """The schedule of least memory that is over a limit."""
+        place = bisect_right(self.found, limit, key=lambda found: found.limit)
+        return self.found[place] if place < len(self.found) else None
+
+    def bound(self, limit: int) -> Proved | None:
+        """The best bound proved for a limit."""
+        place = bisect_left(self.proved, limit, key=lambda proved: proved.limit)
+        return self.proved[place] if place < len(self.proved) else None
+
+    def low(self, limit: int) -> float:
+        """Value of the best bound for a limit; infinite where no schedule keeps it."""
+        if limit <= self.impossible:
+            return inf
+        proved = self.bound(limit)
+        return 0 if proved is None else proved.bound.value
+
+    def add(self, new: Found) -> bool:
+        """Take a schedule if none of as little memory is as good; whether it was taken."""
+        known = self.best(new.limit)
+        if known is not None and known.value <= new.value:
+            return False
+        kept = [old for old in self.found if old.limit < new.limit or old.value < new.value]
+        self.found = sorted([*kept, new])
+        return True
+
+    def prove(self, new: Proved) -> None:
+        """Take a bound if no larger limit has one as good."""
+        if self.low(new.limit) < new.bound.value:
+            kept = [
+                old
+                for old in self.proved
+                if old.limit > new.limit or old.bound.value > new.bound.value
+            ]
+            self.proved = sorted([*kept, new], key=lambda proved: proved.limit)
+
+    def open(self) -> Iterator[Segment]:
+        """The limits whose optimum is not known, cut where the best schedule changes."""
+        starts = [bisect_left(self.limits, found.limit) for found in self.found]
+        values = [inf, *(found.value for found in self.found)]
+        edges = pairwise([0, *starts, len(self.limits)])
+        for (first, after), value, better in zip(edges, values, [*values[1:], inf], strict=True):
+            opens = self._closed(first, after, value)
+            if opens < after:
+                low = self.low(self.limits[after - 1])
+                yield Segment(opens, after - 1, value, low, max(0, value - better))
+
+    def _closed(self, first: int, after: int, value: float) -> int:
+        """The first of these limits whose bound is below the value: bounds fall with the limit."""
+        places = range(first, after)
+        return first + bisect_left(
+            places, True, key=lambda place: self.low(self.limits[place]) < value
+        )

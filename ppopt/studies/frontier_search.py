@@ -1,0 +1,180 @@
+"""Explore memory against time: which limit to search next, and for how long.
+
+Limits are halved where the values at both ends differ, so that a run of equal optima costs as
+many searches as its length has binary digits. A search begins with what its neighbours know: the
+best schedule of smaller memory, the next one above it followed within the limit, and the bound of
+the next larger limit. What stays open is searched again, each time for twice as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.metrics import fits_limits
+from ppopt.schedule.orders import Orders, codes
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.heuristics.initial_orders import split
+from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.search import search_from
+from ppopt.solver.warm_start import Start
+from ppopt.studies import memory_limits
+from ppopt.studies.frontier_curve import Curve, Found, Proved, Segment
+
+WORTH = 0.002
+"""Share of the value: a smaller step between neighbours is looked into only after all larger."""
+PER_OPERATION = 5e-5
+"""Least seconds of a search per operation: it must at least construct and verify a schedule."""
+LEAST = 0.05
+"""Least seconds of a search."""
+DOUBLINGS = 30
+"""How often the time of a search at one limit is doubled at most."""
+GIVEN_UP = 10.0
+"""Seconds of a search that has given up if it needed less than half of them: some pipelines are
+too large for all that construction leaves open."""
+
+
+@dataclass
+class Explorer:
+    """An exploration under way."""
+
+    problem: Problem
+    provenance: Provenance
+    deadline: float
+    notify: Callable[[Progress], None]
+    curve: Curve
+    began: float
+    tried: Counter[int] = field(default_factory=Counter)
+    """How often a limit was searched."""
+    spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of search per limit, in ticks of memory."""
+    given_up: set[int] = field(default_factory=set)
+    """Limits where another search would end like the last one."""
+    interrupted: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return 0.0 if self.interrupted else self.deadline - time.monotonic()
+
+    def run(self, hands: Iterable[Schedule]) -> None:
+        """Explore from hand strategies until all is known, time is up, or Ctrl-C."""
+        try:
+            self._seed(hands)
+            self._search(len(self.curve.limits) - 1)
+            while self.left > LEAST and (segment := self._next()) is not None:
+                self._search(self._place(segment))
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _seed(self, hands: Iterable[Schedule]) -> None:
+        """Begin with the schedules that need no search."""
+        pipeline, fused = self.problem.pipeline, self.problem.fused
+        starts = [one_at_a_time(pipeline, fused=fused)]
+        for hand in hands:
+            if hand.pipeline.layout == pipeline.layout:
+                orders: Orders = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
+                starts.append(orders if fused else split(pipeline, orders))
+        for orders in starts:
+            self._take(timing.schedule(pipeline, orders, self.problem.objective))
+
+    def _take(self, made: Schedule) -> None:
+        if fits_limits(made):
+            self.curve.add(
+                Found(self._peak(made), made.metrics.value(self.problem.objective), made)
+            )
+
+    def _peak(self, made: Schedule) -> int:
+        """Largest device peak in the ticks of the whole problem."""
+        peak = made.pipeline.ticks.memory(max(made.metrics.peak_memory))
+        return int(peak * self.problem.pipeline.ticks.memory_per_unit)
+
+    def _next(self) -> Segment | None:
+        """The segment to search in: untried ones of a large step first, then large gaps."""
+        useful = (one for one in self.curve.open() if self._place(one) not in self.given_up)
+        return min(useful, key=self._urgency, default=None)
+
+    def _urgency(self, segment: Segment) -> tuple[float, float]:
+        tries = self.tried[self._place(segment)]
+        if segment.value == inf:
+            return tries - 1, -inf
+        if not tries and segment.step < WORTH * segment.value:
+            tries = 1
+        width = self.curve.limits[segment.last] - self.curve.limits[segment.first] + 1
+        return tries, -(segment.value - segment.low) * width
+
+    def _place(self, segment: Segment) -> int:
+        """The limit of a segment to search: where it was tried least, the middle of those."""
+        first, last = segment.first, segment.last
+        tried = [place for place in sorted(self.tried) if first <= place <= last]
+        edges = [first - 1, *tried, last + 1]
+        gap, start = max((b - a, -a) for a, b in pairwise(edges))
+        if gap > 1:
+            return -start + gap // 2
+        return min(tried, key=lambda place: (place in self.given_up, self.tried[place], place))
+
+    @property
+    def _least(self) -> float:
+        return max(LEAST, PER_OPERATION * self.problem.operations)
+
+    def _seconds(self, place: int) -> float:
+        """Time for a search: a share for every limit that is likely to matter, then doubled."""
+        matter = min(len(self.curve.limits), 2 * self.problem.pipeline.num_devices + 4)
+        first = max(self._least, self.provenance.time_limit / matter)
+        return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
+
+    def _search(self, place: int) -> None:
+        limit = self.curve.limits[place]
+        ticks = self.problem.pipeline.ticks
+        problem = replace(
+            self.problem, pipeline=memory_limits.within(self.problem.pipeline, ticks.memory(limit))
+        )
+        known = (self.curve.best(limit), self.curve.next(limit))
+        proved = self.curve.bound(limit)
+        start = Start(
+            schedules=tuple(found.schedule for found in known if found is not None),
+            bound=None if proved is None else proved.bound,
+        )
+        provenance = replace(self.provenance, time_limit=self._seconds(place))
+        self.tried[place] += 1
+        result = search_from(start, problem, provenance, self._tell(limit))
+        self.spent[limit] += result.solve_seconds
+        if max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
+            self.given_up.add(place)
+        self._learn(limit, result)
+
+    def _learn(self, limit: int, result: Result) -> None:
+        """Take what a search has found out."""
+        self.interrupted = result.interrupted
+        if result.status is Status.INFEASIBLE:
+            self.curve.impossible = max(self.curve.impossible, limit)
+            return
+        if result.schedule is not None:
+            self._take(result.schedule)
+        self.curve.prove(Proved(limit, self._bound(result)))
+
+    def _bound(self, result: Result) -> Bound:
+        """The bound of a search, its proof without the words on the search space."""
+        assert result.lower_bound is not None
+        value = int(result.lower_bound * result.pipeline.ticks.per_unit)
+        proof = result.proof.removesuffix(head_body_tail.space(result.pipeline, fused=result.fused))
+        return Bound(value, proof, result.certificate)
+
+    def _tell(self, limit: int) -> Callable[[Progress], None]:
+        ticks = self.problem.pipeline.ticks
+        where = f"{len(self.curve.found)} points, now limit {float(ticks.memory(limit)):g}"
+
+        def tell(state: Progress) -> None:
+            seconds = time.monotonic() - self.began
+            self.notify(state._replace(seconds=seconds, phase=f"{where}, {state.phase}"))
+
+        return tell

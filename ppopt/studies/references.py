@@ -1,0 +1,192 @@
+"""Reference schedules: made again as their file says they were made, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.formats.fields import shown, unknown_key, whole, within
+from ppopt.problem import exact
+from ppopt.profiles.measured import planned
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.incumbent import Progress
+from ppopt.strategies import Options, names
+from ppopt.studies.evaluate import evaluate
+
+SEARCHED = "optimal"
+"""Strategy of what a search found."""
+FREE = ("order", "times", "proof", "peak memory")
+"""What schedules of equal value may differ in: not compared where a search had several workers."""
+
+
+class Difference(NamedTuple):
+    """What is not as it was."""
+
+    what: str
+    """`status`, `value`, `lower bound`, `proof`, `peak memory`, `order` or `times`."""
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: was {self.before}, is {self.after}"
+
+
+class Check(NamedTuple):
+    """A reference made again."""
+
+    made: Schedule | None
+    """None where a search found nothing within its time."""
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    """What may make a difference that means nothing."""
+    free: tuple[Difference, ...] = ()
+    """Differences in what is not compared."""
+    ordered: bool = True
+    """Whether the order and what follows from it (`FREE`) were compared."""
+
+
+def check(reference: Schedule, progress: Callable[[Progress], None] | None = None) -> Check:
+    """Make a reference again and compare.
+
+    A search runs with the objective, seed, workers and time limit that the file names, a strategy
+    with its options; any other order (an imported one) is timed again. Where a search had several
+    workers, which may find another schedule of equal value, orders are not compared, nor what
+    follows from them (`FREE`); `Check.free` tells what is otherwise there. Raises InputError where
+    the file does not say enough, or a strategy no longer applies.
+    """
+    planned(reference, "check")
+    made = _remade(reference, progress)
+    notes = _notes(reference, made)
+    ordered = not (_searched(reference) and reference.origin.get("workers") != 1)
+    if made is None:
+        status = Difference("status", _said(reference, "status"), "unknown")
+        return Check(None, (status,), notes, ordered=ordered)
+    found = differences(reference, made)
+    free = () if ordered else tuple(entry for entry in found if entry.what in FREE)
+    counted = tuple(entry for entry in found if entry not in free)
+    return Check(made, counted, notes, free, ordered)
+
+
+def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
+    """Compare what is claimed, the figures, then the order or, where that is the same, the times.
+
+    Both are schedules of the same pipeline, complete enough to be measured.
+    """
+    found = []
+    for what, key in (("status", "status"), ("lower bound", "lower_bound"), ("proof", "proof")):
+        old, new = _said(before, key), _said(after, key)
+        if old != new:
+            found.append(Difference(what, old, new))
+    figures = [_figures(schedule) for schedule in (before, after)]
+    for what in figures[0]:
+        if figures[0][what] != figures[1][what]:
+            found.append(Difference(what, figures[0][what], figures[1][what]))
+    moved = first_difference(before, after)
+    return tuple(found if moved is None else [*found, moved])
+
+
+def first_difference(before: Schedule, after: Schedule) -> Difference | None:
+    """Find the first place where two schedules run something else, or at another time."""
+    for device, (old, new) in enumerate(zip(before.orders, after.orders, strict=True)):
+        shared = min(len(old), len(new))  # an overlapped pair differs from its parts in turn
+        unequal = np.flatnonzero(old[:shared] != new[:shared])
+        if len(unequal) or len(old) != len(new):
+            place = int(unequal[0]) if len(unequal) else shared
+            what = [
+                _op(schedule, codes, place) for schedule, codes in ((before, old), (after, new))
+            ]
+            return Difference("order", f"{what[0]} as number {place} on device {device}", what[1])
+    unequal = np.flatnonzero((before.start != after.start) | (before.end != after.end))
+    if not len(unequal):
+        return None
+    row = int(unequal[0])
+    times = [_interval(schedule, row) for schedule in (before, after)]
+    codes = np.concatenate(before.orders)
+    return Difference("times", f"{_op(before, codes, row)} {times[0]}", times[1])
+
+
+def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:
+    origin = reference.origin
+    objective = Objective(origin.get("objective") or Objective.MAKESPAN)
+    strategy = origin.get("strategy")
+    if _searched(reference):
+        from ppopt.solver.search import TIME_LIMIT, solve  # noqa: PLC0415  loads on use
+
+        return solve(
+            reference.pipeline,
+            objective=objective,
+            fused=bool(origin.get("fused")),
+            time_limit=origin.get("time_limit") or TIME_LIMIT,
+            workers=origin.get("workers"),
+            seed=origin.get("seed") or 0,
+            progress=progress,
+        ).schedule
+    if strategy in names():
+        options = within("origin: options", _options, origin.get("options", {}))
+        return evaluate(reference.pipeline, str(strategy), objective, options)
+    return timing.schedule(reference.pipeline, reference.orders, objective, dict(origin))
+
+
+def _options(given: object) -> Options:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{shown(given)} is not an object {{...}}")
+    for name, value in given.items():
+        if name not in Options._fields:
+            unknown_key(str(name), Options._fields)
+        within(name, whole, value, 1, 2**31)
+    return Options(**given)
+
+
+def _searched(reference: Schedule) -> bool:
+    return reference.origin.get("strategy") == SEARCHED
+
+
+def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
+    origin = reference.origin
+    told = []
+    if _searched(reference) and origin.get("workers") != 1:
+        told.append(
+            "order not compared: the search had several workers, which may find another of equal "
+            "value; --workers 1 repeats itself"
+        )
+    if "hint" in origin:
+        told.append("the search began from a schedule of its user's, which is not at hand")
+    if _searched(reference) and origin.get("status") != "optimal":
+        told.append("the search ended by its time limit: another machine may find more or less")
+    versions = {} if made is None else made.origin.get("versions") or {}
+    for name, old in (origin.get("versions") or {}).items():
+        if name in versions and versions[name] != old:
+            told.append(f"{name} was {old}, is {versions[name]}")
+    return tuple(told)
+
+
+def _said(schedule: Schedule, key: str) -> str:
+    return str(schedule.origin.get(key) if schedule.origin.get(key) is not None else "none")
+
+
+def _figures(schedule: Schedule) -> dict[str, str]:
+    ticks, metrics = schedule.pipeline.ticks, schedule.metrics
+    objective = Objective(schedule.origin.get("objective") or Objective.MAKESPAN)
+    peaks: list[Any] = [exact.plain(ticks.memory(peak)) for peak in metrics.peak_memory]
+    return {
+        "value": str(exact.plain(ticks.time(metrics.value(objective)))),
+        "peak memory": " ".join(map(str, peaks)),
+    }
+
+
+def _op(schedule: Schedule, codes: Any, place: int) -> str:
+    if place >= len(codes):
+        return "nothing"
+    alone = str(schedule.pipeline.op(codes(codes)[place]))
+    return alone if codes[place] >= 0 else f"{alone} overlapped"
+
+
+def _interval(schedule: Schedule, row: int) -> str:
+    time = schedule.pipeline.ticks.time
+    start, end = (exact.plain(time(int(column[row]))) for column in (schedule.start, schedule.end))
+    return f"from {start} to {end}"

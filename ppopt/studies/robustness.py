@@ -1,0 +1,98 @@
+"""Robustness: a fixed order under random times of its operations.
+
+Every operation keeps its place in the order of its device, starts when its inputs are there and
+its device is free, and takes its own time multiplied by a random factor. No device begins before
+its first start in the schedule. Delays between devices stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.schedule.levels import Floats, Run
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+
+SAMPLES = 1000
+BLOCK = 2**24
+"""Most times held at once."""
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """The objective of one schedule under random times; in the user's unit of time."""
+
+    deviation: float
+    """Standard deviation of the random factors, whose mean is 1."""
+    seed: int
+    nominal: float
+    """The objective with the times as they are."""
+    values: Floats
+    """The objective in every sample."""
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean over the samples."""
+        return float(self.values.mean())
+
+    @cached_property
+    def p95(self) -> float:
+        """The value that 95 % of the samples do not exceed."""
+        return float(np.quantile(self.values, 0.95, method="inverted_cdf"))
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean."""
+        return float(self.values.std() / np.sqrt(len(self.values)))
+
+    @property
+    def degradation(self) -> float:
+        """By what share the mean exceeds the objective without jitter."""
+        return self.mean / self.nominal - 1
+
+
+def jitter(
+    schedule: Schedule,
+    deviation: float,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Jitter:
+    """Run the order of a valid schedule under random times.
+
+    The factors are lognormal of mean 1 and standard deviation `deviation`, independent of each
+    other. An operation has the same factors in every schedule of the same operations, seed and
+    number of samples, so that strategies meet the same luck. Raises InputError where the deviation
+    is no number above 0, at most 10, or there is no sample.
+    """
+    check(deviation)
+    if samples < 1:
+        raise InputError(f"samples: {samples} is below 1")
+    objective = Objective(objective)
+    run = Run.of(schedule)
+    values = [
+        run.values(run.draw(deviation, seed, first, count), objective)
+        for first, count in _blocks(samples, len(run.duration))
+    ]
+    per_unit = schedule.pipeline.ticks.per_unit
+    nominal = schedule.metrics.value(objective) / per_unit
+    return Jitter(deviation, seed, nominal, np.concatenate(values) / per_unit)
+
+
+def check(deviation: float) -> None:
+    """Raise InputError where a relative standard deviation is out of range."""
+    if not 0 < deviation <= 10:
+        raise InputError(f"jitter: {deviation:g} is not above 0 and at most 10; try 0.1")
+
+
+def _blocks(samples: int, operations: int) -> Iterator[tuple[int, int]]:
+    """First sample and number of samples of every block."""
+    size = max(1, BLOCK // max(1, operations))
+    for first in range(0, samples, size):
+        yield first, min(size, samples - first)

@@ -1,1 +1,0 @@
-"""Memory against time: every limit at which the optimum changes."""

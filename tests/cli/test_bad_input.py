@@ -1,0 +1,353 @@
+"""Everything that can be wrong with what a user gives: one line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_run import process, run
+from tests.formats.schedule_text import TWO_BY_ONE
+
+SIZE = "--stages 2 --batches 2"
+HUGE = "9" * 5000
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to stand in, with a sound config and a sound schedule file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.yaml").write_text("stages: 2\nbatches: 2\n")
+    (tmp_path / "good.json").write_text(TWO_BY_ONE)
+    (tmp_path / "folder.json").mkdir()
+    return tmp_path
+
+
+def refused(folder: Path, line: str, told: str) -> None:
+    """Run a command that must be refused in one line with these words, and write nothing."""
+    before = contents(folder)
+    code, out, err = run(line)
+    assert (code, out) == (2, ""), err
+    assert err.startswith("error: ")
+    assert err.removesuffix("\n").isprintable()
+    assert len(err) < 400
+    assert told in err
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> Mapping[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+WRITING = "--json -o out.json -o out.html"
+LINES = {
+    # what to do
+    "unknown command": ("sove", "sove"),
+    "unknown option of all": ("--verbose", "--verbose"),
+    "unknown option": (f"solve {SIZE} --stage 2", "--stage"),
+    "unknown short option": (f"solve {SIZE} -x", "-x"),
+    "option of another command": ("verify good.json --stages 2", "--stages"),
+    "option with its value missing": (f"solve {WRITING} --batches 2 --stages", "--stages"),
+    "switch with a value": (f"solve {SIZE} {WRITING} --fused=yes", "--fused"),
+    "bare word": (f"solve {SIZE} {WRITING} fast", "fast"),
+    "bare word for a strategy": (f"eval 1f1b gpipe {SIZE} {WRITING}", "gpipe"),
+    "bare word of a list": ("models zb-1.5b-m24", "zb-1.5b-m24"),
+    "no strategy": (f"eval {SIZE} {WRITING}", "STRATEGY"),
+    "no file": ("verify", "FILE"),
+    "no files": ("view -o out.html", "FILE"),
+    "no page": ("view good.json", "-o"),
+    # sizes
+    "nothing": (f"solve {WRITING}", "--stages"),
+    "no stages": (f"solve --batches 2 {WRITING}", "--stages"),
+    "no batches": (f"solve --stages 2 {WRITING}", "--batches"),
+    "stages: word": (f"solve --stages four --batches 2 {WRITING}", "stages: 'four'"),
+    "stages: option": (
+        f"solve --stages --batches 2 {WRITING}",
+        "--stages: needs a value, and --batches follows",
+    ),
+    "stages: empty": (f"solve --stages '' --batches 2 {WRITING}", "stages: ''"),
+    "stages: fraction": (f"solve --stages 2.0 --batches 2 {WRITING}", "stages: '2.0'"),
+    "stages: exponent": (f"solve --stages 1e1 --batches 2 {WRITING}", "stages: '1e1'"),
+    "stages: underscore": (f"solve --stages 1_0 --batches 2 {WRITING}", "stages: '1_0'"),
+    "stages: other digits": (f"solve --stages \u0663 --batches 2 {WRITING}", "stages: "),
+    "stages: NaN": (f"solve --stages nan --batches 2 {WRITING}", "stages: 'nan'"),
+    "stages: zero": (f"solve --stages 0 --batches 2 {WRITING}", "stages: 0"),
+    "stages: negative": (f"solve --stages -4 --batches 2 {WRITING}", "stages: -4"),
+    "stages: many": (f"solve --stages 1025 --batches 2 {WRITING}", "stages: 1025"),
+    "stages: beyond int64": (f"solve --stages {2**64} --batches 2 {WRITING}", "stages: "),
+    "stages: endless": (f"solve --stages {HUGE} --batches 2 {WRITING}", "stages: '99999"),
+    "batches: zero": (f"solve --stages 2 --batches 0 {WRITING}", "batches: 0"),
+    "batches: list": (f"solve --stages 2 --batches 1,2 {WRITING}", "batches: '1,2'"),
+    "batches: many": (f"solve --stages 2 --batches 9000000 {WRITING}", "9000000"),
+    "chunks: zero": (f"solve {SIZE} --chunks 0 {WRITING}", "chunks: 0"),
+    "chunks: many": (f"solve {SIZE} --chunks 9000000 {WRITING}", "18000000"),
+    # times and memory
+    "time: word": (f"solve {SIZE} --forward-times fast {WRITING}", "'fast'"),
+    "time: empty": (f"solve {SIZE} --forward-times '' {WRITING}", "forward: ''"),
+    "time: zero": (f"solve {SIZE} --forward-times 0 {WRITING}", "forward: stage 0: 0"),
+    "time: negative": (f"solve {SIZE} --forward-times -1 {WRITING}", "forward: -1"),
+    "time: NaN": (f"solve {SIZE} --forward-times nan {WRITING}", "'nan'"),
+    "time: infinite": (f"solve {SIZE} --forward-times inf {WRITING}", "'inf'"),
+    "time: minus infinite": (f"solve {SIZE} --backward-times=-inf {WRITING}", "'-inf'"),
+    "time: huge": (f"solve {SIZE} --forward-times 1e300 {WRITING}", "'1e300'"),
+    "time: huge exponent": (f"solve {SIZE} --forward-times 1e999999999 {WRITING}", "1e999999999"),
+    "time: endless": (f"solve {SIZE} --forward-times {HUGE} {WRITING}", "forward_times: "),
+    "time: too fine a sum": (f"solve {SIZE} --forward-times 999999999999.999999 {WRITING}", "2^53"),
+    "time: two lines": (f"solve {SIZE} --forward-times '1\n2' {WRITING}", "'1\\n2'"),
+    "list: long": (f"solve {SIZE} --forward-times 1,2,3 {WRITING}", "forward: has 3 entries"),
+    "list: short": ("solve --stages 3 --batches 2 --activation 1,2", "activation: has 2 entries"),
+    "list: empty entry": (f"solve {SIZE} --forward-times 1, {WRITING}", "forward: ''"),
+    "list: empty first entry": (f"solve {SIZE} --static ,1 {WRITING}", "static: ''"),
+    "list: spaces": (f"solve {SIZE} --forward-times '1 2' {WRITING}", "forward: '1 2'"),
+    "list: other comma": (f"solve {SIZE} --forward-times '1;2' {WRITING}", "forward: '1;2'"),
+    "list: NaN": (f"solve {SIZE} --backward-times 4,nan {WRITING}", "'nan'"),
+    "p2p: list": (f"solve {SIZE} --p2p-time 1,2 {WRITING}", "p2p: '1,2'"),
+    "p2p: negative": (f"solve {SIZE} --p2p-time -1 {WRITING}", "p2p: -1"),
+    "weight above backward": (
+        f"solve {SIZE} --backward-times 2 --weight-times 3 {WRITING}",
+        "weight: stage 0: 3",
+    ),
+    "activation: negative": (f"solve {SIZE} --activation -1 {WRITING}", "activation: -1"),
+    "static: negative": (f"solve {SIZE} --static -1 {WRITING}", "static: -1"),
+    "B frees more than F took": (f"solve {SIZE} --memory-b -1.5 {WRITING}", "memory_b: stage 0"),
+    "limit: negative": (f"solve {SIZE} --mem-limit=-1 {WRITING}", "mem_limit: -1"),
+    "limit: negative word": (f"solve {SIZE} --mem-limit -1 {WRITING}", "-1"),
+    "limit: word": (f"solve {SIZE} --mem-limit 2f2b {WRITING}", "mem_limit: '2f2b'"),
+    "limit: NaN": (f"solve {SIZE} --mem-limit nan {WRITING}", "mem_limit: 'nan'"),
+    "limit: empty": (f"solve {SIZE} --mem-limit= {WRITING}", "mem_limit: ''"),
+    "limit: long": (f"solve {SIZE} --mem-limit 1,2,3 {WRITING}", "mem_limit: has 3 entries"),
+    "limit: takes the strategy": (f"eval --mem-limit 1f1b {SIZE} {WRITING}", "STRATEGY"),
+    # placement
+    "placement: word": (f"solve {SIZE} --placement zigzag {WRITING}", "'zigzag'"),
+    "placement: empty": (f"solve {SIZE} --placement '' {WRITING}", "placement: ''"),
+    "placement: gap": (f"solve --batches 2 --placement 0,2 {WRITING}", "device 1"),
+    "placement: far": (f"solve --batches 2 --placement 0,99999999 {WRITING}", "device 1"),
+    "placement: endless": (f"solve --batches 2 --placement 0,{'9' * 90} {WRITING}", "stage 1"),
+    "placement: negative": (f"solve --batches 2 --placement 0,-1 {WRITING}", "'-1'"),
+    "placement: fraction": (f"solve --batches 2 --placement 0,1.5 {WRITING}", "'1.5'"),
+    "placement: empty entry": (f"solve --batches 2 --placement 0,,1 {WRITING}", "stage 1: ''"),
+    "placement: not of --stages": (
+        f"solve --stages 3 --batches 2 --placement 0,1 {WRITING}",
+        "2 entries for 3 stages",
+    ),
+    "placement with chunks": (
+        f"solve --batches 2 --placement 0,1,1,0 --chunks 2 {WRITING}",
+        "chunks: ",
+    ),
+    "linear with chunks": (f"solve {SIZE} --placement linear --chunks 2 {WRITING}", "linear"),
+    # strategies
+    "strategy: unknown": (f"eval 1f2b {SIZE} {WRITING}", "did you mean 1f1b"),
+    "strategy: empty": (f"eval '' {SIZE} {WRITING}", "''"),
+    "strategy: two lines": (f"eval '1f1b\n' {SIZE} {WRITING}", "'1f1b\\n'"),
+    "strategy and chunks": (f"eval 1f1b --chunks 2 {SIZE} {WRITING}", "chunks: 2"),
+    "strategy and placement": (f"eval zb-h1 --placement v {SIZE} {WRITING}", "placement: v"),
+    "strategy and list": (f"eval 1f1b --placement 0,1,1,0 --batches 2 {WRITING}", "1f1b"),
+    "strategy and fused": (f"eval zb-1p --fused {SIZE} {WRITING}", "zb-1p"),
+    "strategy and group size": (f"eval 1f1b --group-size 2 {SIZE} {WRITING}", "group_size"),
+    "group size: zero": (f"eval interleaved --group-size 0 {SIZE} {WRITING}", "group_size: 0"),
+    "jitter: zero": (f"eval 1f1b --jitter 0 {SIZE} {WRITING}", "jitter: 0 is not above 0"),
+    "jitter: huge": (f"compare --jitter 11 {SIZE}", "jitter: 11 is not above 0 and at most 10"),
+    "jitter: text": (f"eval 1f1b --jitter much {SIZE} {WRITING}", "jitter: 'much' is not a number"),
+    "group size: deadlock": (
+        f"eval interleaved --stages 4 --batches 8 --group-size 2 {WRITING}",
+        "group",
+    ),
+    # search
+    "objective": (f"solve {SIZE} --objective speed {WRITING}", "'speed'"),
+    "time limit: zero": (f"solve {SIZE} --time-limit 0 {WRITING}", "time_limit: '0'"),
+    "time limit: negative": (f"solve {SIZE} --time-limit -5 {WRITING}", "time_limit: '-5'"),
+    "time limit: NaN": (f"solve {SIZE} --time-limit nan {WRITING}", "time_limit: "),
+    "time limit: word": (f"solve {SIZE} --time-limit 5s {WRITING}", "'5s'"),
+    "workers: zero": (f"solve {SIZE} --workers 0 {WRITING}", "workers: 0"),
+    "workers: word": (f"solve {SIZE} --workers all {WRITING}", "workers: 'all'"),
+    "seed: negative": (f"solve {SIZE} --seed -1 {WRITING}", "seed: -1"),
+    "seed: huge": (f"solve {SIZE} --seed {2**31} {WRITING}", "seed: "),
+    # models and configs
+    "model: unknown": (f"solve --model zb-1.5b-m25 {WRITING}", "did you mean zb-1.5b-m"),
+    "model: empty": (f"solve {SIZE} --model '' {WRITING}", "model: ''"),
+    "model: a path": (f"solve --model ../models/zb-1.5b-m24 {WRITING}", "--config"),
+    "config: missing": (f"solve --config none.yaml {WRITING}", "none.yaml"),
+    "config: folder": (f"solve --config folder.json {WRITING}", "folder.json"),
+    "config: empty name": (f"solve {SIZE} --config '' {WRITING}", "cannot be read"),
+    "config: of no kind": (f"solve --config /dev/null {WRITING}", "/dev/null"),
+    "config: a schedule": (f"solve --config good.json {WRITING}", "good.json: unknown key"),
+    # outputs
+    "output: unknown ending": (f"solve {SIZE} -o out.xlsx", "out.xlsx"),
+    "output: no ending": (f"solve {SIZE} -o out", "out"),
+    "output: empty": (f"solve {SIZE} -o ''", "empty"),
+    "output: two lines": (f"solve {SIZE} -o 'a\nb.json'", "'a\\nb.json'"),
+    "output: no folder": (f"solve {SIZE} -o none/out.json", "none"),
+    "output: a folder": (f"solve {SIZE} -o folder.json", "folder.json"),
+    "output: below a file": (f"solve {SIZE} -o good.yaml/out.json", "good.yaml"),
+    "output: in no real folder": (f"solve {SIZE} -o /proc/out.json", "/proc/out.json"),
+    "output: a device": (f"solve {SIZE} -o /dev/full", "/dev/full"),
+    "output: long name": (f"solve {SIZE} -o {'a' * 300}.json", "aaa"),
+    "output: one of two not real": (f"solve {SIZE} -o out.json -o /proc/a.json", "/proc/a.json"),
+    "output: one of two": (f"solve {SIZE} -o out.json -o out.xlsx", "out.xlsx"),
+    "output: one of two, folder": (f"solve {SIZE} -o out.html -o none/out.json", "none"),
+    "output: a picture, no input": ("solve -o out.png", "--stages"),
+    "view: not a page": ("view good.json -o out.json", "out.json"),
+    "view: no folder": ("view good.json -o none/out.html", "none"),
+    "view: two lines": ("view good.json -o 'a\nb/out.html'", "does not exist"),
+    # schedule files
+    "verify: missing": ("verify none.json", "none.json"),
+    "verify: folder": ("verify folder.json", "folder.json"),
+    "verify: not JSON": ("verify good.yaml", "good.yaml: line 1: not JSON"),
+    "verify: as JSON": ("verify none.json --json", "none.json"),
+    "verify: two": ("verify good.json good.json", "good.json"),
+    "view: one of two missing": ("view good.json none.json -o out.html", "none.json"),
+    "view: a page": ("view good.yaml -o out.html", "good.yaml: line 1: not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_lines(case: str, folder: Path) -> None:
+    refused(folder, *LINES[case])
+
+
+CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
+    "yaml: empty": (".yaml", "", "the file is empty"),
+    "yaml: blank": (".yaml", " \n\n", "the file is empty"),
+    "yaml: no settings": (".yml", "# nothing", "holds no settings"),
+    "yaml: list": (".yaml", "- 1", "not settings"),
+    "yaml: cut short": (".yaml", "stages: [2", "line 1"),
+    "yaml: not UTF-8": (".yaml", b"stages: 2\nname: \xff", "line 2: not UTF-8"),
+    "yaml: UTF-16": (".yaml", "stages: 2".encode("utf-16"), "not UTF-8"),
+    "yaml: control": (".yaml", "stages: 2\nname: \x00", "line 2"),
+    "yaml: unknown key": (".yaml", "stagse: 2", "did you mean stages"),
+    "yaml: key twice": (".yaml", "stages: 2\nstages: 2", "'stages' is given twice"),
+    "yaml: setting twice": (".yaml", "stages: 2\nnum_stages: 2", "num_stages"),
+    "yaml: text for stages": (".yaml", "stages: two\nbatches: 2", "'two'"),
+    "yaml: fraction for stages": (".yaml", "stages: 2.5\nbatches: 2", "2.5"),
+    "yaml: true for stages": (".yaml", "stages: true\nbatches: 2", "True"),
+    "yaml: mapping for stages": (".yaml", "stages: {a: 1}\nbatches: 2", "stages"),
+    "yaml: NaN": (".yaml", "stages: 2\nbatches: 2\np2p: .nan", "p2p: '.nan'"),
+    "yaml: infinite": (".yaml", "stages: 2\nbatches: 2\np2p: .inf", "p2p: '.inf'"),
+    "yaml: length": (".yaml", "stages: 2\nbatches: 2\nforward: [1, 2, 3]", "has 3 entries"),
+    "yaml: matrix": (".yaml", "stages: 2\nbatches: 2\np2p: [[0, 1]]", "2 x 2"),
+    "yaml: diagonal": (".yaml", "stages: 2\nbatches: 2\np2p: [[1, 1], [1, 0]]", "device 0"),
+    "yaml: routes": (".yaml", "stages: 2\nbatches: 3\nroutes: 2", "batches: 3 is odd"),
+    "yaml: B above BW": (
+        ".yaml",
+        "stages: 2\nbatches: 2\nbackward_input: 3\nbackward: 2",
+        "backward_input",
+    ),
+    "yaml: bomb": (".yaml", "a: &a [1]\nb: *a", "aliases"),
+    "yaml: tag": (".yaml", "stages: !!python/object:x.Y {}", "tags"),
+    "yaml: nested deeply": (".yaml", "p2p: " + "[" * 1000, "nested too deeply"),
+    "yaml: output": (".yaml", "stages: 2\nbatches: 2\noutput: a.xlsx", "a.xlsx"),
+    "yaml: output of no type": (".yaml", "stages: 2\nbatches: 2\noutput: 5", "output: 5"),
+    "yaml: picture, then a fault": (".yaml", "stages: 2\noutput: a.png", "batches: missing"),
+    "yaml: fused": (".yaml", "stages: 2\nbatches: 2\nfused: 1", "fused: 1"),
+    "yaml: seeds": (".yaml", "num_stages: 2\nnum_batches: 2\nforward_times: [1]\nx: 1", "'x'"),
+    "json: empty": (".json", "", "the file is empty"),
+    "json: list": (".json", "[]", "not settings"),
+    "json: cut short": (".json", '{"stages": 2,', "line 1: not JSON"),
+    "json: comment": (".json", '{"stages": 2} // two', "line 1: not JSON"),
+    "json: not UTF-8": (".json", b'{"name": "\xe9"}', "line 1: not UTF-8"),
+    "json: key twice": (".json", '{"stages": 2, "stages": 2}', "'stages' is given twice"),
+    "json: unknown key": (".json", '{"num_batch": 2}', "did you mean num_batches"),
+    "json: NaN": (".json", '{"stages": 2, "batches": 2, "p2p": NaN}', "NaN"),
+    "json: wrong type": (".json", '{"stages": "2", "batches": 2}', "stages: '2'"),
+    "json: length": (".json", '{"stages": 2, "batches": 2, "weight": [1, 1, 1]}', "3 entries"),
+    "json: huge": (".json", '{"stages": 2, "batches": 2, "p2p": 1e400}', "p2p: "),
+    "toml: empty": (".toml", "", "the file is empty"),
+    "toml: malformed": (".toml", "stages = ", "not TOML"),
+    "toml: not UTF-8": (".toml", b'name = "\xff"', "line 1: not UTF-8"),
+    "toml: key twice": (".toml", "stages = 2\nstages = 2", "not TOML"),
+    "toml: unknown key": (".toml", "stages = 2\nbatch = 2", "did you mean batches"),
+    "toml: NaN": (".toml", "stages = 2\nbatches = 2\np2p = nan", "NaN"),
+    "toml: infinite": (".toml", "stages = 2\nbatches = 2\np2p = inf", "p2p"),
+    "toml: wrong type": (".toml", "stages = 2024-01-01\nbatches = 2", "stages"),
+    "toml: length": (".toml", "stages = 2\nbatches = 2\nmem_limit = [1]", "has 1 entries"),
+    "unknown format": (".ini", "stages = 2", "config.ini"),
+    "no format": ("", "stages: 2", "unknown kind of config"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_configs(case: str, folder: Path) -> None:
+    suffix, text, told = CONFIGS[case]
+    path = folder / f"config{suffix}"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    for command in ("solve", "eval 1f1b", "compare"):
+        refused(folder, f"{command} --config {path.name}", told)
+
+
+SCHEDULES = {
+    "empty": (TWO_BY_ONE, "", "the file is empty"),
+    "cut short": (TWO_BY_ONE[300:], "", "not JSON"),
+    "cut short at the end": ("]\n}\n", "", "not JSON"),
+    "a list": (TWO_BY_ONE, "[]", "is not an object"),
+    "null": (TWO_BY_ONE, "null", "None is not an object"),
+    "text after it": ("]\n}\n", "]\n} x", "not JSON"),
+    "unknown schema": ('"schema": 1', '"schema": 2', "schema: 2"),
+    "schema of text": ('"schema": 1', '"schema": "1"', "schema: '1'"),
+    "unknown key": ('"ops"', '"operations": [], "ops"', "'operations'"),
+    "unknown key of the pipeline": ('"devices": 2', '"device": 2', "did you mean devices"),
+    "key missing": ('"ticks_per_unit": 2,', "", "ticks_per_unit is missing"),
+    "key twice": ('"schema": 1', '"schema": 1, "schema": 1', "'schema' is given twice"),
+    "no ticks": ('"ticks_per_unit": 2', '"ticks_per_unit": 0', "ticks_per_unit: 0"),
+    "NaN": ('"makespan": 15', '"makespan": NaN', "NaN"),
+    "infinite": ('"bubble_rate": 0.5', '"bubble_rate": -Infinity', "-Infinity"),
+    "beyond float": ('"bubble_rate": 0.5', '"bubble_rate": 1e999', "out of range"),
+    "claim of text": ('"makespan": 15', '"makespan": "15"', "makespan: '15'"),
+    "claim for no device": ('"busy": [6, 9]', '"busy": [6]', "busy: has 1 entries"),
+    "unknown claim": ('"busy"', '"idle"', "'idle'"),
+    "stages of text": ('"stages": 2', '"stages": "2"', "stages: '2'"),
+    "no stages": ('"stages": 2', '"stages": 0', "stages: 0"),
+    "huge batches": ('"batches": 1,', '"batches": 10000000,', "10000000"),
+    "negative time": ('"forward_times": [2, 3]', '"forward_times": [-2, 3]', "entry 0: -2"),
+    "list too long": ('"forward_times": [2, 3]', '"forward_times": [2, 3, 4]', "has 3 entries"),
+    "device without a stage": ('"placement": [0, 1]', '"placement": [1, 1]', "device 0"),
+    "entry of text": ('["F", 0, 0, 0, 0, 2]', '"F"', "ops[0]: 'F'"),
+    "entry too short": ('["F", 0, 0, 0, 0, 2]', '["F", 0, 0, 0, 0]', "ops[0]: "),
+    "entry too long": ('["F", 0, 0, 0, 0, 2]', '["F", 0, 0, 0, 0, 2, 3]', "ops[0]: "),
+    "unknown kind": ('["F", 0, 0, 0, 0, 2]', '["I", 0, 0, 0, 0, 2]', "kind 'I'"),
+    "start of text": ('["F", 0, 0, 0, 0, 2]', '["F", 0, 0, 0, "0", 2]', "start: '0'"),
+    "start of null": ('["F", 0, 0, 0, 0, 2]', '["F", 0, 0, 0, null, 2]', "start: None"),
+    "fractional end": ('["F", 0, 0, 0, 0, 2]', '["F", 0, 0, 0, 0, 2.0]', "end: 2.0"),
+    "end beyond int64": ('["F", 0, 0, 0, 0, 2]', f'["F", 0, 0, 0, 0, {2**63}]', "end: 92233"),
+    "end without end": ('["F", 0, 0, 0, 0, 2]', f'["F", 0, 0, 0, 0, {HUGE}]', "out of range"),
+    "half a character": ('"name": "tiny"', '"name": "\\ud800"', "surrogate"),
+    "origin of a list": ('"versions": {"ppopt": "0"}', '"versions": ["0"]', "versions: ['0']"),
+}
+
+
+@pytest.mark.parametrize("case", SCHEDULES)
+def test_schedule_files(case: str, folder: Path) -> None:
+    old, new, told = SCHEDULES[case]
+    assert TWO_BY_ONE.count(old) == 1
+    (folder / "bad.json").write_text(TWO_BY_ONE.replace(old, new))
+    for line in (
+        "verify bad.json",
+        "verify bad.json --json",
+        "view good.json bad.json -o out.html",
+    ):
+        refused(folder, line, told)
+
+
+def test_bytes_that_are_no_text(folder: Path) -> None:
+    (folder / "bad.json").write_bytes(TWO_BY_ONE.encode("utf-16"))
+    refused(folder, "verify bad.json", "not UTF-8")
+
+
+def test_the_good_files_are_good(folder: Path) -> None:
+    """What the tables change is sound before it is changed."""
+    assert run("verify good.json").code == 0
+    assert run("view good.json good.json -o out.html").code == 0
+    assert run(f"solve --config good.yaml {WRITING}").code == 0
+    assert json.loads((folder / "out.json").read_text())["schema"] == 1
+
+
+@pytest.mark.parametrize("case", ["unknown option", "stages: word", "config: missing", "no file"])
+def test_in_a_process_of_its_own(case: str, folder: Path) -> None:
+    line, told = LINES[case]
+    command = process(line)
+    out, err = command.communicate(timeout=60)
+    assert (command.returncode, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert told in err

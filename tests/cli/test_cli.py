@@ -1,0 +1,305 @@
+"""The commands, end to end: what they print, what they write, how they exit."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt.formats.models import model_names
+from ppopt.verifier import Rule, Violation
+from tests.cli.cli_json import SOLVED, UNSOLVED, assert_types
+from tests.cli.cli_run import done, run, shown
+
+UNIT = "--stages 4 --batches 8"
+SEARCHED = (
+    "--stages 3 --batches 4 --forward-times 3,5,4 --backward-times 7,9,11 --weight-times 2,5,4 "
+    "--p2p-time 1 --mem-limit 2"
+)
+"""A pipeline that needs CP-SAT, which proves its optimum in a fraction of a second."""
+
+
+def kinds(found: dict[str, Any]) -> set[str]:
+    return {op[0] for op in found["schedule"]["ops"]}
+
+
+class TestSolve:
+    def test_the_users_own_command(self) -> None:
+        """The last of 4 devices waits for 3 forwards, then has 8 times F + B + W = 3 of work."""
+        found = shown("solve --stages 4 --batches 8 --mem-limit")
+        assert (found["status"], found["value"], found["lower_bound"]) == ("optimal", 27, 27)
+        assert found["gap"] == 0
+        assert found["makespan"] == 27
+        assert found["bubble_rate"] == 3 / 27
+        assert found["bubble_overhead"] == 3 / 24
+        assert found["mem_limit"] == [4, 4, 4, 4]
+        assert [sum(causes) for causes in zip(*found["idle"].values(), strict=True)] == [3] * 4
+        assert found["idle"]["warm-up"] == [0, 1, 2, 3]
+        assert found["verified"] is True
+        assert "24 of work after waiting 3" in found["proof"]
+
+    def test_unequal_times(self) -> None:
+        """Proved by CP-SAT and by the single-device bound alike (design, section 7)."""
+        times = "--forward-times 10 --backward-times 20 --weight-times 9 --p2p-time 1"
+        found = shown(f"solve {UNIT} {times} --mem-limit 4")
+        assert (found["status"], found["value"]) == ("optimal", 288)
+
+    def test_keys_and_types(self) -> None:
+        assert_types(shown(f"solve {UNIT} --mem-limit"), SOLVED)
+
+    def test_without_a_limit_there_is_none(self) -> None:
+        assert shown(f"solve {UNIT}")["mem_limit"] is None
+
+    def test_a_searched_optimum(self) -> None:
+        found = shown(f"solve {SEARCHED}")
+        assert_types(found, SOLVED)
+        assert found["status"] == "optimal"
+        assert "CP-SAT" in found["proof"]
+        assert max(found["peak_memory"]) <= 2
+
+    def test_table(self) -> None:
+        ran = done(f"solve {UNIT} --mem-limit")
+        assert ran.err == ""
+        for words in ("proved optimal", "27 for the makespan, gap 0 %", "limit 4 each", "device 3"):
+            assert words in ran.out
+
+    def test_quiet(self, tmp_path: Path) -> None:
+        ran = done(f"solve {UNIT} --quiet -o", tmp_path / "a.json")
+        assert (ran.out, ran.err) == ("", "")
+        assert (tmp_path / "a.json").exists()
+
+    def test_quiet_json(self) -> None:
+        assert shown(f"solve {UNIT} --quiet")["value"] == 27
+
+    def test_device_span(self) -> None:
+        """8 activations on 4 devices: devices that do not wait for each other are never idle."""
+        found = shown(f"solve {UNIT} --objective device-span")
+        assert found["objective"] == "device-span"
+        assert found["value"] == found["device_span"] == 24
+        assert found["bubble_rate"] == 0
+
+    def test_fused(self) -> None:
+        """1F1B is optimal for whole backwards: 3 F and 3 BW around 8 times F + BW."""
+        found = shown(f"solve {UNIT} --fused --mem-limit")
+        assert found["fused"] is True
+        assert (found["status"], found["value"]) == ("optimal", 33)
+        assert kinds(found) == {"F", "BW"}
+
+    def test_split(self) -> None:
+        assert kinds(shown(f"solve {UNIT}")) == {"F", "B", "W"}
+
+    def test_provenance(self) -> None:
+        found = shown(f"solve {UNIT} --seed 7 --workers 3")
+        assert (found["seed"], found["workers"]) == (7, 3)
+        assert found["versions"].keys() == {"ppopt", "python", "ortools", "numpy"}
+
+    def test_out_of_time(self) -> None:
+        """Unequal stages, W longer than B and a limit below p: what stays open (design, 7)."""
+        times = "10,13,9,14,8,11,12,10,9,13,11,14,8,10,12,9"
+        line = f"--stages 16 --batches 32 --forward-times {times} --p2p-time 3 --mem-limit 12"
+        found = shown(f"solve {line} --weight-times 15 --time-limit 0.5")
+        assert found["status"] == "feasible"
+        assert found["value"] > found["lower_bound"]
+        assert found["gap"] == pytest.approx(1 - found["lower_bound"] / found["value"])
+        assert found["verified"] is True
+        assert found["solve_seconds"] < 5
+
+
+class TestMemLimit:
+    @pytest.mark.parametrize(
+        ("line", "limits"),
+        [
+            (f"{UNIT} --mem-limit", [4, 4, 4, 4]),
+            ("--stages 4 --mem-limit --batches 8", [4, 4, 4, 4]),
+            (f"--mem-limit {UNIT}", [4, 4, 4, 4]),
+            (f"{UNIT} --mem-limit 1f1b", [4, 4, 4, 4]),
+            (f"{UNIT} --mem-limit 5", [5, 5, 5, 5]),
+            (f"{UNIT} --mem-limit=5.5", [5.5, 5.5, 5.5, 5.5]),
+            (f"{UNIT} --mem-limit 7,6,5,4", [7, 6, 5, 4]),
+            (f"{UNIT} --mem-limit ' 7, 6,5 ,4'", [7, 6, 5, 4]),
+            (f"{UNIT} --static 3 --activation 2 --mem-limit", [11, 11, 11, 11]),
+            ("--stages 4 --batches 2 --mem-limit", [2, 2, 2, 2]),
+            (f"{UNIT} --static 3,4,5,6 --routes 2 --mem-limit", [7, 7, 7, 7]),
+            (f"{UNIT} --placement v --mem-limit", [4, 4, 4, 4]),
+        ],
+    )
+    def test_forms(self, line: str, limits: list[float]) -> None:
+        """Bare: 1F1B holds min(8, 4 - d) activations on device d, most on device 0.
+
+        Its static memory is that of one route even where there are two: 3 + 4, 4 + 3, 5 + 2, 6 + 1.
+
+        The limit is told whether or not a busy machine finds a schedule in a tenth of a second.
+        """
+        assert run(f"solve --time-limit 0.1 {line}", "--json").json["mem_limit"] == limits
+
+    def test_bare_before_the_strategy_takes_it_for_its_value(self) -> None:
+        ran = run(f"eval --mem-limit 1f1b {UNIT}")
+        assert (ran.code, ran.err) == (2, "error: Missing argument 'STRATEGY'.\n")
+
+    def test_eval_reports_it(self) -> None:
+        """1F1B holds 4, 3, 2, 1 activations."""
+        found = shown(f"eval 1f1b {UNIT} --mem-limit 3")
+        assert found["peak_memory"] == [4, 3, 2, 1]
+        assert found["mem_limit"] == [3, 3, 3, 3]
+        assert found["fits_limit"] is False
+        assert found["verified"] is True
+        assert "over the limit" in done(f"eval 1f1b {UNIT} --mem-limit 3").out
+        assert shown(f"eval 1f1b {UNIT} --mem-limit 4,3,2,1")["fits_limit"] is True
+
+    def test_eval_and_verify_say_the_same_of_it(self, tmp_path: Path) -> None:
+        """Over the limit and nothing else: `eval` reports what `verify` enforces."""
+        path = tmp_path / "over.json"
+        text = done(f"eval 1f1b {UNIT} --mem-limit 3 -o", path).out
+        assert "every rule but the limit" in " ".join(text.split())
+        ran = run("verify", path, "--json")
+        assert (ran.code, ran.json["verified"], ran.json["fits_limit"]) == (5, False, False)
+        assert {entry["rule"] for entry in ran.json["violations"]} == {"memory-limit"}
+        kept = "every other rule and every claimed figure holds"
+        assert kept in run("verify", path).out
+        path.write_text(path.read_text().replace('"makespan": 33', '"makespan": 32'))
+        assert kept not in run("verify", path).out
+        fitting = done(f"eval 1f1b {UNIT} --mem-limit 4 -o", path).out
+        assert "every rule but" not in fitting
+        assert shown("verify", path)["fits_limit"] is True
+
+    def test_infeasible(self, tmp_path: Path) -> None:
+        """One microbatch on a device takes its activation, 2, beside the static memory, 3."""
+        line = f"solve {UNIT} --activation 2 --static 3 --mem-limit 4.5 -o"
+        ran = run(line, tmp_path / "a.json", "-o", tmp_path / "a.html", "--json")
+        found = json.loads(ran.out)
+        assert ran.code == 3
+        assert found["status"] == "infeasible"
+        assert "the least limit that works on every device is 5" in found["proof"]
+        assert {key: found[key] for key in UNSOLVED} == dict.fromkeys(UNSOLVED)
+        assert found["mem_limit"] == [4.5] * 4
+        assert found["verified"] is False
+        assert found.keys() == SOLVED.keys()
+        assert ran.err.count("not written") == 2
+        assert list(tmp_path.iterdir()) == []
+        assert shown(f"solve {UNIT} --activation 2 --static 3 --mem-limit 5")["verified"] is True
+
+    def test_infeasible_in_words(self) -> None:
+        ran = run(f"solve {UNIT} --mem-limit 0.5")
+        assert ran.code == 3
+        assert "proved infeasible" in ran.out
+
+
+class TestExitCodes:
+    def test_interrupted_before_there_is_a_schedule(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ppopt.solver.heuristics.improve.policies", interrupt)
+        ran = run(f"solve {UNIT} --json")
+        found = ran.json
+        assert ran.code == 4
+        assert found["status"] == "unknown"
+        assert found["verified"] is False
+        assert found["schedule"] is None
+        assert found["lower_bound"] == 27
+
+    def test_interrupted_outside_the_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ppopt.studies.evaluate.verify", interrupt)
+        ran = run(f"eval 1f1b {UNIT}")
+        assert (ran.code, ran.out) == (4, "")
+        assert ran.err == "error: interrupted before there was a result\n"
+
+    def test_a_bug_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        late = Violation(Rule.START, (), 0, 0, "starts too early")
+        monkeypatch.setattr("ppopt.studies.evaluate.verify", lambda *_, **__: [late])
+        ran = run(f"eval 1f1b {UNIT} --json")
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith("error: a schedule made here breaks its own rules")
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+class TestPlacement:
+    @pytest.mark.parametrize(
+        ("line", "hosts"),
+        [
+            ("--stages 2 --batches 2", [0, 1]),
+            ("--stages 2 --batches 2 --placement linear", [0, 1]),
+            ("--stages 2 --batches 2 --chunks 2", [0, 1, 0, 1]),
+            ("--stages 2 --batches 2 --placement interleaved", [0, 1, 0, 1]),
+            ("--stages 2 --batches 2 --placement v", [0, 1, 1, 0]),
+            ("--stages 2 --batches 2 --placement v --chunks 3", [0, 1, 1, 0, 0, 1]),
+            ("--batches 2 --placement 0,1,1,0", [0, 1, 1, 0]),
+            ("--stages 4 --batches 2 --placement 0,1,1,0", [0, 1, 1, 0]),
+            ("--batches 2 --placement ' 1, 0'", [1, 0]),
+            ("--batches 2 --placement 0", [0]),
+        ],
+    )
+    def test_named_and_explicit(self, line: str, hosts: list[int]) -> None:
+        found = shown(f"solve --time-limit 5 {line}")
+        assert found["schedule"]["pipeline"]["placement"] == hosts
+        assert len(found["peak_memory"]) == max(hosts) + 1
+        assert {(op[1], op[3]) for op in found["schedule"]["ops"]} == set(enumerate(hosts))
+
+    def test_rounding_is_said(self) -> None:
+        ran = done("eval 1f1b --stages 2 --batches 2 --forward-times 1.0000001")
+        assert ran.err == "note: finer than 10^-6 and rounded to it: forward\n"
+
+
+class TestModels:
+    def test_list(self) -> None:
+        lines = done("models").out.splitlines()
+        assert [line.split()[0] for line in lines] == list(model_names())
+
+    @pytest.mark.parametrize("name", model_names())
+    def test_each_is_solved(self, name: str) -> None:
+        found = shown(f"solve --model {name} --time-limit 2")
+        assert found["verified"] is True
+        assert found["schedule"]["pipeline"]["name"] == name
+        assert f"{name} " in done("models").out
+
+    def test_flags_override_it(self) -> None:
+        found = shown("eval 1f1b --model zeropipe-example --batches 3")
+        assert found["schedule"]["pipeline"]["batches"] == 3
+        assert found["schedule"]["pipeline"]["stages"] == 4
+
+
+class TestWordsLeftOver:
+    def test_a_pipeline_file_has_its_option(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text("stages: 2")
+        ran = run("frontier", file)
+        told = f"{file}: not expected here; --config {file} reads a pipeline; see ppopt frontier "
+        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {told}--help\n")
+
+    @pytest.mark.parametrize("line", ["solve --forward-times 1, 2", "strategies 2", "eval gpipe 2"])
+    def test_others(self, line: str) -> None:
+        ran = run(line)
+        told = f"2: not expected here; see ppopt {line.split(maxsplit=1)[0]} --help"
+        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {told}\n")
+
+
+def test_strategies() -> None:
+    lines = done("strategies").out.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert {"1f1b", "gpipe", "interleaved", "zb-1p", "zb-2p", "zb-h1", "zb-h2"} <= set(names)
+    for name in names:
+        assert shown(f"eval {name} --stages 4 --batches 8")["verified"] is True
+
+
+def test_version() -> None:
+    assert done("--version").out == f"ppopt {metadata.version('ppopt-pipeline')}\n"
+
+
+def test_alone_it_helps() -> None:
+    ran = done("")
+    assert ran == done("--help")
+    for command in (
+        "solve",
+        "eval",
+        "compare",
+        "frontier",
+        "verify",
+        "view",
+        "strategies",
+        "models",
+    ):
+        assert f"\n  {command} " in ran.out
+        assert done(f"{command} --help").out.startswith("Usage: ")

@@ -1,0 +1,240 @@
+"""`ppopt eval` and `ppopt compare`, end to end."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.cli_json import EVALUATED, PLACED, RATED, SOLVED, TEXT, assert_types
+from tests.cli.cli_run import done, run, shown
+
+UNIT = "--stages 4 --batches 8"
+
+
+class TestEval:
+    def test_keys_and_types(self) -> None:
+        found = shown(f"eval zb-h1 {UNIT} --mem-limit")
+        assert_types(found, EVALUATED)
+        assert (found["strategy"], found["status"]) == ("zb-h1", "feasible")
+
+    @pytest.mark.parametrize(
+        ("line", "makespan"),
+        [
+            (f"1f1b {UNIT}", 33),
+            (f"zb-1p {UNIT}", 27),
+            (f"interleaved {UNIT} --chunks 2 --forward-times 2 --backward-times 4", 57),
+            ("1f1b --stages 16 --batches 512", 1581),
+            ("zb-1p --stages 16 --batches 512", 1551),
+            ("interleaved --stages 16 --batches 512 --forward-times 2 --backward-times 4", 3117),
+        ],
+    )
+    def test_figures_of_the_starting_systems(self, line: str, makespan: int) -> None:
+        """Recomputed by running them (notes on the strategies)."""
+        assert shown(f"eval {line}")["value"] == makespan
+
+    def test_device_span(self) -> None:
+        """ZB-H2 leaves no device idle within its own span, 8 x 3."""
+        found = shown(f"eval zb-h2 {UNIT} --objective device-span")
+        assert found["value"] == found["device_span"] == 24
+        assert found["bubble_rate"] == 0
+
+    @pytest.mark.parametrize(
+        ("flag", "key", "value"),
+        [
+            ("--forward-times 2,3", "forward_times", [2, 3]),
+            ("--forward-times 2,3", "backward_times", [4, 6]),
+            ("--backward-times 5", "backward_times", [5, 5]),
+            ("--backward-times 5", "weight_times", [2.5, 2.5]),
+            ("--backward-times 5 --weight-times 2,1", "input_times", [3, 4]),
+            ("--p2p-time 0.25", "p2p_time", 0.25),
+            ("--activation 3,4", "activation", [3, 4]),
+            ("--memory-b -0.5", "memory_b", [-0.5, -0.5]),
+            ("--static 7", "static", [7, 7]),
+            ("--mem-limit 9,8", "mem_limit", [9, 8]),
+        ],
+    )
+    def test_flags_reach_the_pipeline(self, flag: str, key: str, value: Any) -> None:
+        schedule = shown(f"eval zb-h1 --stages 2 --batches 3 {flag}")["schedule"]
+        memory = key in ("activation", "memory_b", "static", "mem_limit")
+        unit = schedule["memory_ticks_per_unit" if memory else "ticks_per_unit"]
+        ticks = schedule["pipeline"][key]
+        in_units = [tick / unit for tick in ticks] if isinstance(ticks, list) else ticks / unit
+        assert in_units == value
+
+    def test_group_size(self) -> None:
+        found = shown("eval interleaved --stages 2 --batches 4 --group-size 4")
+        first = [op[:3] for op in found["schedule"]["ops"] if op[3] == 0][:4]
+        assert first == [
+            [
+                "F",
+                0,
+                microbatch,
+            ]
+            for microbatch in range(4)
+        ]
+
+    def test_the_group_size_chosen_is_said(self) -> None:
+        """5 devices, 7 microbatches: groups of 5 or 6 leave 2 or 1, fewer than the devices."""
+        line = "eval interleaved --stages 5 --batches 7"
+        assert shown(line)["options"] == {"group_size": 7}
+        assert "interleaved, group size 7" in done(line).out
+        assert "group" not in done(f"eval 1f1b {UNIT}").out
+        refused = run(f"{line} --group-size 5")
+        assert refused.code == 2
+        assert "the least that works is 7" in refused.err
+
+    def test_pairs_that_lose_time_are_noted(self) -> None:
+        """F + BW = 3: a pair of 4 is taken as it is, in one line; 3 and less are as expected."""
+        line = "eval 1f1b-overlap --stages 2 --batches 3 --overlap-times"
+        slow = done(f"{line} 3,4 --json")
+        assert slow.err.count("\n") == 1
+        assert "overlap_times: stage 1: 4 is above F + BW = 3:" in slow.err
+        assert json.loads(slow.out)["value"] > shown(f"{line} 3")["value"]
+        assert "as in 1 more" in done(f"{line} 4").err
+        assert done(f"{line} 4 --quiet").err == done(f"{line} 2,3").err == ""
+
+    def test_help_says_how_pairs_of_two_stages_last(self) -> None:
+        words = " ".join(done("eval --help").out.split())
+        assert "Of two stages: both alone less the smaller of what each saves" in words
+
+    def test_routes(self) -> None:
+        """DualPipe has two, 1F1B one: a flag that says so changes nothing, another is refused."""
+        line = "--stages 2 --batches 4"
+        assert shown(f"eval dualpipe {line} --routes 2")["value"] == 12
+        assert shown(f"eval 1f1b {line} --routes 1")["value"] == 15
+        for name, routes in (("dualpipe", 1), ("1f1b", 2)):
+            refused = run(f"eval {name} {line} --routes {routes}")
+            assert (refused.code, refused.out) == (2, "")
+            assert f"routes: {routes} contradicts strategy {name}" in refused.err
+
+    def test_two_routes_are_searched(self) -> None:
+        """Each of two devices has a stage to begin with: 12, the work alone, where one route
+        needs 13."""
+        line = "solve --stages 2 --batches 4"
+        assert shown(f"{line} --routes 2")["value"] == 12
+        assert shown(line)["value"] == 13
+        assert "routes: 3 is neither 1 nor 2" in run(f"{line} --routes 3").err
+
+    def test_chunks(self) -> None:
+        found = shown("eval interleaved --stages 2 --batches 4 --chunks 3")
+        assert (found["chunks"], found["placement"]) == (3, "interleaved")
+        assert found["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1, 0, 1]
+
+
+class TestCompare:
+    LINE = "compare --stages 2 --batches 4"
+
+    def test_rows(self) -> None:
+        """By hand: 1F1B and GPipe 3 (m + p - 1) = 15, the optimum 3 m + p - 1 = 13.
+
+        In a V device 1 waits for half a forward: 12.5, which ZB-V needs. On two routes of two
+        devices each has a stage to begin with and DualPipe's idle time is 0: 12, the work alone.
+        """
+        found = shown(f"{self.LINE} --mem-limit")
+        rows = {row["strategy"]: row for row in found["rows"]}
+        assert (found["status"], found["value"]) == ("optimal", 13)
+        assert rows["optimal"]["value"] == 13
+        assert rows["1f1b"]["value"] == rows["gpipe"]["value"] == 15
+        assert rows["zbv"]["value"] == 12.5
+        assert rows["dualpipe"]["value"] == 12
+        assert rows["1f1b"]["ratio_to_best"] == 15 / 12
+        assert rows["1f1b"]["ratio_to_optimum"] == 15 / 13
+        assert rows["gpipe"]["fits_limit"] is False
+        assert rows["gpipe"]["peak_memory"] == [4, 4]
+        assert (rows["interleaved"]["chunks"], rows["interleaved"]["placement"]) == (
+            2,
+            "interleaved",
+        )
+        assert found["skipped"] == []
+
+    def test_keys_and_types(self) -> None:
+        found = shown(f"{self.LINE} --mem-limit")
+        for row in found["rows"]:
+            own = SOLVED | PLACED | {"strategy": TEXT}
+            assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
+        assert found.keys() == {
+            *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
+            *("rows", "skipped"),
+        }
+
+    def test_ratios(self) -> None:
+        """Against the best row that fits, and against the optimum of the same placement."""
+        line = "--stages 2 --batches 4 --forward-times 3,4 --p2p-time 1 --mem-limit 3"
+        rows = shown(f"compare {line}")["rows"]
+        optimum = {
+            (name, chunks): shown(f"solve {line} --placement {name} --chunks {chunks}")["value"]
+            for name, chunks in (("linear", 1), ("interleaved", 2), ("v", 2), ("v", 4))
+        }
+        best = min(row["value"] for row in rows if row["fits_limit"])
+        for row in rows:
+            assert row["optimum_proved"] is True
+            assert row["fits_limit"] == (max(row["peak_memory"]) <= 3)
+            assert row["ratio_to_best"] == pytest.approx(row["value"] / best)
+            given = row["schedule"]["pipeline"]
+            if given["routes"] > 1 or "slices" in given:
+                assert row["ratio_to_optimum"] >= 1
+                continue
+            assert row["ratio_to_optimum"] == pytest.approx(
+                row["value"] / optimum[row["placement"], row["chunks"]]
+            )
+        assert all(low["value"] <= high["value"] for low, high in pairwise(rows))
+
+    def test_idle_time_and_communication(self) -> None:
+        """Causes add up to the idle time; a tensor per boundary, direction and microbatch."""
+        rows = {row["strategy"]: row for row in shown(f"{self.LINE} --mem-limit")["rows"]}
+        for row in rows.values():
+            idle = sum(map(sum, row["idle"].values()))
+            assert idle == pytest.approx(row["bubble_rate"] * 2 * row["makespan"])
+        assert rows["1f1b"]["communication"] == rows["optimal"]["communication"] == 2 * 4
+        assert rows["interleaved"]["communication"] == 3 * 2 * 4
+        assert rows["zbv"]["communication"] == 2 * 2 * 4
+
+    def test_jitter(self) -> None:
+        found = shown(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3")
+        for row in found["rows"]:
+            spread = row["jitter"]
+            assert (spread["deviation"], spread["samples"], spread["seed"]) == (0.2, 1000, 3)
+            assert row["value"] < spread["mean"] < spread["p95"]
+            assert spread["degradation"] == pytest.approx(
+                spread["mean"] / row["value"] - 1, abs=1e-6
+            )
+        fitting = [row for row in found["rows"] if row["fits_limit"]]
+        least = min(fitting, key=lambda row: row["jitter"]["degradation"])
+        assert found["steadiest"] == least["strategy"]
+        text = done(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3").out
+        assert f"degrades least: {least['strategy']}, by " in text
+
+    def test_skipped(self) -> None:
+        found = shown("compare --batches 2 --placement 0,1,1,0")
+        skipped = {entry["strategy"]: entry["reason"] for entry in found["skipped"]}
+        made = {row["strategy"] for row in found["rows"]}
+        assert made == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
+        assert {row["placement"] for row in found["rows"]} == {"explicit"}
+        assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
+        assert "skipped 1f1b: " in done("compare --batches 2 --placement 0,1,1,0").out
+
+    def test_infeasible(self) -> None:
+        ran = run(f"{self.LINE} --mem-limit 0.5 --json")
+        found = ran.json
+        assert ran.code == 3
+        assert found["status"] == "infeasible"
+        assert "is 1" in found["proof"]
+        assert found["rows"] != []
+        for row in found["rows"]:
+            assert row["fits_limit"] is False
+            assert row["ratio_to_best"] is None
+            assert row["ratio_to_optimum"] is None
+        assert "optimal: infeasible: " in run(f"{self.LINE} --mem-limit 0.5").out
+
+    def test_table_and_files(self, tmp_path: Path) -> None:
+        ran = done(f"{self.LINE} -o", tmp_path / "a.html", "-o", tmp_path / "a.json")
+        assert "zb-h1" in ran.out
+        assert ran.err == ""
+        written = json.loads((tmp_path / "a.json").read_text())
+        assert written["value"] == 13
+        assert "solve_seconds" not in written["rows"][0]
+        assert "zb-h1" in (tmp_path / "a.html").read_text()

@@ -1,0 +1,120 @@
+"""`ppopt export` and `ppopt import`: formats by name, refusals that write nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ppopt.cli.exchange import ExportFormat
+from ppopt.formats.exports import WRITERS
+from ppopt.formats.schedule_json import read_schedule
+from tests.cli.cli_json import EVALUATED, assert_types
+from tests.cli.cli_run import done, run, shown
+
+FLAGS = "--stages 3 --batches 4 --forward-times 3,5,4 --backward-times 7,9,11 --p2p-time 0.5"
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("native") / "a.json"
+    done(f"eval 1f1b {FLAGS} --mem-limit --quiet -o", path)
+    return path
+
+
+def test_every_writer_has_its_name() -> None:
+    assert {str(entry) for entry in ExportFormat} == set(WRITERS)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_export(name: str, native: Path, tmp_path: Path) -> None:
+    """Any name of the file will do: the format says what is in it."""
+    out = tmp_path / "order"
+    assert done(f"export --to {name}", native, "-o", out) == (0, "", "")
+    schedule, _ = read_schedule(native)
+    assert out.read_text() == WRITERS[name](schedule)
+
+
+def test_json_comes_back_as_it_was(native: Path, tmp_path: Path) -> None:
+    done("export --to json", native, "-o", tmp_path / "b.json")
+    assert (tmp_path / "b.json").read_bytes() == native.read_bytes()
+
+
+def test_a_trace_in_seconds(native: Path, tmp_path: Path) -> None:
+    done("export --to perfetto --time-unit s", native, "-o", tmp_path / "t")
+    events = json.loads((tmp_path / "t").read_text())["traceEvents"]
+    assert next(e["dur"] for e in events if e["name"] == "0F0") == 3e6
+
+
+def test_import_is_the_inverse(native: Path, tmp_path: Path) -> None:
+    done("export --to torch-csv", native, "-o", tmp_path / "a.csv")
+    line = f"import --from torch-csv --mem-limit --placement linear --chunks 1 {FLAGS}"
+    found = shown(line, tmp_path / "a.csv", "-o", tmp_path / "b.json")
+    assert_types(found, EVALUATED)
+    assert found["strategy"] == "torch-csv"
+    assert read_schedule(tmp_path / "b.json")[0] == read_schedule(native)[0]
+    assert done("verify", tmp_path / "b.json").code == 0
+
+
+def test_import_needs_the_file_alone(tmp_path: Path) -> None:
+    """Unit costs; 1F1B of 2 x 2 ends at 9."""
+    (tmp_path / "a.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    ran = done("import --from torch-csv", tmp_path / "a.csv")
+    assert "makespan         9\n" in "".join(f"{line.rstrip()}\n" for line in ran.out.splitlines())
+
+
+def test_import_by_device_span(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    found = shown("import --from torch-csv --objective device-span", tmp_path / "a.csv")
+    assert (found["objective"], found["value"]) == ("device-span", found["device_span"])
+
+
+REFUSED = {
+    "unknown format": ("export {file} --to pickle -o {out}", "--to"),
+    "no format": ("export {file} -o {out}", "--to"),
+    "no output": ("export {file} --to json", "-o"),
+    "no such folder": ("export {file} --to json -o nowhere/a", "the folder nowhere does not exist"),
+    "a folder": ("export {file} --to json -o {folder}", "is a folder; name a file"),
+    "a device": ("export {file} --to json -o /dev/null", "no regular file"),
+    "no such file": ("export nowhere.json --to json -o {out}", "cannot be read"),
+    "unit of an order": ("export {file} --to torch-csv --time-unit s -o {out}", "time-unit"),
+    "unknown unit": ("export {file} --to perfetto --time-unit h -o {out}", "'h' is unknown"),
+    "no schedule": ("export {broken} --to perfetto -o {out}", "lists all violations"),
+    "unknown source": ("import {file} --from pickle -o {out}.json", "--from"),
+    "not an order": ("import {file} --from torch-csv -o {out}.json", "a.json: rank 0: cell 0"),
+    "no such order": ("import nowhere --from torch-csv -o {out}.json", "cannot be read"),
+    "other costs": ("import {csv} --from torch-csv --batches 3 -o {out}.json", "2 microbatches"),
+    "a deadlock": (
+        "import {cycle} --from torch-csv -o {out}.json",
+        "cycle.csv: the order deadl",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str, native: Path, tmp_path: Path) -> None:
+    line, told = REFUSED[name]
+    file = json.loads(native.read_text())
+    file["ops"].pop()
+    (tmp_path / "broken.json").write_text(json.dumps(file))
+    (tmp_path / "a.csv").write_text("0F0,0F1,0B0,0B1\n")
+    (tmp_path / "cycle.csv").write_text("0B0,0F0\n")
+    out = tmp_path / "out"
+    places = {"file": native, "broken": tmp_path / "broken.json", "csv": tmp_path / "a.csv"}
+    places |= {"cycle": tmp_path / "cycle.csv", "out": out, "folder": tmp_path}
+    before = set(tmp_path.iterdir())
+    ran = run(line.format(**places))
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_link_is_followed(native: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    done("export --to json", native, "-o", link)
+    assert link.is_symlink()
+    assert target.read_bytes() == native.read_bytes()

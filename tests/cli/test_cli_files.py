@@ -1,0 +1,342 @@
+"""Files in and out of the command line: configs, schedule files, pages."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt.verifier import Rule
+from tests.cli.cli_json import VERIFIED, assert_types
+from tests.cli.cli_run import done, process, run, shown
+
+UNIT = "--stages 4 --batches 8"
+SEARCHED = (
+    "--stages 3 --batches 4 --forward-times 3,5,4 --backward-times 7,9,11 --weight-times 2,5,4 "
+    "--p2p-time 1 --mem-limit 2"
+)
+"""A pipeline that needs CP-SAT, which proves its optimum in a fraction of a second."""
+
+
+CONFIGS = {
+    ".yaml": """
+stages: 2
+batches: 3
+forward: [1, 2.5]
+mem_limit: 1f1b
+objective: device-span
+""",
+    ".json": """
+{"stages": 2, "batches": 3, "forward": [1, 2.5], "mem_limit": "1f1b", "objective": "device-span"}
+""",
+    ".toml": """
+stages = 2
+batches = 3
+forward = [1, 2.5]
+mem_limit = "1f1b"
+objective = "device-span"
+""",
+}
+"""The same settings in every format."""
+
+
+class TestConfig:
+    @pytest.mark.parametrize("suffix", CONFIGS)
+    def test_every_format_says_what_flags_say(self, suffix: str, tmp_path: Path) -> None:
+        path = tmp_path / f"a{suffix}"
+        path.write_text(CONFIGS[suffix])
+        flags = "--stages 2 --batches 3 --forward-times 1,2.5 --mem-limit --objective device-span"
+        read, given = shown("eval 1f1b --config", path), shown(f"eval 1f1b {flags}")
+        assert read.pop("solve_seconds") >= 0 <= given.pop("solve_seconds")
+        assert read == given
+
+    def test_flags_override_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.yaml"
+        path.write_text(CONFIGS[".yaml"])
+        line = "eval 1f1b --batches 5 --forward-times 3 --objective makespan --mem-limit 9 --config"
+        found = shown(line, path)
+        pipeline = found["schedule"]["pipeline"]
+        assert (pipeline["batches"], pipeline["forward_times"]) == (5, [3, 3])
+        assert (found["objective"], found["mem_limit"]) == ("makespan", [9, 9])
+
+    def test_it_overrides_the_model(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.yaml"
+        path.write_text("batches: 5\n")
+        line = "eval 1f1b --model zeropipe-example --config"
+        assert shown(line, path)["schedule"]["pipeline"]["batches"] == 5
+        assert shown(f"{line} {path} --batches 6")["schedule"]["pipeline"]["batches"] == 6
+
+    def test_a_full_backward_by_flag_makes_an_older_b_void(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.yaml"
+        path.write_text("stages: 2\nbatches: 2\nbackward_input: 1\nweight: 2\n")
+        found = shown("eval zb-1p --backward-times 6 --config", path)
+        assert found["schedule"]["pipeline"]["input_times"] == [4, 4]
+
+    @pytest.mark.parametrize("suffix", [".yaml", ".json"])
+    def test_flat_form(self, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The form of the starting systems loads unchanged; its picture becomes a page."""
+        settings = {
+            "num_stages": 4,
+            "num_batches": 8,
+            "forward_times": [1.0, 1.0, 1.0, 1.0],
+            "backward_times": [2.0, 2.0, 2.0, 2.0],
+            "p2p_time": 0.0,
+            "output_file": "picture.png",
+        }
+        flat = "".join(f"{key}: {value}\n" for key, value in settings.items())
+        path = tmp_path / f"a{suffix}"
+        path.write_text(flat if suffix == ".yaml" else json.dumps(settings))
+        monkeypatch.chdir(tmp_path)
+        ran = done("eval 1f1b --config", path)
+        assert "33" in ran.out
+        assert ran.err == "note: picture.png is written as a page, picture.html\n"
+        assert {entry.name for entry in tmp_path.iterdir()} == {path.name, "picture.html"}
+
+    def test_output_by_flag_replaces_that_of_the_config(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "a.yaml").write_text("stages: 2\nbatches: 2\noutput: [x.json, y.json]\n")
+        monkeypatch.chdir(tmp_path)
+        done("eval 1f1b --quiet --config a.yaml -o z.json")
+        assert {entry.name for entry in tmp_path.iterdir()} == {"a.yaml", "z.json"}
+        done("eval 1f1b --quiet --config a.yaml")
+        assert {entry.name for entry in tmp_path.iterdir()} == {
+            *("a.yaml", "x.json", "y.json", "z.json")
+        }
+
+
+class TestOutput:
+    def test_page_and_file(self, tmp_path: Path) -> None:
+        line = f"solve {UNIT} --mem-limit --json -o"
+        ran = done(line, tmp_path / "a.html", "-o", tmp_path / "a.JSON")
+        page = (tmp_path / "a.html").read_text(encoding="utf-8")
+        assert json.loads((tmp_path / "a.JSON").read_text()) == ran.json["schedule"]
+        assert page.startswith("<!doctype html>")
+        assert "proved optimal" in page
+
+    def test_the_same_name_twice_is_written_once(self, tmp_path: Path) -> None:
+        ran = done(f"eval 1f1b {UNIT} -o", tmp_path / "a.html", "-o", tmp_path / "a.svg")
+        assert ran.err.count("\n") == 1
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a.html"]
+
+    @pytest.mark.parametrize("line", [f"solve {SEARCHED}", f"eval zb-2p {UNIT}"])
+    def test_a_second_run_writes_the_same_bytes(self, line: str, tmp_path: Path) -> None:
+        """Once here, once in a process with other hashes."""
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+        outputs = "-o {0}/x.json -o {0}/x.html --workers 1 --quiet"
+        done(f"{line} {outputs.format(tmp_path / 'a')}")
+        assert process(f"{line} {outputs.format(tmp_path / 'b')}").communicate() == ("", "")
+        for name in ("x.json", "x.html"):
+            assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+    def test_it_replaces_what_was_there_and_keeps_its_mode(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path.write_text("old")
+        path.chmod(0o640)
+        done(f"eval 1f1b {UNIT} -o", path)
+        assert json.loads(path.read_text())["schema"] == 1
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The optimum of 4 stages and 8 microbatches at the limit of 1F1B, as written by -o."""
+    path = tmp_path_factory.mktemp("native") / "best.json"
+    done(f"solve {UNIT} --p2p-time 0.5 --mem-limit -o", path)
+    return path
+
+
+Change = Callable[[dict[str, Any]], object]
+TAMPERED: dict[str, Change] = {
+    "unknown-operation": lambda file: file["ops"][0].__setitem__(1, 7),
+    "duplicate": lambda file: file["ops"].append(file["ops"][0]),
+    "missing": lambda file: file["ops"].pop(),
+    "wrong-device": lambda file: op(file, "W", 3, 7).__setitem__(3, 2),
+    "duration": lambda file: op(file, "W", 0, 7).__setitem__(5, op(file, "W", 0, 7)[5] + 1),
+    "start": lambda file: shift(op(file, "F", 0, 0), -1),
+    "forward-order": lambda file: shift(op(file, "F", 1, 0), -1),
+    "backward-order": lambda file: shift(op(file, "B", 2, 0), -1),
+    "weight-order": lambda file: op(file, "W", 0, 7).__setitem__(slice(4, 6), [0, 2]),
+    "overlap": lambda file: shift(op(file, "F", 0, 1), -1),
+    "memory-limit": lambda file: file["pipeline"].update(
+        mem_limit=[3, 3, 3, 3], mem_limit_given="number"
+    ),
+    "claim": lambda file: file["claims"].update(makespan=file["claims"]["makespan"] - 1),
+}
+
+
+def unpair(file: dict[str, Any]) -> None:
+    """One of an overlapped pair is said to run with nothing."""
+    next(row for row in file["ops"] if row[8] is not None)[8] = 99
+
+
+def hurry(file: dict[str, Any]) -> None:
+    """The second slice of a microbatch starts before the first has ended."""
+    row = next(row for row in file["ops"] if (*row[:3], row[7]) == ("F", 0, 0, 1))
+    row[4:6] = [row[4] - 1, row[5] - 1]
+
+
+TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
+    "pair": ("eval dualpipe --stages 4 --batches 8 --overlap-times 3", unpair),
+    "slice-order": ("eval seq-1f1b --stages 2 --batches 2", hurry),
+}
+"""What plain schedules have not: pairs and slices."""
+
+
+def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any]:
+    (found,) = (row for row in file["ops"] if row[:3] == [kind, stage, microbatch])
+    return found
+
+
+def shift(row: list[Any], ticks: int) -> None:
+    row[4:] = [row[4] + ticks, row[5] + ticks]
+
+
+class TestVerify:
+    def test_verified(self, native: Path) -> None:
+        ran = done("verify", native)
+        assert ran.out.startswith(f"{native}: verified, 96 operations")
+        assert ran.err == ""
+        assert done("verify --quiet", native).out == ""
+
+    def test_json(self, native: Path) -> None:
+        found = shown("verify", native)
+        assert found["violations"] == []
+        assert_types(found, VERIFIED)
+        assert found["verified"] is True
+        claims = json.loads(native.read_text())["claims"]
+        assert found["peak_memory"] == claims["peak_memory"]
+        assert found["makespan"] == claims["makespan"] / 2
+
+    @pytest.mark.parametrize("rule", TAMPERED)
+    def test_tampered(self, rule: str, native: Path, tmp_path: Path) -> None:
+        file = copy.deepcopy(json.loads(native.read_text()))
+        TAMPERED[rule](file)
+        path = tmp_path / "bad.json"
+        path.write_text(json.dumps(file))
+        ran = run("verify", path)
+        assert (ran.code, ran.err) == (5, "")
+        assert f"{rule}: " in ran.out
+        assert run("verify --quiet", path) == (5, "", "")
+        told = run("verify --json", path)
+        assert told.code == 5
+        assert told.json["verified"] is False
+        assert rule in {entry["rule"] for entry in told.json["violations"]}
+        for entry in told.json["violations"]:
+            assert entry.keys() == {"rule", "ops", "device", "time", "message"}
+
+    @pytest.mark.parametrize("rule", TAMPERED_OTHERS)
+    def test_tampered_pairs_and_slices(self, rule: str, tmp_path: Path) -> None:
+        command, change = TAMPERED_OTHERS[rule]
+        path = tmp_path / "a.json"
+        done(f"{command} -o", path)
+        assert done("verify", path).code == 0
+        file = json.loads(path.read_text())
+        change(file)
+        path.write_text(json.dumps(file))
+        ran = run("verify", path)
+        assert (ran.code, ran.err) == (5, "")
+        assert f"{rule}: " in ran.out
+
+    def test_every_rule_is_tried(self) -> None:
+        assert {*TAMPERED, *TAMPERED_OTHERS} == {rule.value for rule in Rule}
+
+    def test_a_strategy_over_the_limit_is_no_valid_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"eval gpipe {UNIT} --mem-limit 4 -o", path)
+        ran = run("verify", path)
+        assert ran.code == 5
+        assert "memory-limit: " in ran.out
+
+
+class TestView:
+    def test_several_on_one_page(self, native: Path, tmp_path: Path) -> None:
+        other = tmp_path / "gpipe.json"
+        done(f"eval gpipe {UNIT} --mem-limit 4 -o", other)
+        ran = done("view", native, other, "-o", tmp_path / "page.html")
+        assert (ran.out, ran.err) == ("", "")
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        for words in ("gpipe", "proved optimal", "over the memory limit"):
+            assert words in page
+
+    def test_a_picture_becomes_a_page(self, native: Path, tmp_path: Path) -> None:
+        ran = done("view", native, "-o", tmp_path / "a.pdf")
+        assert ran.err.startswith("note: ")
+        assert (tmp_path / "a.html").exists()
+
+    def test_it_draws_nothing_that_is_not_a_schedule(self, native: Path, tmp_path: Path) -> None:
+        file = json.loads(native.read_text())
+        file["ops"].pop()
+        path = tmp_path / "bad.json"
+        path.write_text(json.dumps(file))
+        ran = run("view", path, "-o", tmp_path / "a.html")
+        assert (ran.code, ran.out) == (2, "")
+        assert "missing: " in ran.err
+        assert "lists all violations" in ran.err
+        assert not (tmp_path / "a.html").exists()
+
+
+class TestVerifyBound:
+    def test_a_bound_is_proved_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"solve {SEARCHED} --quiet -o", path)
+        ran = done("verify --bound", path)
+        assert "verified" in ran.out
+        assert "confirmed" in ran.out
+        found = shown("verify --bound", path)["bound"]
+        assert found["verdict"] == "confirmed"
+        assert found["counterexample"] is None
+        stated = json.loads(path.read_text())["origin"]
+        assert found["lower_bound"] == stated["lower_bound"] == stated["value"]
+
+    def test_a_false_one_is_answered_by_a_better_schedule(self, tmp_path: Path) -> None:
+        """With links of length 1 1F1B takes 49, GPipe 39."""
+        path = tmp_path / "a.json"
+        done(f"eval 1f1b {UNIT} --p2p-time 1 --quiet -o", path)
+        document = json.loads(path.read_text())
+        document["origin"] |= {"status": "optimal", "fused": True, "lower_bound": 49, "gap": 0}
+        path.write_text(json.dumps(document))
+        assert done("verify", path).code == 0
+        ran = run("verify --bound", path)
+        assert (ran.code, ran.err) == (5, "")
+        assert "bound 49 wrong: there is a schedule of" in ran.out
+        found = run("verify --bound --json", path).json["bound"]
+        assert found["counterexample"]["claims"]["makespan"] <= 39
+
+    def test_out_of_time_is_no_confirmation(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"solve {SEARCHED} --quiet -o", path)
+        ran = run("verify --bound --time-limit 1e-6", path)
+        assert ran.code == 4
+        assert "not confirmed" in ran.out
+
+    def test_without_a_bound_there_is_nothing_to_check(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"eval 1f1b {UNIT} --quiet -o", path)
+        ran = run("verify --bound", path)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"error: {path}: there is no bound to check")
+
+    def test_a_broken_certificate_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        done(f"solve {SEARCHED} --quiet -o", path)
+        good = path.read_text()
+        for wrong, words in (
+            ('{"argument": "magic", "devices": []}', "argument: 'magic' is unknown"),
+            ('{"argument": "work"}', "devices is missing"),
+            ('{"argument": "work", "devices": 3}', "devices: 3 is not a list"),
+            ('{"argument": "work", "devices": [-1]}', "devices: -1 is not within"),
+            ("[]", "is not an object"),
+        ):
+            document = json.loads(good)
+            document["origin"]["certificate"] = json.loads(wrong)
+            path.write_text(json.dumps(document))
+            ran = run("verify", path)
+            assert (ran.code, ran.out) == (2, "")
+            assert "origin: certificate: " in ran.err and words in ran.err

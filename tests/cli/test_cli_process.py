@@ -1,0 +1,158 @@
+"""The command line in a process of its own: what it loads, Ctrl-C, closed pipes, terminals."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ppopt.cli import progress
+from tests.cli.cli_json import SOLVED, assert_types
+from tests.cli.cli_run import ENTRY, HARD, process
+from tests.cli.terminal import on_terminal, read_until
+
+HEAVY = ("ortools", "numpy", "plotly", "pandas", "torch")
+SMALL = "--stages 4 --batches 8"
+
+
+class TestLaziness:
+    @pytest.mark.parametrize("line", ["", "--help", "--version", "solve --help", "view --help"])
+    def test_help_loads_nothing_heavy(self, line: str) -> None:
+        assert loaded(f"from ppopt.cli import main; main({line.split()!r})") == set()
+
+    def test_import_loads_nothing_heavy(self) -> None:
+        assert loaded("import ppopt; import ppopt.cli; import ppopt.cli.commands") == set()
+
+    def test_a_page_is_what_loads_plotly(self, tmp_path: Path) -> None:
+        """The check itself sees what is loaded."""
+        words = f"['eval', '1f1b', '--stages', '2', '--batches', '2', '-o', '{tmp_path}/a.html']"
+        assert loaded(f"from ppopt.cli import main; main({words})") >= {"numpy", "plotly"}
+
+
+def loaded(code: str) -> set[str]:
+    """The heavy libraries that a piece of code loads in a fresh process."""
+    tell = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+    ran = python(tell + code)
+    assert ran.returncode == 0, ran.stderr
+    return set(HEAVY) & set(ran.stderr.split())
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+class TestCtrlC:
+    def test_the_best_so_far_is_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "best.json"
+        search = process(f"solve {HARD} --json --time-limit 60 -o {path}")
+        time.sleep(6)
+        search.send_signal(signal.SIGINT)
+        out, err = search.communicate(timeout=30)
+        assert (search.returncode, err) == (0, "")
+        found = json.loads(out)
+        assert_types(found, SOLVED)
+        assert found["status"] == "feasible"
+        assert found["value"] > found["lower_bound"]
+        assert found["solve_seconds"] < 30
+        assert json.loads(path.read_text())["claims"]["makespan"] == found["value"]
+
+    def test_while_commands_are_loaded_it_is_one_line(self) -> None:
+        code = (
+            "import os, signal, sys; from ppopt.cli.app import main; "
+            "find = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
+            "sys.meta_path.insert(0, type('Finder', (), {'find_spec': find})); "
+            "main(['strategies'])"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stdout) == (4, "")
+        assert ran.stderr == "error: interrupted before there was a result\n"
+
+    def test_before_the_search_it_is_one_line(self) -> None:
+        code = (
+            "import os, signal; from ppopt.cli import commands, main, settings; "
+            "settings.Settings.pipeline = lambda _: os.kill(os.getpid(), signal.SIGINT); "
+            f"main({['solve', *SMALL.split()]})"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stdout) == (4, "")
+        assert ran.stderr == "error: interrupted before there was a result\n"
+
+
+def test_the_time_limit_is_kept() -> None:
+    """Generously: the machine that runs this may be busy. No progress: stderr is no terminal."""
+    began = time.monotonic()
+    out, err = process(f"solve {HARD} --json --time-limit 2").communicate(timeout=60)
+    assert time.monotonic() - began < 20
+    assert err == ""
+    found = json.loads(out)
+    assert found["solve_seconds"] < 2 * 5
+    assert found["status"] in ("feasible", "optimal")
+
+
+class TestClosedPipes:
+    @pytest.mark.parametrize(
+        "line",
+        [f"solve {SMALL}", f"solve {SMALL} --json", "models", "--help", "solve --help"],
+    )
+    def test_nobody_reads(self, line: str) -> None:
+        command = process(line)
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        with command.stderr:
+            assert command.stderr.read() == ""
+        assert command.wait(timeout=60) == 0
+
+    def test_files_are_written_all_the_same(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        command = f"{shlex.join(ENTRY)} solve {SMALL} --json -o {path} | head -c 0"
+        ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+        assert (ran.stdout, ran.stderr) == ("", "")
+        assert json.loads(path.read_text())["claims"]["makespan"] == 27
+
+    @pytest.mark.parametrize("line", [f"solve {SMALL}", f"solve {SMALL} --json", "models"])
+    def test_a_full_disk_is_one_line(self, line: str) -> None:
+        with Path("/dev/full").open("w") as full:
+            command = process(line, stdout=full)
+            _, err = command.communicate(timeout=60)
+        assert command.returncode == 2
+        assert err == "error: standard output: No space left on device\n"
+
+
+class TestTerminal:
+    def test_progress_is_shown_on_a_terminal_until_ctrl_c(self) -> None:
+        search, terminal = on_terminal(f"solve {HARD} --json --time-limit 60")
+        seen = read_until(terminal, r"best \d+, bound \d+")
+        search.send_signal(signal.SIGINT)
+        seen += read_until(terminal, None)
+        out, _ = search.communicate(timeout=30)
+        assert search.returncode == 0
+        assert json.loads(out)["status"] == "feasible"
+        assert "(Ctrl-C keeps the best)" in seen
+        assert "\n" not in seen
+        assert seen.endswith("\r")
+        assert seen.split("\r")[-2].strip() == ""
+
+    def test_quiet(self) -> None:
+        search, terminal = on_terminal(f"solve {HARD} --quiet --time-limit 1.5")
+        assert read_until(terminal, None) == ""
+        assert search.communicate(timeout=30) == ("", None)
+        assert search.returncode == 0
+
+
+def test_progress_stays_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line that wraps could not be rewritten in place."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(progress, "AFTER", 0.0)
+    line = progress._Line()
+    line.update("placement " * 9)
+    line.draw()
+    assert len(capsys.readouterr().err.split("\r")[1]) == 39

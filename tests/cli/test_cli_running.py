@@ -1,0 +1,155 @@
+"""`ppopt run`: a schedule in real processes, and what it refuses before any of them starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.torch.version import require
+from ppopt.torch.world import PATIENCE, World
+from tests.cli.cli_run import done, run
+from tests.cli.terminal import of_session, on_terminal, read_until
+from tests.torch.torch_world import VERSION
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Path:
+    path = tmp_path / "a.json"
+    done("eval zb-h1 --stages 2 --batches 3 --quiet -o", path)
+    return path
+
+
+def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
+    """ZB-H1 of 2 x 3 at unit times ends at 10: F, F, B, W, ... of 9 on device 0 and one gap."""
+    line = "run --sleep 0.01 --steps 2 --json"
+    ran = done(line, native, "-o", tmp_path / "m.json", "-o", tmp_path / "m.html")
+    found = ran.json
+    assert found["gradients"] == 4
+    assert found["losses"] == 3
+    assert found["largest_difference"] <= 1e-12
+    assert found["predicted_seconds"] == pytest.approx(0.1)
+    assert found["p2p_seconds"] == 0
+    assert found["measured_seconds"] >= 0.1
+    assert found["ratio"] == pytest.approx(found["measured_seconds"] / 0.1, rel=1e-3)
+    assert len(found["steps"]) == 2
+    assert found["versions"] == {"torch": VERSION}
+    measured, _ = read_schedule(tmp_path / "m.json")
+    assert measured.origin["strategy"] == "measured"
+    assert len(measured) == len(read_schedule(native)[0])
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert "zb-h1" in page
+    assert "measured" in page
+
+
+def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
+    """1F1B of 2 x 1 at unit times ends at 6, and at 10 over links of 2."""
+    done("eval 1f1b --stages 2 --batches 1 --p2p-time 2 --quiet -o", tmp_path / "a.json")
+    told = done("run --sleep 0.01 --steps 1", tmp_path / "a.json").out
+    assert "predicted  100.0 ms a step, transfers of up to 20 ms\n" in told
+    assert float(told.split("measured   ")[1].split()[0]) >= 100
+
+
+def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:
+    """Its operations take their own times: `view` draws it, `verify` says that it is measured."""
+    path = tmp_path / "m.json"
+    told = done("run --steps 1", native, "-o", path).out
+    assert "4 gradients and 3 losses as in one process" in told
+    ran = run("verify", path)
+    assert ran.code == 5
+    assert "a measured step, not a planned schedule" in ran.out.splitlines()[-1]
+    assert run("verify --json", path).json["measured"] is True
+    assert run("verify --json", native).json["measured"] is False
+    done("view", native, path, "-o", tmp_path / "both.html")
+    done("export --to perfetto", path, "-o", tmp_path / "trace.json")
+    for line in ("run", "check", f"export --to torch-csv -o {tmp_path}/a.csv"):
+        ran = run(line, path)
+        assert (ran.code, ran.out) == (2, "")
+        assert "a measured step is no planned schedule; give the schedule that ran" in ran.err
+    file = json.loads(path.read_text())
+    file["ops"].pop()
+    path.write_text(json.dumps(file))
+    ran = run("view", native, path, "-o", tmp_path / "broken.html")
+    assert (ran.code, ran.out) == (2, "")
+    assert "missing: " in ran.err
+
+
+def test_ranks_wait_as_long_as_others_sleep(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of 10 units take 1000 s; what ranks wait for each other is set as they start."""
+    given: list[float] = []
+
+    def begin(_: World, size: int, patience: float) -> None:
+        given.extend((size, patience))
+        raise InputError("seen")
+
+    monkeypatch.setattr(World, "__init__", begin)
+    assert run("run --sleep 50 --steps 1", native).code == 2
+    assert given[0] == 2
+    assert given[1] >= PATIENCE + 2 * 10 * 50
+
+
+@pytest.mark.parametrize("moment", ["starting 2 processes", "running 4 steps"])
+def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
+    """One line, and soon nothing left of it; the signal goes to all its processes, as a terminal
+    sends it. The steps would take 1000 s."""
+    command, terminal = on_terminal(f"run {native} --sleep 100", start_new_session=True)
+    try:
+        seen = read_until(terminal, moment)
+        time.sleep(0.5)
+        assert len(of_session(command.pid)) >= 2, "there are processes to end"
+        os.killpg(command.pid, signal.SIGINT)
+        out, _ = command.communicate(timeout=30)
+        until = time.monotonic() + 30
+        while left := of_session(command.pid):
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    seen += read_until(terminal, None)
+    assert (command.returncode, out) == (4, "")
+    assert seen.splitlines()[1:] == [
+        *(["running 4 steps of 1e+03 s each at least"] if "running" in moment else []),
+        "error: interrupted before there was a result",
+    ]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("line", "told"),
+        [
+            ("run nowhere.json", "cannot be read"),
+            ("run {native} --sleep fast", "'fast' is not a number"),
+            ("run {native} --sleep 0", "give seconds per unit"),
+            ("run {native} --steps 0", "--steps"),
+            ("run {native} -o a.csv", "a measured step is no order for PyTorch"),
+            ("run {native} -o nowhere/a.json", "the folder nowhere does not exist"),
+        ],
+    )
+    def test_usage(self, line: str, told: str, native: Path) -> None:
+        ran = run(line.format(native=native))
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err
+        assert ran.err.count("\n") == 1
+
+    @pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.0"])
+    def test_another_version(self, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(metadata, "version", lambda _: version)
+        with pytest.raises(InputError, match=f"version {version} is installed; .* 2\\.13"):
+            require()
+
+    def test_no_pytorch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(_: str) -> str:
+            raise metadata.PackageNotFoundError
+
+        monkeypatch.setattr(metadata, "version", missing)
+        with pytest.raises(InputError, match=r"PyTorch is not installed; install ppopt-pipeline"):
+            require()

@@ -1,0 +1,115 @@
+"""The README says what is true: outputs, table, picture, links and options are checked."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ppopt
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.report.svg import svg
+from ppopt.strategies import names
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "docs/gallery.md")
+
+
+def _load_make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+make = _load_make()
+README = make.README.read_text(encoding="utf-8")
+QUICK = [block for block in make.blocks(README) if not block.slow]
+
+
+@pytest.mark.parametrize("block", QUICK, ids=lambda block: block.commands[0].line)
+def test_outputs_are_those_of_a_run(block, tmp_path: Path) -> None:
+    for command in block.commands:
+        printed = make.run(command.line, tmp_path)
+        assert make.without_times(printed) == make.without_times(command.output)
+
+
+def test_one_slow_command_at_most_is_not_run_here() -> None:
+    assert len(QUICK) >= len(make.blocks(README)) - 1
+
+
+def test_blocks_are_read_whole() -> None:
+    for block in make.blocks(README):
+        assert block.text() in README
+    assert len(make.blocks(README)) == README.count("```console")
+
+
+def test_python_example_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    test = doctest.DocTestParser().get_doctest(example, {}, "README", "README.md", 0)
+    assert test.examples
+    assert doctest.DocTestRunner().run(test).failed == 0
+    assert (tmp_path / "best.html").exists()
+
+
+def test_every_strategy_is_in_the_table() -> None:
+    table = make.table_of(README)
+    assert table == make.strategies_table(), "renew it by `python docs/make.py`"
+    assert all(f"| `{name}` |" in table for name in names())
+
+
+def test_picture_is_that_of_its_schedule_which_is_optimal() -> None:
+    """Another version of the solver may find another optimum: only the value must be the same."""
+    schedule, claims = read_schedule(make.SCHEDULE)
+    assert ppopt.verify(schedule, claims) == []
+    assert make.PICTURE.read_text(encoding="utf-8") == svg(schedule)
+    assert make.solve().metrics.makespan == schedule.metrics.makespan == 27
+
+
+def test_there_is_one_command_for_the_main_job_and_one_for_the_tests() -> None:
+    found = dict(re.findall(r"<!-- command: (\w+) -->\n```sh\n([^\n]+)\n```\n", README))
+    assert found == {
+        "main": "python3 -m venv .venv && .venv/bin/pip install . && "
+        ".venv/bin/ppopt solve --stages 4 --batches 8 --mem-limit",
+        "test": "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
+    }
+
+
+def test_the_example_strategy_of_contributing_works() -> None:
+    """One at a time, 4 x 8 at unit costs: 4 F, 4 B and a W before the next one, 8 times."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    use = (
+        "import ppopt\n"
+        "made = ppopt.evaluate(ppopt.Pipeline(stages=4, batches=8), 'one-at-a-time')\n"
+        "print(made.metrics.makespan, made.metrics.peak_memory)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", example + use], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "72 (1, 1, 1, 1)\n"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (ROOT / document).parent.joinpath(target).exists()
+
+
+def test_options_named_are_options(tmp_path: Path) -> None:
+    helps = [make.run(f"ppopt {name} --help", tmp_path) for name in ("solve", "eval", "verify")]
+    ppopt_lines = [line for line in README.splitlines() if "pip install" not in line]
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(ppopt_lines)))
+    assert named <= set(re.findall(r"--[a-z][a-z0-9-]+", "\n".join(helps)))
+    assert {"--mem-limit", "--placement", "--group-size"} <= named

@@ -1,0 +1,171 @@
+"""Random pipelines for tests: seeded, small, and awkward on purpose.
+
+Times are unequal whole ticks with B = 0 and W = 0 among them, p2p is 0..3 (a number or an
+asymmetric matrix), memory_b has both signs, static memory differs, and limits reach from below
+the least possible to none, so that feasible and infeasible cases are both common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from random import Random
+from typing import Any, NamedTuple
+
+from ppopt.problem.pipeline import Pipeline
+
+
+class Case(NamedTuple):
+    """A pipeline, and whether its backward is fused (BW) or split (B and W)."""
+
+    pipeline: Pipeline
+    fused: bool
+
+
+def tiny_cases(seed: int, count: int, *, ops: int = 18, **fixed: Any) -> Iterator[Case]:
+    """Yield pipelines of 1..3 devices, up to 4 microbatches a route and `ops` operations, if one
+    microbatch does not need more (see `draw`)."""
+    rng = Random(seed)
+    for _ in range(count):
+        yield draw(rng, devices=rng.choice((1, 2, 2, 2, 3, 3)), batches=4, ops=ops, **fixed)
+
+
+def middle_cases(seed: int, count: int, *, ops: int = 60, **fixed: Any) -> Iterator[Case]:
+    """Yield pipelines of 2..4 devices, up to 8 microbatches a route and `ops` operations."""
+    rng = Random(seed)
+    for _ in range(count):
+        yield draw(rng, devices=rng.randint(2, 4), batches=8, ops=ops, **fixed)
+
+
+def draw(rng: Random, *, devices: int, batches: int, ops: int, **fixed: Any) -> Case:
+    """Draw a pipeline with as many microbatches as `ops` and `batches` allow, or one less.
+
+    `fixed` sets `fused`, or fields of Pipeline that are not to be drawn, such as `p2p=0`,
+    `mem_limit=None` or `routes=2`.
+    """
+    fused = rng.random() < 0.3
+    fused = fixed.pop("fused", fused)
+    stages, where = _placement(rng, devices)
+    entries, cut = (devices, 2) if "chunks" in where else (stages, 1)
+    routes = fixed.get("routes", 1)
+    most = max(1, min(batches, ops // (stages * (2 if fused else 3)) // routes))
+    fields: dict[str, Any] = {
+        "stages": entries,
+        "batches": routes * rng.randint(max(1, most - 1), most),
+        "p2p": _p2p(rng, devices),
+        "static": rng.choice((0, [2 * rng.randint(0, 3) for _ in range(entries)])),
+        **where,
+        **_times(rng, entries, cut),
+        **_memory(rng, entries, cut),
+    }
+    limit = _limit(rng, Pipeline(**{**fields, **fixed}))
+    return Case(Pipeline(**{"mem_limit": limit, **fields, **fixed}), fused)
+
+
+def _placement(rng: Random, devices: int) -> tuple[int, dict[str, Any]]:
+    """Draw the number of stages and the fields that place them."""
+    name = rng.choice(("linear", "linear", "linear", "v", "interleaved", "explicit"))
+    if name == "linear":
+        return devices, {"placement": name}
+    if name != "explicit":
+        return 2 * devices, {"placement": name, "chunks": 2}
+    hosts = [*range(devices), *rng.choices(range(devices), k=rng.randint(0, 2))]
+    rng.shuffle(hosts)
+    return len(hosts), {"placement": tuple(hosts)}
+
+
+def _times(rng: Random, entries: int, cut: int) -> dict[str, Any]:
+    """Draw times, whole numbers once cut; BW is sometimes less than B + W."""
+    shortest = rng.choice((0, 1, 1))
+    inputs = [cut * rng.randint(shortest, 4) for _ in range(entries)]
+    weights = [cut * rng.randint(shortest, 4) for _ in range(entries)]
+    saved = [rng.choice((0, 0, min(cut, *pair))) for pair in zip(inputs, weights, strict=True)]
+    return {
+        "forward": [cut * rng.randint(1, 4) for _ in range(entries)],
+        "backward_input": inputs,
+        "weight": weights,
+        "backward": [b + w - s for b, w, s in zip(inputs, weights, saved, strict=True)],
+    }
+
+
+def _p2p(rng: Random, devices: int) -> Any:
+    if rng.random() < 0.7:
+        return rng.choice((0, 0, 1, 2, 3))
+    return [
+        [0 if here == there else rng.randint(0, 3) for there in range(devices)]
+        for here in range(devices)
+    ]
+
+
+def _memory(rng: Random, entries: int, cut: int) -> dict[str, Any]:
+    """Draw activations and memory_b of either sign, whole numbers once cut."""
+    taken = [cut * rng.randint(0, 3) for _ in range(entries)]
+    change = [
+        rng.choice((0, -cut * rng.randint(0, much // cut), cut * rng.randint(0, 2)))
+        for much in taken
+    ]
+    return {"activation": taken, "memory_b": change if rng.random() < 0.6 else 0}
+
+
+def _limit(rng: Random, pipeline: Pipeline) -> Any:
+    """Draw limits around the room that one to three microbatches of a device need."""
+    if rng.random() < 0.15:
+        return None
+    below = rng.random() < 0.4
+    limits = [_room(rng, pipeline, device, below) for device in range(pipeline.num_devices)]
+    return limits if rng.random() < 0.7 else max(limits)
+
+
+def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction:
+    costs = pipeline.costs
+    stages = [hosted[device] for hosted in pipeline.hosted]
+    one = max(sum((costs.activation[stage] for stage in row), Fraction(0)) for row in stages)
+    at_b = max(Fraction(0), *(costs.memory_b[stage] for row in stages for stage in row))
+    room = pipeline.static_of(device) + one + rng.choice((Fraction(0), at_b))
+    if below:
+        return max(room - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
+    return room + one * rng.choice((0, Fraction(1, 2), 1, 2))
+
+
+V = Pipeline(
+    stages=4,
+    batches=16,
+    placement="v",
+    forward=10,
+    backward_input=10,
+    weight=14,
+    p2p=2,
+    activation=2,
+    mem_limit=6,
+)
+"""Two stages on each of 4 devices, memory for 6 of 8 chunks, W longer than F and B."""
+
+
+def instant_cases(seed: int, count: int) -> Iterator[Pipeline]:
+    """Split pipelines in which most B and W have no length, so that one instant holds several,
+    with memory_b mostly positive and limits around what that needs."""
+    rng = Random(seed)
+    for _ in range(count):
+        devices = rng.choice((1, 2, 2))
+        hosts = [*range(devices), *rng.choices(range(devices), k=rng.randint(0, 4 - devices))]
+        rng.shuffle(hosts)
+        stages = range(len(hosts))
+        inputs = [rng.choice((0, 0, 0, 1)) for _ in stages]
+        weights = [rng.choice((0, 0, 1, 2)) for _ in stages]
+        taken = [rng.randint(0, 3) for _ in stages]
+        yield Pipeline(
+            stages=len(hosts),
+            placement=tuple(hosts),
+            batches=rng.randint(1, 2 if len(hosts) > 2 else 3),
+            forward=[rng.randint(1, 3) for _ in stages],
+            backward_input=inputs,
+            weight=weights,
+            p2p=rng.choice((0, 0, 0, 1)),
+            activation=taken,
+            memory_b=[rng.choice((0, -rng.randint(0, much), 1, 2, 3, 3)) for much in taken],
+            mem_limit=[
+                sum(much for much, host in zip(taken, hosts, strict=True) if host == device)
+                + rng.randint(0, 5)
+                for device in range(devices)
+            ],
+        )

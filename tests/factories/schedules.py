@@ -1,0 +1,266 @@
+"""Random pipelines and valid schedules of them, for hypothesis; feasible by construction.
+
+Independent of the package's own timing and strategies: a schedule is built by appending, one
+after the other, operations whose predecessors are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
+
+F, B, W, BW = OpKind
+TableRow = tuple[int, int, int, int, int, int, int, int]
+"""kind, stage, microbatch, device, start, end, slice, pair."""
+ALONE = -1
+Place = tuple[int, int, int]
+"""stage, microbatch, slice."""
+BACKWARDS = ("split", "fused", "mixed")
+"""Whether the backwards of a schedule are B and W, BW, or chosen one by one."""
+
+
+@st.composite
+def pipelines(
+    draw: st.DrawFn,
+    *,
+    min_devices: int = 1,
+    min_batches: int = 1,
+    max_devices: int = 4,
+    slices: Sequence[int | None] = (None, None, None, None, 1, 2, 3),
+) -> Pipeline:
+    """Draw a pipeline: every placement, one or two routes, slices, unequal exact costs, no limit.
+
+    `min_batches` is per route.
+    """
+    devices = draw(st.integers(min_devices, max_devices))
+    routes = draw(st.sampled_from([1, 1, 2]))
+    cut = draw(st.sampled_from(slices))
+    most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
+    return Pipeline(
+        batches=routes * draw(st.integers(min_batches, most)),
+        routes=routes,
+        slices=cut,
+        p2p=draw(_p2p(devices)),
+        **draw(_placements(devices)),
+    )
+
+
+@st.composite
+def _placements(draw: st.DrawFn, devices: int) -> dict[str, Any]:
+    """Draw the stages, their placement and their costs."""
+    placement = draw(st.sampled_from([None, "linear", "interleaved", "v", "list"]))
+    if placement == "list":
+        extra = draw(st.lists(st.integers(0, devices - 1), max_size=3))
+        order = draw(st.permutations([*range(devices), *extra]))
+        return {"stages": len(order), "placement": list(order), **draw(_costs(len(order)))}
+    chunks = None if placement == "linear" else draw(st.sampled_from([None, 1, 2, 3]))
+    return {
+        "stages": devices,
+        "placement": placement,
+        "chunks": chunks,
+        **draw(_costs(devices)),
+    }
+
+
+@st.composite
+def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
+    """Draw costs: B and W may take no time, BW lies between the longer and the sum of both,
+    memory_b has any sign."""
+    columns = [draw(_values(entries, choices)) for choices in _CHOICES]
+    forward, weight, b, saved, activation, by_b, static = columns
+    full = [max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)]
+    more = draw(st.none() | _values(entries, [0, _HALF, 1, 2, 5]))
+    both = zip(forward, full, more or [], strict=False)
+    return {
+        "forward": forward,
+        "weight": weight,
+        "backward_input": b,
+        "backward": full,
+        "overlap": more and [max(f, x) + min(f, x) * part for f, x, part in both],
+        "activation": activation,
+        "memory_b": [taken * part for taken, part in zip(activation, by_b, strict=True)],
+        "static": static,
+    }
+
+
+_HALF, _THIRD = Fraction(1, 2), Fraction(1, 3)
+_CHOICES: tuple[list[int | Fraction], ...] = (
+    [1, 2, 3, _HALF, _THIRD],
+    [1, 2, 0, _HALF],
+    [1, 2, 0, Fraction(3, 4)],
+    [1, 0, _HALF],
+    [1, 2, _HALF, 0],
+    [0, 1, -1, -_HALF, _THIRD],
+    [0, 1, Fraction(5, 2)],
+)
+
+
+def _values(
+    entries: int, choices: Sequence[int | Fraction]
+) -> st.SearchStrategy[list[int | Fraction]]:
+    one = st.sampled_from(choices)
+    return one.map(lambda value: [value] * entries) | st.lists(
+        one, min_size=entries, max_size=entries
+    )
+
+
+@st.composite
+def _p2p(draw: st.DrawFn, devices: int) -> Any:
+    times = st.sampled_from([0, 1, _HALF, Fraction(5, 4)])
+    if draw(st.booleans()):
+        return draw(times)
+    size = range(devices)
+    return [[0 if i == j else draw(times) for j in size] for i in size]
+
+
+SAYABLE = pipelines().filter(lambda pipeline: pipeline.routes == 1 and pipeline.num_slices == 1)
+"""Pipelines that formats without routes and slices can tell."""
+
+
+@st.composite
+def schedules(
+    draw: st.DrawFn,
+    problems: st.SearchStrategy[Pipeline] | None = None,
+    backwards: Sequence[str] = BACKWARDS,
+    *,
+    paired: bool = True,
+) -> Schedule:
+    """Draw a valid schedule; its pipeline has no memory limit, or one that the schedule keeps."""
+    pipeline = draw(pipelines() if problems is None else problems)
+    seed = draw(st.integers(0, 2**32 - 1))
+    schedule = build(pipeline, Random(seed), draw(st.sampled_from(backwards)), paired=paired)
+    spare = draw(st.sampled_from([None, 0, 1]))
+    return schedule if spare is None else limited(schedule, [p + spare for p in peaks(schedule)])
+
+
+def build(
+    pipeline: Pipeline, random: Random, backward: str = "mixed", *, paired: bool = True
+) -> Schedule:
+    """Append ready operations in random order, or the one that can start first, with idle time."""
+    split = {
+        (stage, microbatch, part): backward == "split"
+        or (backward == "mixed" and random.random() < 0.5)
+        for stage in range(pipeline.num_stages)
+        for microbatch in range(pipeline.batches)
+        for part in range(pipeline.slices or 1)
+    }
+    waiting = [op for place in split for op in _operations(*place, split[place])]
+    before = {op: _predecessors(op, split) for op in waiting}
+    eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
+    pairs = random.choice((0, 0.5, 1)) if paired else 0
+    rows: dict[Op, TableRow] = {}
+    while waiting:
+        ready = [op for op in waiting if all(map(rows.__contains__, before[op]))]
+        random.shuffle(ready)
+        if eager:
+            ready.sort(key=lambda op: _earliest(pipeline, op, rows, before[op]))
+        group = ready[:1]
+        if random.random() < pairs:
+            group += [op for op in ready[1:] if may_pair(pipeline, ready[0], op)][:1]
+        pause = random.randrange(1, 6) if random.random() < idle else 0
+        start = max(_earliest(pipeline, op, rows, before[op]) for op in group) + pause
+        number = len(rows) if len(group) > 1 else ALONE
+        end = start + duration_of(pipeline, group)
+        for op in group:
+            waiting.remove(op)
+            device = pipeline.device(op.stage, op.microbatch)
+            rows[op] = (*op[:3], device, start, end, op.slice, number)
+    return Schedule.from_rows(pipeline, rows.values())
+
+
+def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
+    """Whether two operations may run as one."""
+    forward = (one.kind is F) + (other.kind is F)
+    devices = {pipeline.device(op.stage, op.microbatch) for op in (one, other)}
+    weights = W in (one.kind, other.kind)
+    return (
+        forward == 1 and not weights and len(devices) == 1 and (one.microbatch != other.microbatch)
+    )
+
+
+def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
+    """Time of one operation, or of a pair: what both take less the smaller saving of the two
+    stages, where F and BW of a stage save forward + backward - overlap; at least the longer."""
+    costs, per_unit = pipeline.costs, pipeline.ticks.per_unit
+    times = {F: costs.forward, B: costs.backward_input, W: costs.weight, BW: costs.backward}
+    alone = [times[op.kind][op.stage] for op in group]
+    if len(group) == 1:
+        return int(alone[0] * per_unit)
+    saved = [
+        costs.forward[op.stage] + costs.backward[op.stage] - costs.overlap[op.stage] for op in group
+    ]
+    return int(max(*alone, sum(alone) - min(saved)) * per_unit)
+
+
+def _operations(stage: int, microbatch: int, part: int, split: bool) -> list[Op]:
+    return [Op(kind, stage, microbatch, part) for kind in ((F, B, W) if split else (F, BW))]
+
+
+def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
+    """What must be done before an operation: the rules of the semantics."""
+    kind, stage, microbatch, part = op
+    if kind is F:
+        before = [Op(F, stage - 1, microbatch, part)] if stage else []
+        return before + ([Op(F, stage, microbatch, part - 1)] if part else [])
+    if kind is W:
+        return [Op(B, stage, microbatch, part)]
+    before = [Op(F, stage, microbatch, part)]
+    for place in ((stage + 1, microbatch, part), (stage, microbatch, part + 1)):
+        if place in split:
+            before.append(Op(B if split[place] else BW, *place))
+    return before
+
+
+def _earliest(pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], before: Sequence[Op]) -> int:
+    device = pipeline.device(op.stage, op.microbatch)
+    free = max((row[5] for row in rows.values() if row[3] == device), default=0)
+    arrivals = [rows[one][5] + pipeline.ticks.p2p[rows[one][3]][device] for one in before]
+    return max([free, *arrivals])
+
+
+def table(schedule: Schedule) -> list[TableRow]:
+    """The rows of a schedule as plain integers, whatever they hold."""
+    columns = [column.tolist() for column in (*schedule.columns, schedule.slice, schedule.pair)]
+    return list(zip(*columns, strict=True))
+
+
+def limited(schedule: Schedule, limits: Iterable[int] | None) -> Schedule:
+    """The same operations under other memory limits: ticks per device, None for no limit."""
+    unit = schedule.pipeline.ticks.memory
+    given = None if limits is None else [unit(limit) for limit in limits]
+    return replace(schedule, pipeline=replace(schedule.pipeline, mem_limit=given))
+
+
+def held(
+    pipeline: Pipeline, rows: Iterable[TableRow], device: int, time: int, *, starts: bool
+) -> int:
+    """Ticks of memory on a device at an instant, after its ends and, if `starts`, its starts."""
+    ticks = pipeline.ticks
+    total = ticks.static[device]
+    for kind, stage, _, host, start, end, *_ in rows:
+        taken, by_b = ticks.activation[stage], ticks.memory_b[stage]
+        change = (taken, by_b, -taken - by_b, -taken)[kind]
+        begun = start < time or (starts and start == time)
+        if host == device and (begun if change > 0 else end <= time):
+            total += change
+    return total
+
+
+def peaks(schedule: Schedule) -> list[int]:
+    """Largest memory in ticks on every device, by looking at every instant of a change."""
+    pipeline, rows = schedule.pipeline, table(schedule)
+    found = []
+    for device in range(pipeline.num_devices):
+        ours = [row for row in rows if row[3] == device]
+        instants = {-1, *(time for row in ours for time in row[4:6])}
+        found.append(max(held(pipeline, ours, device, time, starts=True) for time in instants))
+    return found

@@ -1,0 +1,127 @@
+"""Every bound that the solver can produce, on one instance, beside the optimum.
+
+The optimum comes from exhaustive search, or where there are too many operations from PyJobShop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from ppopt import Objective, Status, Verdict, solve
+from ppopt.rechecker import check
+from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.rechecker.claim import Claim
+from ppopt.solver.bounds import head_body_tail, relaxation_bound
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.exact.dynamic_program import applies
+from ppopt.solver.incumbent import Problem
+from tests.oracles import exhaustive, pyjobshop
+from tests.factories import searches
+from tests.factories.instances import Case, draw
+
+EXHAUSTIVE = 13
+"""Most operations of an instance for exhaustive search."""
+
+
+class Sample(NamedTuple):
+    """One bound of one instance; None stands for: no schedule keeps the limits."""
+
+    source: str
+    """What produced it."""
+    bound: int | None
+    optimum: int | None
+    case: Case
+    objective: Objective
+
+    @property
+    def sound(self) -> bool:
+        """Whether the bound is not above the optimum."""
+        if self.bound is None or self.optimum is None:
+            return self.optimum is None
+        return self.bound <= self.optimum
+
+    @property
+    def tight(self) -> bool:
+        """Whether it is the optimum."""
+        return self.bound == self.optimum
+
+
+def cases(seed: int, count: int) -> Iterator[Case]:
+    """Small pipelines of every kind, most of up to 3 devices, some of 4 to 9."""
+    rng = Random(seed)
+    for number in range(count):
+        fixed = {"routes": 2} if rng.random() < 0.2 else {}
+        if number % 5 == 4:
+            devices = rng.choice((4, 4, 5, 5, 6, 9))
+            yield draw(rng, devices=devices, batches=4, ops=36, **fixed)
+        else:
+            devices = rng.choice((1, 2, 2, 3, 3, 3))
+            yield draw(rng, devices=devices, batches=4, ops=EXHAUSTIVE, **fixed)
+
+
+def optimum(case: Case, objective: Objective) -> int | None:
+    """Least value in ticks; None where no schedule keeps the limits."""
+    pipeline, fused = case
+    operations = (2 if fused else 3) * pipeline.num_stages * pipeline.batches
+    if operations <= EXHAUSTIVE:
+        return exhaustive.best(pipeline, fused=fused, objective=objective.value)
+    if objective is Objective.MAKESPAN:
+        return pyjobshop.best_makespan(pipeline, fused=fused, seconds=20)
+    return pyjobshop.best_device_span(pipeline, fused=fused, seconds=20)
+
+
+def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Sample]:
+    """What the search claims in all, and what each of its bounds says alone."""
+    pipeline, fused = case
+
+    def sample(source: str, bound: int | None) -> Sample:
+        return Sample(source, bound, best, case, objective)
+
+    for seconds in (20.0, 0.02):
+        found = solve(pipeline, objective=objective, fused=fused, workers=1, time_limit=seconds)
+        if found.status is Status.INFEASIBLE:
+            yield sample("search, infeasible", None)
+            continue
+        assert found.lower_bound is not None
+        ended = "search" if found.status is Status.OPTIMAL else "search, cut short"
+        yield sample(ended, int(found.lower_bound * pipeline.ticks.per_unit))
+    yield sample("work", head_body_tail.device_bound(pipeline, objective, fused=fused).value)
+    if best is None:
+        return
+    for devices in device_sets(case):
+        value = relaxation(case, objective, devices, horizon=3 * best + 7)
+        yield sample(f"{len(devices)} of several devices", value)
+        problem = Problem(pipeline, objective, fused)
+        if applies(problem):
+            value = searches.ended(problem, devices, below=3 * best + 8).least
+            yield sample(f"{len(devices)} of several devices, partial schedules", value)
+
+
+def device_sets(case: Case) -> list[tuple[int, ...]]:
+    """The sets that searches relax to, and one more at random."""
+    pipeline = case.pipeline
+    found = relaxation_bound.singles(pipeline)
+    for count in relaxation_bound.SPREADS:
+        found += relaxation_bound.spread(pipeline, count)
+    rng = Random(pipeline.num_stages)
+    devices = range(pipeline.num_devices)
+    some = tuple(sorted(rng.sample(devices, rng.randint(1, len(devices)))))
+    return [*dict.fromkeys([*found, some])]
+
+
+def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horizon: int) -> int:
+    """What some devices alone need, in ticks, starting from no known bound."""
+    problem = Problem(case.pipeline, objective, case.fused)
+    nothing = Bound(0, "", Certificate(Argument.WORK))
+    limits = cpsat.Limits(seconds=20, workers=1, seed=0)
+    return relaxation_bound.bound_of(problem, devices, nothing, horizon, limits)[0].value
+
+
+def rechecked(sample: Sample, devices: tuple[int, ...] = ()) -> Verdict:
+    """What the re-checker says of a bound."""
+    span = sample.objective is Objective.DEVICE_SPAN
+    claim = Claim(sample.case.pipeline, span, sample.case.fused, sample.bound, devices)
+    return check(claim, 30.0, 1, 1, lambda _: None).verdict

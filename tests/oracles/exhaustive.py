@@ -1,0 +1,380 @@
+"""Least makespan or device span of a tiny pipeline, by exhaustive search: a second opinion.
+
+Shares nothing with the package but the problem itself: no solver, no timing, no list of
+constraints. The semantics are written out again below.
+
+Best-first search over prefixes of schedules, operations added in order of their starts. A
+prefix is a node: the clock (start of the operation added last), when each device is free, how
+far each microbatch is and when its next operation may start. Later operations start at the
+clock or after. Three facts keep it exact:
+
+* Given the order on every device and the first start of every device, earliest starts are
+  best, for both objectives. So an operation starts at max(clock, device free, data there), and
+  later only where waiting can pay: a device's first operation under device span, and a B of no
+  length that takes memory (below).
+* Memory counts at the end of an instant: ends before starts, and an operation of no length has
+  both. Several such operations may share an instant, in any order that the data flow has, so
+  a device may be over its limit in between ("over") as long as nothing else happens until the
+  instant has brought it back. It may even pay to delay a B of no length that takes memory until
+  something of no length behind it can give memory back at the same instant; that instant is
+  then one at which a device falls free or data arrive.
+* A node with the same operations done as another, and nothing later in it, is no worse.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count, pairwise
+from operator import add, gt, le
+from typing import Literal, NamedTuple
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+
+Goal = Literal["makespan", "device-span"]
+Ints = tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """One operation of every microbatch of a route."""
+
+    device: int
+    duration: int
+    change: int
+    """Signed change of memory: an increase counts from the start, a decrease from the end."""
+    lag: int
+    """p2p time to the next step of the chain."""
+
+
+class Problem(NamedTuple):
+    """A pipeline as chains of steps: F of stages 0..S-1, then B (or BW) of stages S-1..0."""
+
+    chains: tuple[tuple[Step, ...], ...]
+    """Per route."""
+    weights: tuple[tuple[Step, ...], ...]
+    """W per route and stage; no stages where the backward is fused."""
+    batches: tuple[int, ...]
+    """Microbatches per route."""
+    room: Ints | None
+    """Limit less static memory, per device."""
+    to_device: tuple[tuple[Ints, ...], ...]
+    """Per route and device, for a microbatch whose next step is k: time from the start of k to
+    the earliest start on the device; -1 where it will not come again."""
+    to_end: tuple[tuple[Ints, ...], ...]
+    """The same, to the earliest end of its last operation on the device."""
+    tails: tuple[Ints, ...]
+    """Least time from the end of a microbatch's last chain operation on one device to that of
+    its last operation on another, per pair; -1 where there need be none."""
+
+
+class Batch(NamedTuple):
+    """How far one microbatch is."""
+
+    route: int
+    step: int
+    """Position of its next operation in the chain."""
+    owed: int
+    """Bit s: B of stage s is done and W is not."""
+    ready: int
+    """Earliest start of its next chain operation, at least the clock and the device's free time."""
+
+
+class Node(NamedTuple):
+    """A prefix of a schedule; tuples of numbers have one entry per device."""
+
+    clock: int
+    free: Ints
+    first: Ints
+    """Start of the device's first operation; 0 throughout for makespan; -1: none yet."""
+    level: Ints
+    """Memory above static, every decrease of the prefix counted."""
+    work: Ints
+    """Time of the operations still to come."""
+    chain_work: Ints
+    """The same, W left out."""
+    left: Ints
+    """Number of the operations still to come."""
+    batches: tuple[Batch, ...]
+
+
+def best(pipeline: Pipeline, *, fused: bool, objective: Goal, symmetry: bool = False) -> int | None:
+    """Least value over all schedules that start operations at whole ticks, in ticks.
+
+    None where no schedule meets the memory limits. `symmetry` keeps only schedules in which the
+    k-th operation of a kind, stage and route is that of its k-th microbatch.
+    """
+    problem = problem_of(pipeline, fused)
+    makespan = Search(problem, "makespan", symmetry).run()
+    if objective == "makespan" or makespan is None:
+        return makespan
+    shorter = Search(problem, "device-span", symmetry, makespan).run()
+    return makespan if shorter is None else shorter
+
+
+def problem_of(pipeline: Pipeline, fused: bool) -> Problem:
+    """Write a pipeline as chains of steps."""
+    ticks = pipeline.ticks
+    routes = range(len(pipeline.hosts))
+    chains = tuple(_chain(pipeline, route, fused) for route in routes)
+    weights = tuple(() if fused else _weights(pipeline, route) for route in routes)
+    room = None
+    if ticks.limits is not None:
+        room = tuple(most - held for most, held in zip(ticks.limits, ticks.static, strict=True))
+    devices = range(pipeline.num_devices)
+    reach = [[_reach(chains[r], weights[r], d) for d in devices] for r in routes]
+    arrive = tuple(tuple(arrive for arrive, _ in rows) for rows in reach)
+    leave = tuple(tuple(leave for _, leave in rows) for rows in reach)
+    tails = tuple(
+        tuple(min(_tail(chains[r], leave[r][there], here) for r in routes) for there in devices)
+        for here in devices
+    )
+    batches = (pipeline.batches // len(routes),) * len(routes)
+    return Problem(chains, weights, batches, room, arrive, leave, tails)
+
+
+def _tail(chain: tuple[Step, ...], leave: Ints, device: int) -> int:
+    last = max(position for position, step in enumerate(chain) if step.device == device)
+    return -1 if leave[last] < 0 else leave[last] - chain[last].duration
+
+
+def _chain(pipeline: Pipeline, route: int, fused: bool) -> tuple[Step, ...]:
+    ticks, hosts = pipeline.ticks, pipeline.hosts[route]
+    stages = range(len(hosts))
+    kinds = [(OpKind.F, s) for s in stages]
+    kinds += [(OpKind.BW if fused else OpKind.B, s) for s in reversed(stages)]
+    places = [hosts[stage] for _, stage in kinds]
+    lags = [ticks.p2p[here][there] for here, there in pairwise(places)]
+    return tuple(
+        Step(place, ticks.durations[kind][stage], _change(pipeline, kind, stage), lag)
+        for (kind, stage), place, lag in zip(kinds, places, [*lags, 0], strict=True)
+    )
+
+
+def _weights(pipeline: Pipeline, route: int) -> tuple[Step, ...]:
+    return tuple(
+        Step(place, pipeline.ticks.durations[OpKind.W][s], _change(pipeline, OpKind.W, s), 0)
+        for s, place in enumerate(pipeline.hosts[route])
+    )
+
+
+def _change(pipeline: Pipeline, kind: OpKind, stage: int) -> int:
+    taken, at_b = pipeline.ticks.activation[stage], pipeline.ticks.memory_b[stage]
+    return {OpKind.F: taken, OpKind.B: at_b, OpKind.W: -taken - at_b, OpKind.BW: -taken}[kind]
+
+
+def _reach(chain: tuple[Step, ...], weights: tuple[Step, ...], device: int) -> tuple[Ints, Ints]:
+    """Least times from the start of each step to the first start and last end on a device."""
+    arrive, leave = [-1], [-1]
+    for position in reversed(range(len(chain))):
+        step = chain[position]
+        beyond = step.duration + step.lag
+        first = -1 if arrive[-1] < 0 else arrive[-1] + beyond
+        last = -1 if leave[-1] < 0 else leave[-1] + beyond
+        if step.device == device:
+            stage = len(chain) - 1 - position
+            after = weights[stage].duration if stage < len(weights) else 0
+            first, last = 0, max(last, step.duration + after)
+        arrive.append(first)
+        leave.append(last)
+    return tuple(reversed(arrive)), tuple(reversed(leave))
+
+
+class Search:
+    """One search for a least value."""
+
+    def __init__(
+        self, problem: Problem, objective: Goal, symmetry: bool, cutoff: int | None = None
+    ) -> None:
+        self.problem = problem
+        self.objective = objective
+        self.symmetry = symmetry
+        self.cutoff = self._one_by_one() + 1 if cutoff is None else cutoff
+        """Only values below it are of interest."""
+        self.fronts: dict[object, list[Ints]] = defaultdict(list)
+        """Per set of operations done: the nodes that no other betters, as numbers."""
+
+    def run(self) -> int | None:
+        """Expand the node of least bound until one is complete; None: no value below `cutoff`."""
+        number = count()
+        heap: list[tuple[int, int, int, Node, Ints]] = [(0, 0, next(number), self._root(), ())]
+        while heap:
+            bound, _, _, node, figures = heappop(heap)
+            if not any(node.left):
+                return bound
+            if figures and figures not in self.fronts[self._key(node)]:
+                continue
+            for child in self._children(node):
+                bound = self._bound(child)
+                if bound < self.cutoff and (figures := self._keep(child)):
+                    heappush(heap, (bound, sum(child.left), next(number), child, figures))
+        return None
+
+    def _one_by_one(self) -> int:
+        """Makespan where nothing overlaps: no best value is above it."""
+        return sum(
+            many * sum(step.duration + step.lag for step in (*chain, *weights))
+            for chain, weights, many in zip(
+                self.problem.chains, self.problem.weights, self.problem.batches, strict=True
+            )
+        )
+
+    def _root(self) -> Node:
+        devices = range(len(self.problem.to_device[0]))
+        work, chain_work, left = ([0] * len(devices) for _ in range(3))
+        batches: list[Batch] = []
+        for route, many in enumerate(self.problem.batches):
+            batches += [Batch(route, 0, 0, 0)] * many
+            for step in (*self.problem.chains[route], *self.problem.weights[route]):
+                work[step.device] += many * step.duration
+                left[step.device] += many
+            for step in self.problem.chains[route]:
+                chain_work[step.device] += many * step.duration
+        zeros = tuple(0 for _ in devices)
+        first = zeros if self.objective == "makespan" else tuple(-1 for _ in devices)
+        counts = tuple(work), tuple(chain_work), tuple(left)
+        return Node(0, zeros, first, zeros, *counts, tuple(batches))
+
+    def _children(self, node: Node) -> Iterator[Node]:
+        over = self._over(node)
+        for index, batch in enumerate(node.batches):
+            if not self.symmetry and index and batch == node.batches[index - 1]:
+                continue
+            for step, after in self._next_steps(node, index):
+                for start in self._starts(
+                    node, step, batch.ready if after.step > batch.step else 0
+                ):
+                    if over and start > node.clock:
+                        break
+                    if self._fits(node, step):
+                        yield self._add(node, index, step, after, start)
+
+    def _next_steps(self, node: Node, index: int) -> Iterator[tuple[Step, Batch]]:
+        """Operations of a microbatch that may come next, with the microbatch after each."""
+        batch = node.batches[index]
+        chain, weights = self.problem.chains[batch.route], self.problem.weights[batch.route]
+        ahead = self._ahead(node, index)
+        position = batch.step
+        if position < len(chain) and (ahead is None or ahead.step > position):
+            stage = len(chain) - 1 - position
+            owed = batch.owed | (1 << stage) if stage < len(weights) else batch.owed
+            yield chain[position], batch._replace(step=position + 1, owed=owed)
+        for stage, weight in enumerate(weights):
+            if batch.owed >> stage & 1 and (
+                ahead is None or (ahead.step >= len(chain) - stage and not ahead.owed >> stage & 1)
+            ):
+                yield weight, batch._replace(owed=batch.owed & ~(1 << stage))
+
+    def _ahead(self, node: Node, index: int) -> Batch | None:
+        """The microbatch that must go first, where order is kept."""
+        if not self.symmetry or not index:
+            return None
+        ahead = node.batches[index - 1]
+        return ahead if ahead.route == node.batches[index].route else None
+
+    def _starts(self, node: Node, step: Step, ready: int) -> list[int]:
+        """Starts that may lead to a best schedule, ascending."""
+        earliest = max(node.clock, node.free[step.device], ready)
+        if node.first[step.device] < 0 and max(node.first) >= 0:
+            begun = min(first for first in node.first if first >= 0)
+            return list(range(earliest, begun + self.cutoff + 1))
+        if self.problem.room is None or step.duration or step.change <= 0:
+            return [earliest]
+        events = {*node.free, *(batch.ready for batch in node.batches)}
+        return [earliest, *sorted(event for event in events if event > earliest)]
+
+    def _fits(self, node: Node, step: Step) -> bool:
+        """Whether memory allows it; at no length, the end of the instant decides (`_over`)."""
+        if self.problem.room is None or not step.duration:
+            return True
+        return node.level[step.device] + max(step.change, 0) <= self.problem.room[step.device]
+
+    def _over(self, node: Node) -> bool:
+        room = self.problem.room
+        return room is not None and any(map(gt, node.level, room))
+
+    def _add(self, node: Node, index: int, step: Step, after: Batch, start: int) -> Node:
+        """The node with one more operation."""
+        device = step.device
+        end = start + step.duration
+        chain_work = node.chain_work
+        if after.step > node.batches[index].step:
+            after = after._replace(ready=end + step.lag)
+            chain_work = _put(chain_work, device, chain_work[device] - step.duration)
+        left = _put(node.left, device, node.left[device] - 1)
+        free = tuple(
+            max(time, start) if more else time
+            for time, more in zip(_put(node.free, device, end), left, strict=True)
+        )
+        batches = [
+            self._settle(after if other == index else batch, start, free)
+            for other, batch in enumerate(node.batches)
+        ]
+        return Node(
+            start,
+            free,
+            node.first if node.first[device] >= 0 else _put(node.first, device, start),
+            _put(node.level, device, node.level[device] + step.change),
+            _put(node.work, device, node.work[device] - step.duration),
+            chain_work,
+            left,
+            tuple(batches if self.symmetry else sorted(batches)),
+        )
+
+    def _settle(self, batch: Batch, clock: int, free: Ints) -> Batch:
+        """Raise `ready` to what it must be: no sooner than the clock, and the device free."""
+        chain = self.problem.chains[batch.route]
+        if batch.step == len(chain):
+            return batch._replace(ready=0)
+        return batch._replace(ready=max(batch.ready, clock, free[chain[batch.step].device]))
+
+    def _key(self, node: Node) -> object:
+        done = tuple(batch[:3] for batch in node.batches)
+        return (done, node.clock) if self._over(node) else done
+
+    def _keep(self, node: Node) -> Ints:
+        """Note a node and give its figures, the smaller the better; () where it is bettered."""
+        figures = (
+            node.clock,
+            *node.free,
+            *(-first for first in node.first),
+            *(batch.ready for batch in node.batches),
+        )
+        front = self.fronts[self._key(node)]
+        if any(all(map(le, known, figures)) for known in front):
+            return ()
+        front[:] = [known for known in front if not all(map(le, figures, known))]
+        front.append(figures)
+        return figures
+
+    def _bound(self, node: Node) -> int:
+        """No completion of the node has a smaller value; exact where nothing is left."""
+        devices = range(len(node.free))
+        ends = list(map(add, node.free, node.work))
+        spans = list(node.work)
+        for here in devices:
+            arrivals = []
+            for batch in node.batches:
+                first = self.problem.to_device[batch.route][here][batch.step]
+                if first < 0:
+                    continue
+                arrivals.append(batch.ready + first)
+                last = self.problem.to_end[batch.route][here][batch.step]
+                ends[here] = max(ends[here], batch.ready + last)
+                spans[here] = max(spans[here], last - first)
+            if not arrivals:
+                continue
+            done = max(min(arrivals), node.free[here]) + node.chain_work[here]
+            for there in devices:
+                tail = self.problem.tails[here][there]
+                if tail >= 0:
+                    ends[there] = max(ends[there], done + tail)
+        return max(
+            span if first < 0 else end - first
+            for span, end, first in zip(spans, ends, node.first, strict=True)
+        )
+
+
+def _put(values: Ints, index: int, value: int) -> Ints:
+    return (*values[:index], value, *values[index + 1 :])

@@ -1,0 +1,134 @@
+"""Least makespan and device span of tiny pipelines with overlapped pairs and slices, by trying all.
+
+A second opinion that shares nothing with the search but the problem: every order of every device,
+pairs included, is written down, and each combination is timed. Makespans are worked out here; least
+spans of an order are those of `ppopt.schedule.timing`, which tests hold against CP-SAT. No
+operation may have no length, so that memory follows from the order of a device alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective
+from tests.factories.schedules import duration_of, may_pair
+
+F, B, W, BW = OpKind
+Slot = tuple[Op, ...]
+"""One operation, or the two of a pair."""
+Orders = tuple[tuple[Slot, ...], ...]
+"""Slots of every device, in order."""
+
+
+class Best(NamedTuple):
+    """Least values in ticks; None where no order keeps the memory limits."""
+
+    makespan: int | None
+    device_span: int | None
+    """None too where it was not asked for."""
+
+
+def best(pipeline: Pipeline, *, fused: bool, spans: bool = False) -> Best:
+    """Try every combination of orders of the devices; spans only where asked for."""
+    devices = range(pipeline.num_devices)
+    choices = [list(orders(pipeline, device, fused)) for device in devices]
+    times = {slot: duration_of(pipeline, slot) for choice in choices for o in choice for slot in o}
+    ends, least = [], []
+    for chosen in product(*choices):
+        end = makespan(pipeline, chosen, times)
+        if end is not None:
+            ends.append(end)
+            if spans:
+                made = timing.schedule(pipeline, _codes(pipeline, chosen), Objective.DEVICE_SPAN)
+                least.append(made.metrics.device_span)
+    return Best(min(ends, default=None), min(least, default=None))
+
+
+def _codes(pipeline: Pipeline, chosen: Orders) -> list[Ints]:
+    return [
+        np.array([c for one, *rest in order for c in _slot(pipeline, one, rest)], dtype=np.int64)
+        for order in chosen
+    ]
+
+
+def _slot(pipeline: Pipeline, one: Op, rest: list[Op]) -> list[int]:
+    return [pipeline.code(*one), *(~pipeline.code(*other) for other in rest)]
+
+
+def orders(pipeline: Pipeline, device: int, fused: bool) -> Iterator[tuple[Slot, ...]]:
+    """Every order of a device that its own data flow and memory allow, with every pairing."""
+    places = [
+        (stage, microbatch, part)
+        for stage, microbatch, part in product(
+            range(pipeline.num_stages), range(pipeline.batches), range(pipeline.slices or 1)
+        )
+        if pipeline.device(stage, microbatch) == device
+    ]
+    kinds = (F, BW) if fused else (F, B, W)
+    ops = frozenset(Op(kind, *place) for place in places for kind in kinds)
+    yield from _orders(pipeline, device, ops, frozenset(), pipeline.ticks.static[device])
+
+
+def _orders(
+    pipeline: Pipeline, device: int, left: frozenset[Op], done: frozenset[Op], held: int
+) -> Iterator[tuple[Slot, ...]]:
+    if not left:
+        yield ()
+    ready = [op for op in sorted(left) if not (waits_for(pipeline, op) & left)]
+    slots: list[Slot] = [(op,) for op in ready]
+    slots += [(f, b) for f in ready for b in ready if f.kind is F and may_pair(pipeline, f, b)]
+    for slot in slots:
+        changes = [pipeline.ticks.memory_change(op.kind, op.stage) for op in slot]
+        limits = pipeline.ticks.limits
+        if limits and held + sum(max(0, change) for change in changes) > limits[device]:
+            continue
+        rest = _orders(pipeline, device, left - set(slot), done | set(slot), held + sum(changes))
+        for later in rest:
+            yield (slot, *later)
+
+
+@cache
+def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
+    """What an operation waits for."""
+    kind, stage, _, part = op
+    if kind is W:
+        return frozenset({op._replace(kind=B)})
+    step = -1 if kind is F else 1
+    others = {op._replace(stage=stage + step), op._replace(slice=part + step)}
+    found = {
+        other
+        for other in others
+        if 0 <= other.stage < pipeline.num_stages and 0 <= other.slice < (pipeline.slices or 1)
+    }
+    return frozenset(found if kind is F else {op._replace(kind=F), *found})
+
+
+def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int | None:
+    """End of the last slot at earliest starts; None: a deadlock."""
+    p2p = pipeline.ticks.p2p
+    left = [list(order) for order in chosen]
+    done: dict[Op, tuple[int, int]] = {}
+    free = [0] * len(left)
+    moved = True
+    while moved:
+        moved = False
+        for device, order in enumerate(left):
+            while order:
+                causes = [cause for op in order[0] for cause in waits_for(pipeline, op)]
+                if not all(cause in done for cause in causes):
+                    break
+                arrivals = [done[cause][0] + p2p[done[cause][1]][device] for cause in causes]
+                slot = order.pop(0)
+                free[device] = max([free[device], *arrivals]) + times[slot]
+                done.update(dict.fromkeys(slot, (free[device], device)))
+                moved = True
+    return None if any(left) else max(free)

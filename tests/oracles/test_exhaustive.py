@@ -1,0 +1,288 @@
+"""The second opinions of the search: derived cases, and each against the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from tests.oracles import exhaustive
+from tests.factories.instances import Case, instant_cases, middle_cases, tiny_cases
+from tests.oracles.least_limit import design_limit, least_limit
+from tests.oracles.exhaustive import best
+from tests.oracles.pyjobshop import best_device_span, best_makespan
+
+AMPLE = 10**4
+
+
+def makespan(pipeline: Pipeline, fused: bool = False, symmetry: bool = False) -> int | None:
+    return best(pipeline, fused=fused, objective="makespan", symmetry=symmetry)
+
+
+def span(pipeline: Pipeline, fused: bool = False) -> int | None:
+    return best(pipeline, fused=fused, objective="device-span")
+
+
+@pytest.mark.parametrize(
+    ("given", "fused", "expected"),
+    [
+        # One device: everything in a row. B alone may end in an instant.
+        ({"stages": 1, "batches": 2, "forward": 2, "backward": 4}, True, (12, 12)),
+        ({"stages": 1, "batches": 2, "backward_input": 0, "weight": 3}, False, (8, 8)),
+        # One microbatch waits for every link: 1 + 5 + 1 + 2 + 7 + 2.
+        ({"stages": 2, "batches": 1, "p2p": [[0, 5], [7, 0]]}, True, (18, 18)),
+        # Fused: F of stage 0, all of the last device, BW of stage 0: 1 + 2 x 3 + 2. The span of
+        # device 0 from F to the last BW is the same.
+        ({"stages": 2, "batches": 2}, True, (9, 9)),
+        # Split, two microbatches: the last device needs 6 from time 1. Device 0 has both F done
+        # at 2 and the first B not before 3, so it too takes 7.
+        ({"stages": 2, "batches": 2}, False, (7, 7)),
+        # Three: device 0 runs F F F B W B W B W and device 1 F B F B F B W W W from time 1, both
+        # without a gap (ZB-1P's figure): 9 each, 10 in all.
+        ({"stages": 2, "batches": 3}, False, (10, 9)),
+        # BW cheaper than B + W counts where it is used.
+        ({"stages": 1, "batches": 1, "backward": 3, "backward_input": 2, "weight": 2},
+         True, (4, 4)),
+        ({"stages": 1, "batches": 1, "backward": 3, "backward_input": 2, "weight": 2},
+         False, (5, 5)),
+        # Half a unit is a tick: 1.5 + 3.
+        ({"stages": 1, "batches": 1, "forward": 1.5}, True, (9, 9)),
+        # V on two devices, one microbatch, four stages of 1/2 + 1: all in a row but the W.
+        ({"stages": 2, "batches": 1, "placement": "v", "forward": 2, "backward": 4},
+         True, (12, 12)),
+        # Both routes at once (bidirectional): each device has 2 x 3 to do; a route alone takes 6.
+        ({"stages": 2, "batches": 2, "routes": 2}, True, (6, 6)),
+    ],
+)  # fmt: skip
+def test_derived_values(given: dict[str, Any], fused: bool, expected: tuple[int, int]) -> None:
+    pipeline = Pipeline(**given)
+    assert (makespan(pipeline, fused), span(pipeline, fused)) == expected
+    assert best_makespan(pipeline, fused=fused) == expected[0]
+    assert best_device_span(pipeline, fused=fused) == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "fused", "expected"),
+    [
+        # One microbatch at a time, the next F at the instant the memory falls free: 2 x (1+1+2+2).
+        ({"stages": 2, "batches": 2, "mem_limit": [1, 2]}, True, 12),
+        # Room for both on device 0: as if unlimited.
+        ({"stages": 2, "batches": 2, "mem_limit": [2, 1]}, True, 9),
+        ({"stages": 2, "batches": 2, "mem_limit": [0.5, 2]}, True, None),
+        # Static memory is part of the limit.
+        ({"stages": 1, "batches": 1, "static": 2, "mem_limit": 3}, False, 3),
+        ({"stages": 1, "batches": 1, "static": 2, "mem_limit": 2.5}, False, None),
+        ({"stages": 1, "batches": 1, "static": 2, "activation": 0, "mem_limit": 1}, False, None),
+        # B takes 1 more from its start; W gives back both.
+        ({"stages": 1, "batches": 2, "memory_b": 1, "mem_limit": 2}, False, 6),
+        ({"stages": 1, "batches": 2, "memory_b": 1, "mem_limit": 1.5}, False, None),
+        # B gives all back at its end: on device 0 the second F starts at the end of the first
+        # B, at 4, the second B not before 7, and W fills gaps: 1 + 1 + 1 + 1, again, and one W.
+        ({"stages": 2, "batches": 2, "memory_b": -1, "mem_limit": [1, 2]}, False, 9),
+        # With W the last to give back, device 0 starts over at 5: 5 + 5.
+        ({"stages": 2, "batches": 2, "mem_limit": [1, 2]}, False, 10),
+    ],
+)  # fmt: skip
+def test_derived_values_under_a_limit(
+    given: dict[str, Any], fused: bool, expected: int | None
+) -> None:
+    pipeline = Pipeline(**given)
+    assert makespan(pipeline, fused) == expected
+    assert best_makespan(pipeline, fused=fused) == expected
+
+
+INSTANT = {"backward_input": 0, "placement": (0, 1, 0), "stages": 3}
+"""B takes no time anywhere: the B of stages 2, 1 and 0 may share an instant."""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # B would take 3 and W give back 4 at the same instant: the 3 are never held.
+        ({"stages": 1, "batches": 2, "forward": 2, "backward_input": 0, "weight": 0,
+          "memory_b": 3, "mem_limit": 1}, 4),
+        # W takes time: the 3 are held.
+        ({"stages": 1, "batches": 1, "backward_input": 0, "weight": 1, "memory_b": 3,
+          "mem_limit": 3}, None),
+        # Device 0 holds 3 + 0 after both F. B of stage 2 takes 4 while its W runs, so that 9
+        # are enough for two microbatches only when B of stage 0 gives back 3 at that instant.
+        # Device 1 then runs both F (3 to 5 to 7) first, though B of stage 2 is ready at 6; the
+        # rest takes 5 more.
+        ({**INSTANT, "batches": 2, "forward": [3, 2, 1], "weight": [0, 2, 1],
+          "activation": [3, 0, 0], "memory_b": [0, 0, 4], "mem_limit": [9, 99]}, 12),
+    ],
+)  # fmt: skip
+def test_operations_without_length_share_an_instant(
+    given: dict[str, Any], expected: int | None
+) -> None:
+    pipeline = Pipeline(**given)
+    assert makespan(pipeline) == expected
+    assert best_makespan(pipeline, fused=False) == expected
+
+
+def assert_agree(cases: list[Case], *, symmetry: bool = False) -> None:
+    """Both oracles give the same makespan; feasible and infeasible cases are both among them."""
+    infeasible = 0
+    for case in cases:
+        expected = best_makespan(case.pipeline, fused=case.fused, symmetry=symmetry)
+        assert makespan(case.pipeline, case.fused, symmetry) == expected, case
+        infeasible += expected is None
+    assert 0.1 < infeasible / len(cases) < 0.6
+
+
+def test_agrees_with_pyjobshop_on_makespan() -> None:
+    assert_agree(list(tiny_cases(11, 250)))
+
+
+def test_agrees_with_pyjobshop_on_makespan_of_two_routes() -> None:
+    assert_agree(list(tiny_cases(12, 60, ops=24, routes=2)))
+
+
+def test_agrees_with_pyjobshop_within_an_instant() -> None:
+    assert_agree([Case(pipeline, fused=False) for pipeline in instant_cases(13, 250)])
+
+
+def test_agrees_with_pyjobshop_on_middle_pipelines() -> None:
+    assert_agree(list(middle_cases(14, 15, ops=48)), symmetry=True)
+
+
+def test_agrees_with_pyjobshop_on_device_span() -> None:
+    shorter = 0
+    cases = [*tiny_cases(15, 30, ops=14), *tiny_cases(27, 10, fused=False, mem_limit=None)]
+    both_routes = tiny_cases(26, 80, ops=12, routes=2)
+    cases += [case for case in both_routes if case.pipeline.num_stages <= 3]
+    for case in cases:
+        expected = best_device_span(case.pipeline, fused=case.fused)
+        assert span(case.pipeline, case.fused) == expected, case
+        shorter += expected != makespan(case.pipeline, case.fused)
+    assert shorter > 5
+
+
+@pytest.mark.parametrize("objective", ["makespan", "device-span"])
+@pytest.mark.parametrize(("routes", "count"), [(1, 300), (2, 40)])
+def test_microbatches_in_order_lose_nothing(
+    objective: exhaustive.Goal, routes: int, count: int
+) -> None:
+    """DESIGN section 3, "Microbatch order", by experiment."""
+    cases = list(tiny_cases(16, count, ops=18, routes=routes))
+    cases += [Case(replace(pipeline, batches=2), fused=False) for pipeline in instant_cases(17, 50)]
+    for case in cases:
+        free, ordered = (
+            best(case.pipeline, fused=case.fused, objective=objective, symmetry=symmetry)
+            for symmetry in (False, True)
+        )
+        assert free == ordered, case
+
+
+@pytest.mark.parametrize(("objective", "ops"), [("makespan", 9), ("device-span", 6)])
+def test_shortcuts_lose_nothing(
+    objective: exhaustive.Goal, ops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither bounds, nor dropping the nodes that others better, changes a value."""
+
+    def search(case: Case) -> int | None:
+        return best(case.pipeline, fused=case.fused, objective=objective)
+
+    cases = [
+        case
+        for case in [*tiny_cases(18, 100, ops=ops), *tiny_cases(28, 30, ops=ops, routes=2)]
+        if case.pipeline.num_stages * case.pipeline.batches * (2 if case.fused else 3) <= ops
+    ]
+    assert len(cases) > 30
+    expected = [search(case) for case in cases]
+    bound = exhaustive.Search._bound
+    seen: set[tuple[int, ...]] = set()
+
+    def only_complete(self: exhaustive.Search, node: exhaustive.Node) -> int:
+        return 0 if any(node.left) else bound(self, node)
+
+    def keep_all(self: exhaustive.Search, node: exhaustive.Node) -> tuple[int, ...]:
+        figures = (node.clock, len(seen))
+        seen.add(figures)
+        self.fronts[self._key(node)].append(figures)
+        return figures
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exhaustive.Search, "_bound", only_complete)
+        assert [search(case) for case in cases] == expected
+    monkeypatch.setattr(exhaustive.Search, "_keep", keep_all)
+    assert [search(case) for case in cases] == expected
+
+
+def with_limit(pipeline: Pipeline, device: int, limit: int) -> Pipeline:
+    """Limit one device, in ticks, and leave the others ample room."""
+    limits: list[Any] = [AMPLE] * pipeline.num_devices
+    limits[device] = pipeline.ticks.memory(limit)
+    return replace(pipeline, mem_limit=limits)
+
+
+def test_least_limit_is_exact() -> None:
+    cases = [case for case in tiny_cases(19, 150, ops=14) if case.pipeline.num_stages <= 4]
+    cases += [Case(pipeline, fused=False) for pipeline in instant_cases(20, 150)]
+    cases += tiny_cases(21, 20, ops=18, routes=2)
+    for pipeline, fused in cases:
+        for device in range(pipeline.num_devices):
+            limit = least_limit(pipeline, device, fused)
+            assert makespan(with_limit(pipeline, device, limit), fused) is not None
+            if limit:
+                assert makespan(with_limit(pipeline, device, limit - 1), fused) is None
+
+
+def test_least_limit_of_the_design_fails_only_where_b_takes_memory_in_no_time() -> None:
+    off = Counter[bool]()
+    pipelines = [case.pipeline for case in tiny_cases(22, 300)]
+    for pipeline in [*pipelines, *instant_cases(23, 300)]:
+        ticks = pipeline.ticks
+        for device in range(pipeline.num_devices):
+            special = any(
+                not ticks.durations[OpKind.B][stage] and ticks.memory_b[stage] > 0
+                for stage in pipeline.hosted[0][device]
+            )
+            least, design = least_limit(pipeline, device, False), design_limit(pipeline, device)
+            assert least <= design
+            assert special or least == design
+            off[least < design] += 1
+    assert off[True] > 50
+
+
+def test_least_limits_together_suffice_but_for_instants() -> None:
+    """One microbatch at a time meets all least limits at once; not so where two devices want
+    the same B, all without length, at one instant and apart: device 0 must run B of stages 3
+    and 0 at one instant, with them 2 and 1 of device 1, which then hold 2 x 3."""
+    pipeline = Pipeline(
+        stages=4, batches=1, placement=(0, 1, 1, 0), forward=1, backward_input=0,
+        weight=(0, 1, 1, 1), memory_b=(0, 2, 2, 3),
+    )  # fmt: skip
+    assert [least_limit(pipeline, device, fused=False) for device in (0, 1)] == [4, 4]
+    assert makespan(replace(pipeline, mem_limit=(4, 4))) is None
+    assert makespan(replace(pipeline, mem_limit=(4, 6))) == 6
+    assert makespan(replace(pipeline, mem_limit=(5, 4))) == 6
+    for case in tiny_cases(24, 200):
+        limits = [
+            case.pipeline.ticks.memory(least_limit(case.pipeline, device, case.fused))
+            for device in range(case.pipeline.num_devices)
+        ]
+        assert makespan(replace(case.pipeline, mem_limit=limits), case.fused) is not None
+
+
+def test_instances_are_varied_and_repeat() -> None:
+    cases = list(tiny_cases(25, 200))
+    assert cases == list(tiny_cases(25, 200))
+    pipelines = [case.pipeline for case in cases]
+    assert {pipe.num_devices for pipe in pipelines} == {1, 2, 3}
+    assert {pipe.batches for pipe in pipelines} >= {1, 2, 3, 4}
+    assert {pipe.placement for pipe in pipelines} > {"linear", "v", "interleaved"}
+    for share in (
+        [case.fused for case in cases],
+        [pipe.limits is None for pipe in pipelines],
+        [isinstance(pipe.p2p, tuple) for pipe in pipelines],
+        [0 in pipe.ticks.durations[OpKind.B] for pipe in pipelines],
+        [min(pipe.ticks.memory_b) < 0 for pipe in pipelines],
+        [max(pipe.ticks.memory_b) > 0 for pipe in pipelines],
+        [max(pipe.ticks.static) > 0 for pipe in pipelines],
+    ):
+        assert 0.1 < sum(share) / len(cases) < 0.8

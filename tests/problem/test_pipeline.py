@@ -1,0 +1,207 @@
+from dataclasses import FrozenInstanceError, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    pipe = Pipeline(stages=4, batches=8)
+    assert pipe.costs.forward == (1,) * 4
+    assert pipe.costs.backward == (2,) * 4
+    assert pipe.costs.weight == (1,) * 4
+    assert pipe.costs.backward_input == (1,) * 4
+    assert pipe.costs.activation == (1,) * 4
+    assert pipe.hosts == ((0, 1, 2, 3),)
+    assert pipe.limits is None
+    assert pipe.ticks.p2p == ((0,) * 4,) * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "backward", "weight", "backward_input"),
+    [
+        ({}, 6, 3, 3),
+        ({"backward": 4}, 4, 2, 2),
+        ({"weight": 2}, 6, 2, 4),
+        ({"backward_input": 5}, 8, 3, 5),
+        ({"backward_input": 5, "weight": 2}, 7, 2, 5),
+        ({"backward_input": 5, "backward": 6}, 6, 1, 5),
+        ({"backward_input": 5, "weight": 2, "backward": 6}, 6, 2, 5),
+        ({"backward": 4, "weight": 4}, 4, 4, 0),
+    ],
+)
+def test_backward_times_follow_from_what_is_given(
+    given: dict[str, int], backward: int, weight: int, backward_input: int
+) -> None:
+    costs = Pipeline(stages=1, batches=1, forward=3, **given).costs
+    assert (costs.backward, costs.weight, costs.backward_input) == (
+        (backward,),
+        (weight,),
+        (backward_input,),
+    )
+
+
+def test_chunks_cut_every_share_exactly() -> None:
+    pipe = Pipeline(
+        stages=2, batches=3, chunks=3, forward=[1, 2], memory_b=[-1, 0], static=[3, 0], p2p=1
+    )
+    assert pipe.hosts == ((0, 1, 0, 1, 0, 1),)
+    assert pipe.costs.forward == (Fraction(1, 3), Fraction(2, 3)) * 3
+    assert pipe.costs.memory_b == (Fraction(-1, 3), 0) * 3
+    assert pipe.ticks.per_unit == 3
+    assert pipe.ticks.durations[OpKind.F] == (1, 2) * 3
+    assert pipe.ticks.p2p == ((0, 3), (3, 0))
+    assert pipe.ticks.static == (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [
+        ({"placement": "v"}, (0, 1, 2, 2, 1, 0)),
+        ({"placement": "v", "chunks": 3}, (0, 1, 2, 2, 1, 0, 0, 1, 2)),
+        ({"placement": "interleaved"}, (0, 1, 2, 0, 1, 2)),
+        ({"chunks": 2}, (0, 1, 2, 0, 1, 2)),
+        ({"placement": "linear"}, (0, 1, 2)),
+        ({"placement": [1, 0, 0]}, (1, 0, 0)),
+    ],
+)
+def test_placements(given: dict[str, Any], hosts: tuple[int, ...]) -> None:
+    assert Pipeline(stages=3, batches=1, **given).hosts == (hosts,)
+
+
+def test_explicit_placement_counts_stages() -> None:
+    pipe = Pipeline(stages=8, batches=1, placement=[0, 1, 2, 3, 3, 2, 1, 0], forward=range(1, 9))
+    assert pipe.num_devices == 4
+    assert pipe.costs.forward == tuple(range(1, 9))
+    assert pipe.hosted[0][1] == (1, 6)
+
+
+def test_second_route_is_mirrored_and_counts_static_twice() -> None:
+    pipe = Pipeline(stages=3, batches=4, routes=2, static=[1, 10, 100])
+    assert pipe.hosts == ((0, 1, 2), (2, 1, 0))
+    assert [pipe.route(microbatch) for microbatch in range(4)] == [0, 0, 1, 1]
+    assert pipe.device(0, 3) == 2
+    assert pipe.ticks.static == (101, 20, 101)
+
+
+def test_bare_limit_is_the_largest_peak_of_1f1b() -> None:
+    pipe = Pipeline(
+        stages=3, batches=2, mem_limit="1f1b", activation=[1, 2, 5], static=[10, 10, 10]
+    )
+    assert pipe.limits == (15,) * 3  # device 2: 10 + min(2, 1) x 5; device 1: 10 + 2 x 2
+    assert replace(pipe, batches=8, activation=[4, 2, 5]).limits == (22,) * 3
+    assert replace(pipe, chunks=2, placement="v").limits == (15,) * 3
+
+
+def test_limits_per_device() -> None:
+    assert Pipeline(stages=2, batches=1, mem_limit=[1, "2.5"]).limits == (1, Fraction(5, 2))
+
+
+def test_codes_number_every_operation_once() -> None:
+    pipe = Pipeline(stages=2, batches=3)
+    codes = {
+        pipe.code(kind, stage, microbatch)
+        for kind in OpKind
+        for stage in range(2)
+        for microbatch in range(3)
+    }
+    assert codes == set(range(pipe.num_codes))
+    assert all(pipe.code(*pipe.op(code)) == code for code in codes)
+
+
+def test_rounded_input_is_said_and_stays_said() -> None:
+    pipe = Pipeline(stages=1, batches=1, forward="0.33333333")
+    assert pipe.rounded == ("forward",)
+    assert replace(pipe, batches=2).rounded == ("forward",)
+    assert Pipeline(stages=1, batches=1, forward="18.522").rounded == ()
+
+
+def test_a_pipeline_is_frozen_and_compares_by_value() -> None:
+    pipe = Pipeline(stages=2, batches=1, forward="0.5")
+    assert pipe == Pipeline(stages=2, batches=1, forward=[0.5, "0.50"])
+    with pytest.raises(FrozenInstanceError):
+        pipe.batches = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stages": 0}, "stages: 0 is below 1"),
+        ({"stages": "4"}, "stages: '4' is not a whole number"),
+        ({"batches": True}, "batches: True is not a whole number"),
+        ({"batches": 10**9}, "batches: 1000000000 is above"),
+        ({"stages": 10**4}, "stages: 10000 devices are above 1024"),
+        ({"stages": 1000, "batches": 10**5}, "stages x microbatches is above"),
+        ({"name": 3}, "name: 3 is not text"),
+        ({"routes": True}, "routes: True is neither 1 nor 2"),
+        ({"backward": 2, "backward_input": 3, "weight": 1}, "backward_input: stage 0:"),
+        ({"chunks": 0}, "chunks: 0 is below 1"),
+        ({"chunks": 2, "placement": "linear"}, "chunks: 2 does not go with placement linear"),
+        ({"chunks": 2, "placement": [0, 1]}, "chunks: does not go with a placement list"),
+        ({"placement": "w"}, "placement: 'w' is unknown"),
+        ({"placement": [0, 2]}, "placement: device 1 hosts no stage"),
+        ({"placement": [0]}, "placement: has 1 entries for 2 stages"),
+        ({"placement": [0, -1]}, "placement: stage 1: -1 is not a device number"),
+        ({"placement": [0, 10**12]}, "placement: device 1 hosts no stage"),
+        ({"placement": []}, "placement: the list is empty"),
+        ({"forward": 0}, "forward: stage 0: 0 is not above 0"),
+        ({"forward": [1, 2, 3]}, "forward: has 3 entries for 2 stages"),
+        ({"forward": -1}, "forward: -1 is negative"),
+        ({"forward": "x"}, "forward: 'x' is not a number"),
+        ({"forward": [1, None]}, "forward: None is not a number"),
+        ({"backward": 1, "weight": 2}, "weight: stage 0: 2 is above the full backward time 1"),
+        ({"backward": 1, "backward_input": 2}, "backward_input: stage 0:"),
+        ({"p2p": [[0, 1], [1, 0], [1, 1]]}, "p2p: a matrix must be 2 x 2"),
+        ({"p2p": [[0, 1], [1, 3]]}, "p2p: device 1 to itself must be 0"),
+        ({"p2p": [0, 1]}, "p2p: 0 is not a list"),
+        ({"p2p": -1}, "p2p: -1 is negative"),
+        ({"memory_b": -2}, "memory_b: stage 0: -2 gives back more than the activation 1"),
+        ({"static": -1}, "static: -1 is negative"),
+        ({"mem_limit": [1, 2, 3]}, "mem_limit: has 3 entries for 2 devices"),
+        ({"mem_limit": "much"}, "mem_limit: 'much' is not a number"),
+        ({"routes": 3}, "routes: 3 is neither 1 nor 2"),
+        ({"routes": 2, "batches": 3}, "batches: 3 is odd"),
+        ({"forward": 10**11, "batches": 10**6}, "times: too large"),
+        ({"activation": 10**12, "batches": 10**6}, "memory: too large"),
+    ],
+)
+def test_what_is_no_pipeline_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Pipeline(**({"stages": 2, "batches": 2} | given))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_static_memory_counts_on_both_routes_and_the_limit_of_1f1b_on_one() -> None:
+    """Route 1 has stage s on device 2 - s. 1F1B, of one route, peaks on device 0: 4 + 3 x 2."""
+    pipe = Pipeline(stages=3, batches=6, static=[4, 1, 2], activation=2, routes=2, mem_limit="1f1b")
+    assert [pipe.static_of(device) for device in range(3)] == [6, 2, 6]
+    assert pipe.limits == (10, 10, 10)
+
+
+def test_slices_share_what_a_microbatch_takes() -> None:
+    """Times and activation of a slice are 1/slices of a microbatch's, static memory is not cut."""
+    pipe = Pipeline(
+        stages=2, batches=3, slices=4, forward=2, backward=6, overlap=7, activation=8, static=5,
+        chunks=2, mem_limit="1f1b",
+    )  # fmt: skip
+    costs = pipe.costs
+    assert (costs.forward[0], costs.backward[0], costs.overlap[0]) == (
+        Fraction(1, 4),
+        Fraction(3, 4),
+        Fraction(7, 8),
+    )
+    assert (costs.activation[0], costs.static[0]) == (1, Fraction(5, 2))
+    assert pipe.limits == (5 + 2 * 8,) * 2
+    codes = {pipe.code(*pipe.op(code)) for code in range(pipe.num_codes)}
+    assert codes == set(range(4 * 4 * 3 * 4))
+
+
+def test_what_follows_from_large_times_may_be_larger_than_what_is_given() -> None:
+    """BW = 2 F; a pipeline made from another reads its values again."""
+    pipeline = Pipeline(stages=2, batches=2, forward=6 * 10**11)
+    assert replace(pipeline, batches=3).backward == (12 * 10**11,) * 2

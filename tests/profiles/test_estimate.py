@@ -1,0 +1,244 @@
+"""Records of a run become a pipeline: medians, outliers, links, and the file that holds them."""
+
+from __future__ import annotations
+
+from datetime import date
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from ppopt import Pipeline, Schedule, evaluate
+from ppopt.errors import InputError
+from ppopt.formats.config import pipeline_of, read_config
+from ppopt.problem.operation import Op, OpKind
+from ppopt.profiles.estimate import Held, link, profile
+from ppopt.profiles.measured import measured
+from ppopt.profiles.pipeline_file import dumps, notes, warnings
+from ppopt.profiles.records import Record
+
+MS = 10**6
+
+
+def records(schedule: Schedule, *, steps: int = 1, skew: int = 0) -> list[Record]:
+    """What a perfect run of a schedule would record: a unit is a millisecond; the clock of device
+    d is d x skew ns fast."""
+    unit = MS // schedule.pipeline.ticks.per_unit
+    length = schedule.metrics.makespan * unit
+    return [
+        Record(
+            *row[:4],
+            row.start * unit + step * 2 * length + row.device * skew,
+            row.end * unit + step * 2 * length + row.device * skew,
+            step,
+        )
+        for step in range(steps)
+        for row in schedule.rows()
+    ]
+
+
+UNEQUAL = Pipeline(
+    stages=3, batches=5, forward=[3, 5, 4], backward=[7, 9, 8], weight=[2, 4, 3], p2p="0.5"
+)
+
+
+@pytest.mark.parametrize("skew", [0, 200_000, -150_000])
+def test_a_perfect_run_gives_its_pipeline_back(skew: int) -> None:
+    """Whatever the difference of the devices' clocks, as long as waits are longer."""
+    found = profile(records(evaluate(UNEQUAL, "zb-h1"), steps=2, skew=skew))
+    assert (found.hosts, found.batches, found.steps) == ((0, 1, 2), 5, 2)
+    again = Pipeline(stages=3, batches=5, **found.costs(MS))
+    assert again.ticks == UNEQUAL.ticks
+    assert found.outliers == ()
+
+
+def test_whole_backwards_are_halved() -> None:
+    found = profile(records(evaluate(UNEQUAL, "1f1b")))
+    costs = found.costs(MS)
+    assert costs["backward"] == [7, 9, 8]
+    assert costs["weight"] == [Fraction(7, 2), Fraction(9, 2), 4]
+    assert "W and B are half of BW each, unmeasured." in notes(found)[1]
+
+
+def test_a_whole_is_not_below_its_parts() -> None:
+    """PyTorch's W of stage 0 is a whole backward, and noise may make it the longer of the two."""
+    ran = [
+        Record(OpKind.F, 0, 0, 0, 0, 10),
+        Record(OpKind.F, 0, 1, 0, 10, 20),
+        Record(OpKind.BW, 0, 0, 0, 20, 50),
+        Record(OpKind.B, 0, 1, 0, 50, 50),
+        Record(OpKind.W, 0, 1, 0, 50, 81),
+    ]
+    costs = profile(ran).costs(1)
+    assert (costs["backward"], costs["weight"], costs["backward_input"]) == ([31], [31], [0])
+
+
+def test_outliers_are_told_and_do_not_count() -> None:
+    """One forward of fifteen takes three times as long; the median and the rest stay."""
+    ran = records(evaluate(UNEQUAL, "zb-h1"), steps=3)
+    late = next(i for i, r in enumerate(ran) if r.op == Op(OpKind.F, 1, 2) and r.step == 1)
+    ran[late] = ran[late]._replace(end=ran[late].start + 15 * MS)
+    found = profile(ran)
+    assert found.outliers == (ran[late],)
+    assert found.times[OpKind.F, 1].median == 5 * MS
+    assert notes(found)[-1] == "1 outliers (they do not move a median): 1F2 15.000 ms"
+
+
+def test_jitter_is_no_outlier() -> None:
+    """Deviations of one per cent are noise: the limit is 3.5 / 0.6745 = 5.2 such deviations."""
+    ran = [Record(OpKind.F, 0, m, 0, 0, 1000 + (m % 3 - 1) * 10) for m in range(9)]
+    ran += [Record(OpKind.BW, 0, m, 0, 0, 2000) for m in range(9)]
+    assert profile(ran).outliers == ()
+    late = [Record(OpKind.F, 0, 9, 0, 0, 1060), Record(OpKind.BW, 0, 9, 0, 0, 2000)]
+    assert len(profile([*ran, *late]).outliers) == 1
+
+
+NOISE = {
+    "a link": ([8, 9, 10, 11, 12], 10, True),
+    "as much noise as link": ([5, 6, 10, 14, 15], 10, False),
+    "too few": ([10], 10, False),
+    "clocks that disagree": ([-6, -5, -4, -5, -6], -5, False),
+}
+"""Delays of both directions between two devices, their median, and whether it counts: the median
+deviations are 1 (2 x 1.4826 x 1 < 10), 4 (2 x 1.4826 x 4 > 10), unknown, and 1 about a time below
+0."""
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_a_link_counts_above_its_noise(name: str) -> None:
+    """One microbatch a step on two devices: F to F over one delay, BW to BW over another."""
+    delays, middle, counts = NOISE[name]
+    ran = []
+    for step, delay in enumerate(delays):
+        begin, there = 1000 * step, 1000 * step + 100 + delay
+        back = there + 100 + 200 + delay
+        ran += [
+            Record(OpKind.F, 0, 0, 0, begin, begin + 100, step),
+            Record(OpKind.F, 1, 0, 1, there, there + 100, step),
+            Record(OpKind.BW, 1, 0, 1, there + 100, there + 300, step),
+            Record(OpKind.BW, 0, 0, 0, back, back + 200, step),
+        ]
+    found = profile(ran)
+    assert found.link is not None
+    assert (found.link.median, found.link.delays) == (middle, 2 * len(delays))
+    assert found.link.above_noise is counts
+    assert found.costs(1)["p2p"] == (middle if counts else 0)
+    told = "\n".join(notes(found))
+    assert ("not above its noise" in told) is not counts
+    assert f"({2 * len(delays)} delays, standard deviation" in told or counts
+    assert "p2p is the median of 10 delays" in told or not counts
+
+
+def test_a_raised_whole_is_told() -> None:
+    ran = [
+        Record(OpKind.F, 0, 0, 0, 0, 1 * MS),
+        Record(OpKind.F, 0, 1, 0, 1 * MS, 2 * MS),
+        Record(OpKind.BW, 0, 0, 0, 2 * MS, 32 * MS),
+        Record(OpKind.B, 0, 1, 0, 32 * MS, 32 * MS),
+        Record(OpKind.W, 0, 1, 0, 32 * MS, 63 * MS),
+    ]
+    assert warnings(profile(ran)) == [
+        "BW of stage 0 was measured at 30.000 ms, below a part of it, 31.000 ms: that is written."
+    ]
+
+
+def test_no_link_where_nobody_waits_for_one() -> None:
+    one = evaluate(Pipeline(stages=1, batches=2), "1f1b")
+    assert link(records(one), (0,)) is None
+    assert "p2p is unmeasured" in notes(profile(records(one)))[-1]
+
+
+def whole_step(step: int) -> list[Record]:
+    return [
+        Record(kind, 0, m, 0, 2 * m + place, 2 * m + place + 1, step)
+        for m in range(2)
+        for place, kind in enumerate((OpKind.F, OpKind.BW))
+    ]
+
+
+MISSING = {
+    "nothing": ([], "no operation was measured"),
+    "no backward": ([Record(OpKind.F, 0, 0, 0, 0, 1)], "stage 0 ran F only; F and BW, or"),
+    "no weights": (
+        [Record(OpKind.F, 0, 0, 0, 0, 1), Record(OpKind.B, 0, 0, 0, 1, 2)],
+        "stage 0 ran F, B only",
+    ),
+    "two devices": (
+        [Record(OpKind.F, 0, 0, 0, 0, 1), Record(OpKind.BW, 0, 0, 1, 1, 2)],
+        "stage 0 runs on device 0 and on 1",
+    ),
+    "a stage": ([Record(OpKind.F, 1, 0, 0, 0, 1)], "stage 0 has no operation"),
+    "a device": ([Record(OpKind.F, 0, 0, 1, 0, 1)], "device 0 has no operation"),
+    "a microbatch of a step": (
+        [r for s in range(2) for r in whole_step(s) if (r.step, r.microbatch) != (1, 0)],
+        "in step 1 stage 0 ran nothing of microbatch 0",
+    ),
+    "half of a backward": (
+        [*whole_step(0), *whole_step(1)[:-1], Record(OpKind.W, 0, 1, 0, 5, 6, 1)],
+        "in step 1 stage 0 ran F W of microbatch 1",
+    ),
+    "twice": ([*whole_step(0), *whole_step(0)], "in step 0 stage 0 ran F F BW BW of microbatch 0"),
+    "no time": (
+        [r._replace(end=r.start) if r.kind is OpKind.F else r for r in whole_step(0)],
+        "F of stage 0 took no time",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_refused(name: str) -> None:
+    ran, told = MISSING[name]
+    with pytest.raises(InputError) as caught:
+        profile(ran)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("hosts", [[0, 1, 2], [0, 1, 1, 0]])
+def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
+    pipeline = Pipeline(
+        stages=len(hosts),
+        batches=3,
+        placement=hosts,
+        forward=[3 + stage for stage in range(len(hosts))],
+        backward=9,
+        weight="3.25",
+        p2p="0.125",
+        activation="1.5",
+        memory_b="0.25",
+        static=7,
+    )
+    from random import Random  # noqa: PLC0415
+
+    from tests.factories.schedules import build  # noqa: PLC0415
+
+    ran = records(build(pipeline, Random(1), "split"), steps=1)
+    held = {stage: Held(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
+    whole = records(build(pipeline, Random(2), "fused"))
+    found = profile([*ran, *(record._replace(step=1) for record in whole)], held)
+    text = dumps(found, description='a "test"', source="tests", day=date(2026, 1, 2))
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    settings = read_config(path)
+    assert settings["about"] == {
+        "description": 'a "test"',
+        "source": "tests",
+        "date": "2026-01-02",
+        "time_unit": "ms",
+        "memory_unit": "MiB",
+    }
+    again = pipeline_of(settings)
+    assert again.hosts == pipeline.hosts
+    assert again.costs._replace(static=()) == pipeline.costs._replace(static=())
+    assert again.ticks.static == pipeline.ticks.static
+
+
+def test_a_measured_step_is_the_median_one() -> None:
+    made = evaluate(UNEQUAL, "1f1b")
+    ran = records(made, steps=3)
+    slow = [r._replace(end=r.end + 9 * MS) if r.step == 1 and r.microbatch == 4 else r for r in ran]
+    found = measured(slow, made.pipeline, MS)
+    assert found.origin["strategy"] == "measured"
+    unit = found.pipeline.ticks.per_unit
+    assert found.metrics.makespan / unit == made.metrics.makespan / made.pipeline.ticks.per_unit
+    with pytest.raises(InputError, match="other stages, devices or microbatches"):
+        measured(ran, Pipeline(stages=3, batches=6), MS)

@@ -1,0 +1,351 @@
+"""Measurements of other tools: traces of torch.profiler, timers of Megatron-LM; `ppopt profile`."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+
+from ppopt import Pipeline, Schedule, evaluate
+from ppopt.errors import InputError
+from ppopt.formats import schedule_json
+from ppopt.formats.config import pipeline_of, read_config
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.formats.torch_csv import LETTERS
+from ppopt.problem.operation import Op, OpKind
+from ppopt.profiles import megatron_timers, torch_trace
+from ppopt.profiles.estimate import profile
+from ppopt.profiles.measured import measured
+from ppopt.profiles.records import Record
+from tests.cli.cli_run import done, run
+
+MADE = evaluate(
+    Pipeline(stages=2, batches=4, forward=[3, 5], backward=[8, 9], weight=[4, 3], p2p="0.25"),
+    "zb-h1",
+)
+"""A unit is a millisecond here."""
+
+
+def event(name: str, start: float, length: float, **more: Any) -> dict[str, Any]:
+    shared = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 7, "tid": 7}
+    return {**shared, "ts": start, "dur": length, **more}
+
+
+def traces(schedule: Schedule) -> list[dict[str, Any]]:
+    """What torch.profiler exports of a perfect run: an operation's range begins when the one
+    before it ends, so that it holds the wait for its input; receives come first and are short."""
+    per_unit = schedule.pipeline.ticks.per_unit
+    found = []
+    for rank in range(schedule.pipeline.num_devices):
+        events, free = [{"ph": "M", "name": "process_name", "args": {"name": "python"}}], 0.0
+        for row in (row for row in schedule.rows() if row.device == rank):
+            name = f"PP:{row.stage}{LETTERS[row.kind]}{row.microbatch}"
+            end = 1000 * row.end / per_unit
+            events.append(event(f"PP:{row.stage}RECV_F{row.microbatch}", free, 0.0))
+            events.append(event(name, free, end - free))
+            if row.kind is OpKind.F and row.stage + 1 < schedule.pipeline.num_stages:
+                events.append(event(f"PP:{row.stage}SEND_F{row.microbatch}", end, 0.0))
+            free = end
+        events.append(event("ProfilerStep#0", 0.0, free))
+        about = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 10**18}
+        found.append({**about, "traceEvents": events})
+    return found
+
+
+def written(folder: Path, contents: list[dict[str, Any]]) -> list[Path]:
+    paths = [folder / f"trace{index}.json" for index in range(len(contents))]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(json.dumps(content))
+    return paths
+
+
+class TestTraces:
+    def test_waits_are_taken_off(self, tmp_path: Path) -> None:
+        """A perfect run gives its pipeline back, whatever the order of the files."""
+        paths = written(tmp_path, traces(MADE))
+        found = profile(torch_trace.read_traces(paths[::-1]))
+        again = Pipeline(stages=2, batches=4, **found.costs(10**6))
+        assert again.ticks == MADE.pipeline.ticks
+
+    def test_kernels_count_where_there_are_any(self) -> None:
+        ran = [event("PP:0F0", 0, 5), event("PP:0B0", 5, 5)]
+        kernels = [event(e["name"], e["ts"] + 2, 9, cat="gpu_user_annotation") for e in ran]
+        found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        assert found.records == [
+            Record(OpKind.F, 0, 0, 0, 2000, 11000),
+            Record(OpKind.BW, 0, 0, 0, 7000, 16000),
+        ]
+
+    def test_an_operation_without_kernels(self) -> None:
+        """The B of stage 0 does nothing, so that an accelerator has no range of it."""
+        ran = [event(f"PP:0{letter}0", 10 * n, 1) for n, letter in enumerate("FIW")]
+        kernels = [{**e, "dur": 9, "cat": "gpu_user_annotation"} for e in (ran[0], ran[2])]
+        found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        lasting = {record.kind: record.end - record.start for record in found.records}
+        assert lasting == {OpKind.F: 9000, OpKind.B: 1000, OpKind.W: 9000}
+
+    def test_a_rank_that_is_missing(self, tmp_path: Path) -> None:
+        """The last one's too, which no gap among the stages tells of."""
+        first, last = written(tmp_path, traces(MADE))
+        with pytest.raises(InputError, match="stage 1 is missing, to which stage 0 sends"):
+            profile(torch_trace.read_traces([first]))
+        with pytest.raises(InputError, match="stage 0 has no operation"):
+            profile(torch_trace.read_traces([last]))
+
+    def test_steps_are_counted(self) -> None:
+        ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
+        found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 3).records
+        assert [(record.step, record.device) for record in found] == [(0, 3), (1, 3), (2, 3)]
+
+    def test_an_operation_that_always_waits(self) -> None:
+        """F of stage 1 began before its input was made every time: the shortest way from its
+        input to its end counts, 4 and not 7."""
+        ran = [
+            Record(OpKind.F, 0, 0, 0, 0, 10),
+            Record(OpKind.F, 0, 1, 0, 10, 20),
+            Record(OpKind.F, 1, 0, 1, 0, 14),
+            Record(OpKind.F, 1, 1, 1, 14, 27),
+        ]
+        fixed = torch_trace.without_waits(ran)
+        assert [(r.start, r.end) for r in fixed] == [(0, 10), (10, 20), (10, 14), (23, 27)]
+
+    REFUSED: ClassVar[dict[str, tuple[Any, str]]] = {
+        "no trace": ({"events": []}, "holds no traceEvents"),
+        "a list": ([], "holds no traceEvents"),
+        "events that are none": ({"traceEvents": {}}, "holds no traceEvents"),
+        "nothing of ours": ({"traceEvents": [event("aten::mm", 0, 1)]}, "holds no operation of"),
+        "strange events": ({"traceEvents": [1, None, {"ph": "X", "name": 5}]}, "holds no oper"),
+        "no time": ({"traceEvents": [event("PP:0F0", 0, 1, ts=None)]}, "PP:0F0: ts: None is not"),
+        "a time in words": ({"traceEvents": [event("PP:0F0", 0, 1, dur="1")]}, "PP:0F0: dur: '1'"),
+        "negative": ({"traceEvents": [event("PP:0F0", 0, -1)]}, "-1 is no time in microseconds"),
+        "far away": ({"traceEvents": [event("PP:0F0", 1e300, 1)]}, "1e+300 is no time"),
+        "rank": ({"traceEvents": [], "distributedInfo": {"rank": "0"}}, "rank: '0' is not"),
+        "base": ({"traceEvents": [], "baseTimeNanoseconds": 0.5}, "baseTimeNanoseconds: 0.5 is"),
+        "an event twice": (
+            {"traceEvents": [event("PP:0F0", 7, 1), event("PP:0F0", 7, 1)]},
+            "PP:0F0 at 7 is there twice",
+        ),
+        "overlap": (
+            {"traceEvents": [event("PP:(1F0;2B1)OVERLAP_F_B", 0, 1)]},
+            "overlapped operations have no times of their own",
+        ),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_refused(self, name: str) -> None:
+        content, told = self.REFUSED[name]
+        with pytest.raises(InputError) as caught:
+            torch_trace.loads(json.dumps(content), "t.json", 0)
+        assert str(caught.value).startswith("t.json: ")
+        assert told in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[1, NaN]", '{"traceEvents": [}', "\ud800"[:0] + "x"]
+    )
+    def test_no_json(self, text: str) -> None:
+        with pytest.raises(InputError, match=r"^t\.json: "):
+            torch_trace.loads(text, "t.json", 0)
+
+    def test_a_rank_twice(self, tmp_path: Path) -> None:
+        one, _ = traces(MADE)
+        with pytest.raises(InputError, match="rank 0 has been read already"):
+            torch_trace.read_traces(written(tmp_path, [one, one]))
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_damage_is_refused_or_harmless(self, seed: int, tmp_path: Path) -> None:
+        """Values replaced at random: one line, or a profile."""
+        random, (content, other) = Random(seed), traces(MADE)
+        for _ in range(3):
+            broken = random.choice(content["traceEvents"])
+            broken[random.choice(["name", "ph", "ts", "dur"])] = random.choice(
+                [None, "PP:0F9", -1, 1e99, [], {}, True, "X", 0]
+            )
+        try:
+            profile(torch_trace.read_traces(written(tmp_path, [content, other])))
+        except InputError as error:
+            told = str(error)
+        else:
+            told = ""
+        assert told.isprintable()
+
+
+LOG = """
+ iteration       10/     100 | elapsed time per iteration (ms): 812.1 | loss scale: 1.0 |
+times across ranks (ms):
+  forward-backward:
+     rank  0: 800.10
+     rank  1: 800.20
+  forward-compute:
+     rank  0: 102.40
+     rank  1: 110.00
+  backward-compute:
+     rank  0: 200.00
+     rank  1: 210.40
+ iteration       20/     100 | elapsed time per iteration (ms): 812.1 |
+times across ranks (ms):
+  forward-compute:
+     rank  0: 102.40
+     rank  1: 111.00
+  backward-compute:
+     rank  0: 200.00
+     rank  1: 210.40
+ iteration       30/     100 |
+times across ranks (ms):
+  forward-compute:
+     rank  0: 990.00
+     rank  1: 110.00
+  backward-compute:
+     rank  0: 202.00
+     rank  1: 210.40
+"""
+"""As Megatron-LM's timers.py writes it (`_get_all_ranks_time_string`), the third report slow."""
+
+
+class TestTimers:
+    def test_medians(self) -> None:
+        """Eight microbatches: 102.4 / 8 and 110 / 8 ms forward, 200 / 8 and 210.4 / 8 backward."""
+        found = megatron_timers.loads(LOG, "log", 2, 8)
+        assert found.forward == (Fraction("12.8"), Fraction("13.75"))
+        assert found.backward == (25, Fraction("26.3"))
+        assert (found.reports, found.outliers) == (3, 1)
+
+    def test_ranks_that_share_a_stage(self) -> None:
+        """One device of two ranks: the slower one counts."""
+        found = megatron_timers.loads(LOG, "log", 1, 8)
+        assert found.forward == (Fraction("13.75"),)
+
+    @pytest.mark.parametrize(
+        ("text", "devices", "told"),
+        [
+            ("", 2, "holds no `times across ranks (ms):`"),
+            (LOG.replace("backward-compute", "backward"), 2, "timer backward-compute is missing"),
+            (LOG, 3, "timer forward-compute has 2 ranks, which 3 devices cannot share"),
+            (LOG.replace("rank  1", "rank  7"), 2, "cannot share equally"),
+            (LOG.replace("102.40", "0.00"), 2, "timer forward-compute of device 0 is 0"),
+            ("times across ranks (ms):\n  forward-compute:\n     rank  0: nan\n", 1, "missing"),
+        ],
+    )
+    def test_refused(self, text: str, devices: int, told: str) -> None:
+        with pytest.raises(InputError) as caught:
+            megatron_timers.loads(text, "log", devices, 8)
+        assert str(caught.value).startswith("log: ")
+        assert told in str(caught.value)
+
+
+class TestCommand:
+    def test_traces_to_a_pipeline(self, tmp_path: Path) -> None:
+        paths = written(tmp_path, traces(MADE))
+        out = tmp_path / "p.yaml"
+        line = "profile --from torch-profiler --description 'two stages'"
+        assert done(line, *paths, "-o", out) == (0, "", "")
+        settings = read_config(out)
+        assert settings["about"]["description"] == "two stages"
+        assert settings["about"]["source"] == "torch-profiler"
+        assert pipeline_of(settings).ticks.durations == MADE.pipeline.ticks.durations
+        done("solve --quiet --time-limit 1 --config", out)
+
+    def test_traces_to_a_measured_step(self, tmp_path: Path) -> None:
+        paths = written(tmp_path, traces(MADE))
+        done("profile --from torch-profiler", *paths, "-o", tmp_path / "m.json")
+        found, _ = read_schedule(tmp_path / "m.json")
+        assert [row.op for row in found.rows()] == [row.op for row in MADE.rows()]
+        assert found.pipeline.ticks.time(found.metrics.makespan) == MADE.pipeline.ticks.time(
+            MADE.metrics.makespan
+        )
+        done("profile --from measured", tmp_path / "m.json", "-o", tmp_path / "q.yaml")
+        again = pipeline_of(read_config(tmp_path / "q.yaml"))
+        assert again.costs.forward == MADE.pipeline.costs.forward
+        done("view", tmp_path / "m.json", "-o", tmp_path / "m.html")
+
+    def test_a_measured_step_keeps_its_memory(self, tmp_path: Path) -> None:
+        """What limits are judged by when it is solved again; `static` is there per stage."""
+        memory = {"activation": [3, "1.5"], "memory_b": [0, "-0.25"], "static": [7, 8]}
+        pipeline = Pipeline(stages=2, batches=3, **memory)
+        made = evaluate(pipeline, "zb-h1")
+        ran = [Record(*row[:4], 1000 * row.start, 1000 * row.end) for row in made.rows()]
+        path = tmp_path / "m.json"
+        path.write_text(schedule_json.dumps(measured(ran, pipeline, 1000)))
+        done("profile --from measured", path, "-o", tmp_path / "p.yaml")
+        again = pipeline_of(read_config(tmp_path / "p.yaml")).costs
+        for field in memory:
+            assert getattr(again, field) == getattr(pipeline.costs, field)
+
+    def test_cut_traces_write_nothing(self, tmp_path: Path) -> None:
+        """A trace that ends early; a rank left out; a measured step given twice."""
+        made = traces(MADE)
+        made[1]["traceEvents"] = [
+            e for e in made[1]["traceEvents"] if e["name"] not in ("PP:1W3", "PP:1I3")
+        ]
+        first, cut = written(tmp_path, made)
+        one = tmp_path / "m.json"
+        done("profile --from torch-profiler", *written(tmp_path, traces(MADE)), "-o", one)
+        out = tmp_path / "p.yaml"
+        for given, told in (
+            (("torch-profiler", first), "stage 1 is missing"),
+            (("measured", one, one), f"m.json: the same step as {one}"),
+        ):
+            ran = run("profile -o", out, "--from", *given)
+            assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+            assert told in ran.err
+        cut.write_text(json.dumps(made[1]))
+        ran = run("profile --from torch-profiler -o", out, first, cut)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert "in step 0 stage 1 ran F of microbatch 3" in ran.err
+        assert not out.exists()
+
+    def test_what_was_repaired_is_told(self, tmp_path: Path) -> None:
+        """F, BW, F, B, W of one stage; BW of 3 ms is below W of 5 ms."""
+        names = (("0F0", 2), ("0B0", 3), ("0F1", 2), ("0I1", 0), ("0W1", 5))
+        events = [event(f"PP:{name}", 10_000 * n, 1000 * ms) for n, (name, ms) in enumerate(names)]
+        (path,) = written(tmp_path, [{"traceEvents": events}])
+        ran = done("profile --from torch-profiler", path, "-o", tmp_path / "p.yaml")
+        told = (
+            "BW of stage 0 was measured at 3.000 ms, below a part of it, 5.000 ms: that is written."
+        )
+        assert ran.err == f"note: {told}\n"
+        assert f"# {told}" in (tmp_path / "p.yaml").read_text()
+
+    def test_timers(self, tmp_path: Path) -> None:
+        log, out = tmp_path / "log.txt", tmp_path / "p.yml"
+        log.write_text(LOG)
+        done("profile --from megatron-timers --stages 2 --batches 8", log, "-o", out)
+        pipeline = pipeline_of(read_config(out))
+        assert pipeline.costs.forward == (Fraction("12.8"), Fraction("13.75"))
+        assert pipeline.costs.backward == (25, Fraction("26.3"))
+
+    @pytest.mark.parametrize(
+        ("line", "told"),
+        [
+            ("profile {log} --from megatron-timers -o {out}.yaml", "Megatron's timers need both"),
+            ("profile {log} --from torch-profiler --stages 2 --batches 2 -o {out}.yaml", "leave"),
+            ("profile {log} --from torch-profiler -o {out}.html", "end it in .yaml"),
+            ("profile {log} --from torch-profiler -o {out}.yaml", "log.txt: line 2: not JSON"),
+            ("profile {log} --from measured -o {out}.yaml", "log.txt: line 2: not JSON"),
+            ("profile {plain} --from measured -o {out}.yaml", "a.json: the file holds no measured"),
+            (
+                "profile {log} --from megatron-timers --stages 2 --batches 8 -o {out}.json",
+                "give one log, and a .yaml to write",
+            ),
+        ],
+    )
+    def test_refused(self, line: str, told: str, tmp_path: Path) -> None:
+        (tmp_path / "log.txt").write_text(LOG)
+        done("eval 1f1b --stages 2 --batches 2 --quiet -o", tmp_path / "a.json")
+        names = {"log": tmp_path / "log.txt", "plain": tmp_path / "a.json"}
+        before = set(tmp_path.iterdir())
+        ran = run(line.format(**names, out=tmp_path / "out"))
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err
+        assert set(tmp_path.iterdir()) == before
+
+
+def test_names_of_operations_are_pytorchs() -> None:
+    """`PP:1I0` is a B of ours, and `PP:1B0` a BW."""
+    ran = [event(f"PP:1{letter}0", 0, 1) for letter in "FIWB"]
+    found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 0).records
+    kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+    assert [record.op for record in found] == [Op(kind, 1, 0) for kind in kinds]

@@ -1,0 +1,366 @@
+"""The re-checker of bounds: against exhaustive search, on what searches claim, and on lies."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
+from ppopt.problem.operation import OpKind
+from ppopt.rechecker import Recheck, check, follow
+from ppopt.rechecker.certificate import Argument
+from ppopt.rechecker.claim import Claim
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.incumbent import Problem
+from ppopt.verifier import figures, verify
+from tests.oracles import exhaustive
+from tests.factories.schedules import schedules
+from tests.factories.instances import Case, V, tiny_cases
+from tests.factories.searches import ended
+
+HARD = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
+
+
+def checked(claim: Claim, seconds: float = 60.0) -> Recheck:
+    return check(claim, seconds, 1, 7, lambda _: None)
+
+
+def claimed(case: Case, objective: Objective, bound: int | None, *devices: int) -> Claim:
+    span = objective is Objective.DEVICE_SPAN
+    return Claim(case.pipeline, span, case.fused, bound, devices)
+
+
+def cases(seed: int, count: int) -> list[Case]:
+    """Pipelines of every placement, of one route and of two."""
+    rows = tiny_cases(seed, count, ops=14)
+    return [*rows, *tiny_cases(seed + 1, count // 3, ops=12, routes=2)]
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_optima_are_confirmed_and_a_tick_more_is_not(objective: Objective) -> None:
+    """Starting from any one device: what is claimed of it is not believed."""
+    infeasible = searched = 0
+    for case in cases(seed=31, count=50):
+        best = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
+        device = case.pipeline.batches % case.pipeline.num_devices
+        found = checked(claimed(case, objective, best, device))
+        assert found.verdict is Verdict.CONFIRMED, (case, best, found)
+        infeasible += best is None
+        searched += "no schedule" in found.reason
+        if best is None:
+            continue
+        found = checked(claimed(case, objective, best + 1, device))
+        assert found.verdict is Verdict.WRONG, (case, best, found)
+        assert_below(found, objective, best)
+    assert infeasible > 3
+    assert searched > 15
+
+
+def assert_below(found: Recheck, objective: Objective, best: int) -> None:
+    """The counterexample is a schedule, of the value that it should have."""
+    assert found.counterexample is not None
+    assert verify(found.counterexample) == []
+    measured = figures(found.counterexample)
+    makespan = objective is Objective.MAKESPAN
+    assert (measured.makespan if makespan else measured.device_span) == best
+
+
+def test_infeasible_where_it_is_not_is_wrong() -> None:
+    wrong = 0
+    for case in cases(seed=33, count=30):
+        best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
+        found = checked(claimed(case, Objective.MAKESPAN, None))
+        assert found.verdict is (Verdict.CONFIRMED if best is None else Verdict.WRONG), case
+        wrong += best is not None
+    assert wrong > 10
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_what_searches_claim_is_confirmed(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppopt.solver.search.TINY_MODEL", 0)  # few devices prove little else
+    arguments = set()
+    for case in cases(seed=63, count=16):
+        result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
+        again = recheck(result, workers=1)
+        assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
+        arguments.add(result.certificate.argument)
+    assert arguments >= {
+        Argument.WORK,
+        Argument.DEVICES,
+        Argument.MEMORY,
+        Argument.ENDS,
+        Argument.SEARCH,
+    }
+
+
+def test_the_rules_of_the_device_named_are_enough() -> None:
+    """288 on 4 x 8 by device 0 alone and 1072 on 8 x 32 (measured in the design)."""
+    result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=4)
+    again = recheck(result)
+    assert (result.value, again.verdict, again.devices) == (288, Verdict.CONFIRMED, (0,))
+    large = solve(Pipeline(stages=8, batches=32, **HARD), mem_limit=8)
+    assert (large.value, large.status) == (1072, Status.OPTIMAL)
+    assert recheck(large).verdict is Verdict.CONFIRMED
+
+
+def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
+    """A valid schedule with a false bound passes the verifier; a shorter one answers it: 1F1B takes
+    33, the least of whole backwards, but 49 with links of length 1, where GPipe takes 39."""
+    stated = {"status": "optimal", "fused": True, "lower_bound": 33, "gap": 0}
+    made = evaluate(Pipeline(stages=4, batches=8), "1f1b")
+    assert verify(replace(made, origin={**made.origin, **stated})) == []
+    assert recheck(replace(made, origin={**made.origin, **stated})).verdict is Verdict.CONFIRMED
+    made = evaluate(Pipeline(stages=4, batches=8, p2p=1), "1f1b")
+    lie = replace(made, origin={**made.origin, **stated, "lower_bound": 49})
+    found = recheck(lie)
+    assert verify(lie) == []
+    assert found.verdict is Verdict.WRONG
+    assert found.counterexample is not None
+    assert figures(found.counterexample).makespan < 49
+    assert found.reason.endswith("below 49")
+
+
+def test_without_time_nothing_is_said() -> None:
+    result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=3)
+    assert result.certificate.argument is not Argument.ENDS
+    found = recheck(result, time_limit=1e-6)
+    assert (found.verdict, found.counterexample) == (Verdict.UNDECIDED, None)
+    assert "time" in found.reason
+
+
+def test_misuse_is_refused() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    with pytest.raises(InputError, match="no bound to check"):
+        recheck(made)
+    strange = {"lower_bound": 3, "certificate": {"argument": "work", "devices": [2]}}
+    with pytest.raises(InputError, match=r"device 2 is not one of 0\.\.1"):
+        recheck(replace(made, origin=strange))
+    result = solve(Pipeline(stages=2, batches=2))
+    with pytest.raises(InputError, match="time_limit: 0 is not above 0"):
+        recheck(result, time_limit=0)
+    for workers in (0, 5_000_000):
+        with pytest.raises(InputError, match=f"workers: {workers} is not between 1 and 1024"):
+            recheck(result, workers=workers)
+    with pytest.raises(InputError, match="seed: -1 is not between"):
+        recheck(result, seed=-1)
+
+
+def test_it_shares_no_code_with_what_makes_schedules() -> None:
+    """Neither the search nor the timing nor the list of constraints is even loaded."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, ppopt.rechecker.refute; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ).stdout.split()
+    makers = (
+        "ppopt.solver",
+        "ppopt.strategies",
+        "ppopt.schedule.timing",
+        "ppopt.problem.precedence",
+    )
+    assert "ppopt.rechecker.model" in loaded
+    assert [name for name in loaded if name.startswith(makers)] == []
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(schedules(backwards=("split", "fused")), st.sampled_from(Objective), st.integers(0, 3))
+def test_no_claim_above_a_schedule_is_confirmed(
+    schedule: Schedule, objective: Objective, place: int
+) -> None:
+    """Any schedule, of pairs and slices too, refutes the bound above it."""
+    pipeline, fused = schedule.pipeline, OpKind.BW in schedule.kind
+    value = schedule.metrics.value(objective)
+    case = Case(pipeline, fused)
+    claim = claimed(case, objective, value + 1, place % pipeline.num_devices)
+    assert checked(claim, seconds=1).verdict is not Verdict.CONFIRMED
+
+
+def test_overlapped_pairs() -> None:
+    """F = 2, BW = 4, both as one 4: three microbatches take F, two pairs, BW, 2 + 4 + 4 + 4."""
+    pipe = Pipeline(stages=1, batches=3, forward=2, backward=4, overlap=4)
+    case = Case(pipe, fused=True)
+    assert checked(claimed(case, Objective.MAKESPAN, 14, 0)).verdict is Verdict.CONFIRMED
+    found = checked(claimed(case, Objective.MAKESPAN, 15, 0))
+    assert_below(found, Objective.MAKESPAN, 14)
+
+
+def test_slices() -> None:
+    """Two slices of F = 1, BW = 2 on two devices: F F from 0 and 1, the second slice's BW from 3
+    to 5, the first one's to 7, then on device 0 both to 9; unsliced it takes 12."""
+    pipe = Pipeline(stages=2, batches=1, forward=2, backward=4, slices=2)
+    case = Case(pipe, fused=True)
+    assert checked(claimed(case, Objective.MAKESPAN, 9, 0)).verdict is Verdict.CONFIRMED
+    assert_below(checked(claimed(case, Objective.MAKESPAN, 10, 0)), Objective.MAKESPAN, 9)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"overlap": 5},
+        {"overlap": 5, "routes": 2},
+        {"slices": 2, "mem_limit": 3},
+        {"overlap": 5, "slices": 2, "p2p": 1, "batches": 2},
+    ],
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_two_models_agree_on_pairs_and_slices(
+    more: dict, fused: bool, objective: Objective
+) -> None:
+    """What a search calls optimal is confirmed, so a schedule and a bound meet in both."""
+    times = {"forward": [2, 3], "backward": [4, 5], "weight": 2}
+    pipe = Pipeline(**{"stages": 2, "batches": 4, **times, **more})
+    result = solve(pipe, fused=fused, objective=objective, workers=1)
+    assert result.status is Status.OPTIMAL
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
+
+
+def test_an_absurd_bound_is_wrong_like_any_other() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    stated = {"status": "feasible", "fused": True, "lower_bound": 1e300}
+    found = recheck(replace(made, origin={**made.origin, **stated}), workers=1)
+    assert found.verdict is Verdict.WRONG
+
+
+def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    stated = {"status": "feasible", "fused": True}
+    for bound, verdict in ((9, Verdict.CONFIRMED), (9.1, Verdict.WRONG), (8.9, Verdict.CONFIRMED)):
+        one = replace(made, origin={**made.origin, **stated, "lower_bound": bound})
+        assert recheck(one, workers=1).verdict is verdict
+
+
+def test_following_beginnings_refutes_what_is_below_the_optimum_and_nothing_else() -> None:
+    """Of all devices; with few of them it never refutes more."""
+    confirmed = {True: 0, False: 0}
+    for case in cases(seed=41, count=80):
+        claim = claimed(case, Objective.MAKESPAN, 0)
+        best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
+        if best is None or not follow.applies(claim):
+            continue
+        never = monotonic() + 600
+        every = tuple(range(case.pipeline.num_devices))
+        assert follow.refuted(claim._replace(bound=best), never, print) == every, case
+        assert follow.refuted(claim._replace(bound=best + 1), never, print) is None, case
+        confirmed[case.pipeline.num_stages > len(every)] += 1
+        for device in every:
+            few = claim._replace(bound=best + 1, devices=(device,))
+            assert follow.refuted(few, never, print) is None, (case, device)
+    assert min(confirmed.values()) > 8
+
+
+@pytest.mark.parametrize(("placement", "device"), [("v", 3), ("interleaved", 0)])
+def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
+    placement: str, device: int
+) -> None:
+    """To the tick: the last W of a stage elsewhere counts in the one as in the other."""
+    pipeline = replace(V, batches=8, placement=placement)
+    sweep = ended(Problem(pipeline, Objective.MAKESPAN, fused=False), (device,), 1000)
+    assert sweep.best is not None
+    claim = Claim(pipeline, span=False, fused=False, bound=sweep.best, devices=(device,))
+    never = monotonic() + 600
+    assert follow.refuted(claim, never, print) == (device,)
+    assert follow.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
+
+
+def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
+    """Memory for 2 of 3 devices, W short: what 32 microbatches need was found by one search, and
+    is followed by the other; a tick more is not."""
+    pipeline = Pipeline(stages=3, batches=32, **HARD | {"weight": 5}, mem_limit=2)
+    result = solve(pipeline, workers=2)
+    assert result.status is Status.OPTIMAL
+    found = recheck(result, workers=2)
+    assert found.verdict is Verdict.CONFIRMED
+    assert "every way to begin one was followed" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "best"),
+    [
+        (
+            {
+                "stages": 3,
+                "batches": 2,
+                "forward": [5, 1, 1],
+                "backward_input": [0, 1, 1],
+                "weight": [1, 10, 1],
+            },
+            32,
+        ),
+        (
+            {
+                "stages": 2,
+                "batches": 3,
+                "placement": (1, 0),
+                "forward": [2, 1],
+                "backward_input": [1, 0],
+                "weight": [0, 1],
+                "p2p": 4,
+                "activation": [2, 1],
+                "memory_b": [2, 0],
+                "mem_limit": [2, 4],
+            },
+            36,
+        ),
+    ],
+)
+def test_an_operation_of_no_time_is_followed_even_where_another_one_starts_before_it(
+    fields: dict[str, object], best: int
+) -> None:
+    """The optima are those of exhaustive search: the other one may wait for what ends at once."""
+    pipeline = Pipeline(**fields)
+    assert exhaustive.best(pipeline, fused=False, objective="makespan") == best
+    case, makespan = Case(pipeline, False), Objective.MAKESPAN
+    assert checked(claimed(case, makespan, best)).verdict is Verdict.CONFIRMED
+    assert checked(claimed(case, makespan, best + 1)).verdict is Verdict.WRONG
+
+
+def test_beginnings_with_operations_of_no_time() -> None:
+    """Every pipeline has some; a tick above the optimum is never refuted, by all devices or few."""
+    followed = 0
+    for seed in range(150):
+        rng = Random(seed)
+        size = rng.choice((2, 2, 3))
+        pipeline = Pipeline(
+            stages=size,
+            batches=2 if size == 3 else 3,
+            forward=[rng.randint(1, 5) for _ in range(size)],
+            backward_input=[rng.choice((0, 0, 1, 4)) for _ in range(size)],
+            weight=[rng.choice((0, 1, 9)) for _ in range(size)],
+            p2p=rng.choice((0, 1, 4)),
+            mem_limit=rng.choice((None, 1, 2)),
+        )
+        claim = claimed(Case(pipeline, False), Objective.MAKESPAN, 0)
+        best = exhaustive.best(pipeline, fused=False, objective="makespan")
+        assert best is not None
+        never = monotonic() + 600
+        assert follow.refuted(claim._replace(bound=best), never, print), pipeline
+        for devices in ((), *((device,) for device in range(size)), (0, size - 1)):
+            more = claim._replace(bound=best + 1, devices=devices)
+            assert follow.refuted(more, never, print) is None, (pipeline, devices)
+            followed += 1
+    assert followed > 400
+
+
+def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
+    """One microbatch takes 1 + 2 on each of 100 stages, and a bound of one more is not so."""
+    pipeline, devices = Pipeline(stages=100, batches=1), tuple(range(100))
+    claim = Claim(pipeline, span=False, fused=True, bound=3 * 100, devices=devices)
+    never, limit = monotonic() + 600, sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        assert follow.refuted(claim, never, print) == devices
+        assert follow.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
+    finally:
+        sys.setrecursionlimit(limit)

@@ -1,0 +1,43 @@
+"""What a page says of schedules beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ppopt.problem.pipeline import Pipeline
+from ppopt.report.differences import entries
+from ppopt.report.facts import overview
+from ppopt.studies.evaluate import evaluate
+
+
+def test_the_best_of_a_comparison_is_one_that_fits() -> None:
+    """A shorter schedule over the limit comes last, and says that it is over it."""
+    pipeline = Pipeline(stages=4, batches=8, mem_limit=4)
+    over, within = evaluate(pipeline, "zb-2p"), evaluate(pipeline, "1f1b")
+    assert over.metrics.makespan < within.metrics.makespan
+    best, other = entries([over, within])
+    assert (best.title, best.above) == ("1f1b", "")
+    assert best.note.startswith("makespan 33 within memory 4 each; ")
+    assert (other.title, other.above) == ("zb-2p", "over the limit")
+    assert other.note.startswith("makespan 27 over the limit of memory 4 each; ")
+
+
+def test_what_stands_beside_a_measured_step_is_said_to_be_predicted() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    step = replace(made, origin={"strategy": "measured"})
+    assert [entry.title for entry in entries([made, step], ordered=True)] == [
+        "1f1b, predicted",
+        "measured",
+    ]
+    assert [entry.title for entry in entries([made, made])] == ["1f1b", "1f1b"]
+
+
+def test_the_table_tells_how_many_stages_lie_where() -> None:
+    pipeline = Pipeline(stages=4, batches=8)
+    names = ("1f1b", "zbv", "interleaved", "chimera", "seq-1f1b")
+    table = overview(entries([evaluate(pipeline, name) for name in names]))
+    for words in ("4, linear", "8, v", "8, interleaved", "4, linear, 2 routes"):
+        assert f"<td>{words}</td>" in table
+    assert "<td>4, linear, 2 slices</td>" in table
+    listed = Pipeline(stages=2, batches=2, placement=(1, 0))
+    assert "<td>2 on 1,0</td>" in overview(entries([evaluate(listed, "1f1b")] * 2))

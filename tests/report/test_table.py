@@ -1,0 +1,196 @@
+"""Tables: every figure in words, nothing shown that is not there, 80 columns."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ppopt.report.table import compare_table, jitter_table, peaks_table, result_table, why_table
+from ppopt.report.words import robustness_words
+
+SOLVED: dict[str, Any] = {
+    "status": "optimal",
+    "objective": "makespan",
+    "value": 27,
+    "lower_bound": 27,
+    "gap": 0,
+    "proof": "device 0 alone needs 27: its first backward starts at 7 [or later], 20 follow",
+    "makespan": 27,
+    "device_span": 27.0,
+    "bubble_rate": 3 / 27,
+    "bubble_overhead": 0.125,
+    "peak_memory": [4, 4, 3, 2.5],
+    "mem_limit": [4, 4, 4, 4],
+    "solve_seconds": 0.02,
+}
+ROW: dict[str, Any] = {
+    "strategy": "1f1b",
+    "status": "feasible",
+    "makespan": 33,
+    "device_span": 30.5,
+    "bubble_rate": 0.2727,
+    "peak_memory": [4, 3, 2, 1],
+    "fits_limit": True,
+    "ratio_to_best": 33 / 27,
+    "ratio_to_optimum": 33 / 26.5,
+    "chunks": 1,
+    "placement": "linear",
+}
+
+
+def printed(table: Table, width: int = 80) -> list[str]:
+    """Lines of a table as a terminal of that width shows them, without colours."""
+    console = Console(file=StringIO(), width=width)
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_a_proved_result() -> None:
+    assert printed(result_table(SOLVED)) == [
+        "status           proved optimal",
+        "makespan         27",
+        "device span      27",
+        "lower bound      27 for the makespan, gap 0 %",
+        "bubble rate      11.11 % of the makespan",
+        "bubble overhead  12.5 % of busy time",
+        "peak memory      max 4 (4 4 3 2.5), limit 4 each",
+        "proof            device 0 alone needs 27: its first backward starts at 7 [or",
+        "                 later], 20 follow",
+        "time taken       0.02 s",
+    ]
+
+
+def test_an_unproved_result_over_the_device_span() -> None:
+    shown = printed(
+        result_table(SOLVED | {"status": "feasible", "gap": 0.0234, "objective": "device-span"})
+    )
+    assert shown[0] == "status           not proved optimal, gap 2.34 %"
+    assert shown[3] == "lower bound      27 for the device span, gap 2.34 %"
+    assert shown[4] == "bubble rate      11.11 % of the device span"
+
+
+def test_a_result_without_a_schedule() -> None:
+    nothing = dict.fromkeys(SOLVED) | {"status": "infeasible", "proof": "device 2 needs 5"}
+    assert printed(result_table(nothing)) == [
+        "status  proved infeasible",
+        "proof   device 2 needs 5",
+    ]
+    assert printed(result_table({"status": "unknown", "lower_bound": 20})) == [
+        "status       nothing found in time",
+        "lower bound  20 for the makespan",
+    ]
+
+
+def test_a_hand_strategy_claims_nothing() -> None:
+    shown = printed(result_table(ROW | {"mem_limit": [2] * 4, "fits_limit": False}))
+    assert shown[0] == "strategy     1f1b"
+    assert "peak memory  max 4 (4 3 2 1), limit 2 each, over the limit" in shown
+    assert not any("optimal" in line for line in shown)
+
+
+def test_peaks_of_many_devices_are_shortened() -> None:
+    (line,) = printed(result_table({"peak_memory": list(range(64, 0, -1))}))
+    assert line == "peak memory  max 64 (64 63 62 .. 3 2 1)"
+
+
+def test_strategies_side_by_side() -> None:
+    rows = [
+        ROW,
+        ROW | {"strategy": "zbv", "placement": "v", "chunks": 2, "bubble_rate": 0.1},
+        ROW | {"strategy": "gpipe", "peak_memory": [8, 8, 8, 8], "fits_limit": False},
+        ROW | {"strategy": "zb-2p", "placement": [0, 1, 1, 0], "ratio_to_best": None},
+    ]
+    assert printed(compare_table(rows)) == [
+        "strategy placement makespan span  bubble memory / best / opt.",
+        "─────────────────────────────────────────────────────────────",
+        "1f1b     linear          33 30.5 27.27 %      4  1.222  1.245",
+        "zbv      v/2             33 30.5    10 %      4  1.222  1.245",
+        "gpipe    linear          33 30.5 27.27 % 8 over  1.222  1.245",
+        "zb-2p    explicit        33 30.5 27.27 %      4      –  1.245",  # noqa: RUF001
+    ]
+
+
+def test_the_row_of_the_search_says_what_it_is() -> None:
+    optimal = ROW | {"strategy": "optimal", "lower_bound": 27}
+    rows = [
+        optimal | {"status": "optimal", "gap": 0},
+        optimal | {"status": "feasible", "gap": 0.0123},
+        dict.fromkeys(ROW) | {"strategy": "optimal", "status": "infeasible"},
+    ]
+    names = [line.split("  ")[0] for line in printed(compare_table(rows))[2:]]
+    assert names[:2] == ["optimal", "best found, gap 1.23 % linear"]
+    assert names[2].startswith("optimal: infeasible")
+
+
+def test_the_longest_names_fit_80_columns() -> None:
+    """Strategies of the longest names, in chunks: no line is broken."""
+    names = ("interleaved-overlap", "1f1b-overlap", "looped-bfs")
+    rows = [ROW | {"strategy": name, "placement": "interleaved", "chunks": 2} for name in names]
+    assert len(printed(compare_table(rows))) == 2 + len(rows)
+    assert all(len(line) <= 80 for line in printed(compare_table(rows)))
+
+
+def test_markup_in_names_is_shown_as_it_is() -> None:
+    (line,) = printed(result_table({"strategy": "[bold red]x[/]"}))
+    assert line == "strategy  [bold red]x[/]"
+
+
+IDLE = {label: [0] * 4 for label in ("warm-up", "input", "link", "memory", "order", "cool-down")}
+
+
+def test_why_devices_idle() -> None:
+    """Shares of 4 x 33 of device time: 13.2 is 10 %."""
+    idle = IDLE | {"warm-up": [0, 3.3, 3.3, 6.6], "link": [0.132, 0, 0, 0]}
+    row = ROW | {"idle": idle, "communication": 48}
+    assert printed(why_table([row])) == [
+        "% idle in warm-up input link memory order cool-down sent",
+        "────────────────────────────────────────────────────────",
+        "1f1b         10.0        0.1                          48",
+    ]
+
+
+def test_peaks_of_strategies() -> None:
+    rows = [ROW, ROW | {"strategy": "zbv", "peak_memory": [4, 4, 4, 4]}]
+    assert [line.split(maxsplit=1) for line in printed(peaks_table(rows))[2:]] == [
+        ["1f1b", "4 3 2 1"],
+        ["zbv", "4 each"],
+    ]
+
+
+SPREAD = {
+    "deviation": 0.1,
+    "samples": 1000,
+    "seed": 0,
+    "mean": 34.65,
+    "p95": 36,
+    "degradation": 0.05,
+}
+
+
+def test_random_times() -> None:
+    assert printed(jitter_table([ROW | {"value": 33, "jitter": SPREAD}])) == [
+        "jitter as planned  mean 95 % below degrades",
+        "───────────────────────────────────────────",
+        "1f1b           33 34.65         36      5 %",
+    ]
+    shown = printed(result_table(ROW | {"jitter": SPREAD}))
+    assert "under jitter  mean 34.65 (5 % more), 95 % below 36; 1000 samples of 10 %" in shown
+
+
+def test_a_fragile_optimum_is_named() -> None:
+    rows = [
+        ROW | {"strategy": "optimal", "status": "optimal", "jitter": SPREAD | {"mean": 35.5}},
+        ROW | {"strategy": "zb-h2", "jitter": SPREAD},
+    ]
+    found = {"rows": rows, "steadiest": "zb-h2", "fragile": None}
+    least = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
+    assert robustness_words(found) == [least]
+    fragile = {"best": "optimal", "rival": "zb-h2"}
+    assert robustness_words(found | {"fragile": fragile}) == [
+        least,
+        "fragile: optimal is best on paper, but takes 35.5 on average, and zb-h2 34.65",
+    ]
+    assert robustness_words({"rows": rows}) == []

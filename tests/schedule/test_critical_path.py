@@ -1,0 +1,59 @@
+"""The critical path: by hand, and on random schedules by its definition."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.critical_path import critical_path
+from ppopt.schedule.idle import arrivals
+from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.studies.evaluate import evaluate
+from tests.factories.schedules import TableRow, schedules, table
+
+
+def names(schedule: Schedule) -> list[str]:
+    rows = [table(schedule)[row] for row in critical_path(schedule).tolist()]
+    return [str(Op(OpKind(kind), stage, microbatch)) for kind, stage, microbatch, *_ in rows]
+
+
+def test_1f1b_by_hand() -> None:
+    """F = 1, BW = 2: down to device 1, its work without a break from 1 to 7, and back: 9."""
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    assert names(made) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
+    made = timing.schedule(given.pipeline, given.orders)
+    rows = [table(made)[row] for row in critical_path(made).tolist()]
+    p2p = made.pipeline.ticks.p2p
+    assert rows[0][4] == 0
+    assert rows[-1][5] == made.metrics.makespan
+    for before, after in pairwise(rows):
+        assert after[4] == before[5] + p2p[before[3]][after[3]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) -> None:
+    path = critical_path(schedule).tolist()
+    rows, ready = table(schedule), arrivals(schedule).ready.tolist()
+    assert rows[path[-1]][5] == schedule.metrics.makespan
+    for before, after in pairwise(path):
+        lag = schedule.pipeline.ticks.p2p[rows[before][3]][rows[after][3]]
+        same = [
+            row[5]
+            for row in rows[:after]
+            if row[3] == rows[after][3] and not paired(row, rows[after])
+        ]
+        assert rows[before][5] + lag == max(ready[after], *same[-1:], 0)
+
+
+def paired(one: TableRow, other: TableRow) -> bool:
+    return one[7] == other[7] != ALONE

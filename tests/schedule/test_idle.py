@@ -1,0 +1,232 @@
+"""Why devices stand idle: by hand on tiny schedules, and tick by tick on random ones."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.studies.evaluate import evaluate
+from tests.factories.schedules import BW, B, F, TableRow, W, build, limited, peaks, schedules, table
+
+Told = list[tuple[int, int, int, str]]
+
+
+def told(schedule: Schedule) -> Told:
+    """Device, start, end and label of every interval."""
+    found = idle(schedule)
+    rows = zip(*(column.tolist() for column in found[:4]), strict=True)
+    return [(device, start, end, Cause(cause).label) for device, start, end, cause in rows]
+
+
+def one_f_one_b(p2p: Any = 0) -> Schedule:
+    """1F1B of two devices and two microbatches, F = 1, BW = 2: makespan 9 + 4 p2p."""
+    return evaluate(Pipeline(stages=2, batches=2, p2p=p2p), "1f1b")
+
+
+def test_1f1b_waits_for_its_gradients() -> None:
+    """Device 0: F0 F1 to 2, BW0 from 4 as device 1 ends it, BW1 from 7. Device 1: 1 to 7."""
+    assert told(one_f_one_b()) == [
+        (0, 2, 4, "input"),
+        (0, 6, 7, "input"),
+        (1, 0, 1, "warm-up"),
+        (1, 7, 9, "cool-down"),
+    ]
+
+
+def test_transfers_are_apart_from_what_they_carry() -> None:
+    """With p2p 1, device 1 runs from 2 to 8 without a break; its gradients end at 5 and 8.
+
+    Device 0: F0 F1 to 2, BW0 from 6 to 8, BW1 from 9 to 11: the gradient that ended at 5 is
+    under way until 6, that of 8 until 9.
+    """
+    assert told(one_f_one_b(1)) == [
+        (0, 2, 5, "input"),
+        (0, 5, 6, "link"),
+        (0, 8, 9, "link"),
+        (1, 0, 2, "warm-up"),
+        (1, 8, 11, "cool-down"),
+    ]
+
+
+def split(b_at: int, limit: Any) -> Schedule:
+    """Two devices, two microbatches one after the other, F = B = W = 1, device 0 starts B0 at
+    `b_at`; the gradient for it ends at 3."""
+    rows = [
+        *((F, 0, 0, 0, 0, 1), (B, 0, 0, 0, b_at, b_at + 1), (W, 0, 0, 0, b_at + 1, b_at + 2)),
+        *((F, 0, 1, 0, 6, 7), (B, 0, 1, 0, 9, 10), (W, 0, 1, 0, 10, 11)),
+        *((F, 1, 0, 1, 1, 2), (B, 1, 0, 1, 2, 3), (W, 1, 0, 1, 3, 4)),
+        *((F, 1, 1, 1, 7, 8), (B, 1, 1, 1, 8, 9), (W, 1, 1, 1, 9, 10)),
+    ]
+    return Schedule.from_rows(Pipeline(stages=2, batches=2, mem_limit=limit), rows)
+
+
+def test_a_limit_that_keeps_a_ready_forward_out_is_the_cause() -> None:
+    """With room for one activation, F1 is ready on device 0 and does not fit until W0 ends at 5.
+
+    From 5 to 6 nothing hinders it. From 7 to 9 device 0 has nothing else left to run.
+    """
+    made = split(3, 1)
+    assert told(made)[:3] == [(0, 1, 3, "memory"), (0, 5, 6, "order"), (0, 7, 9, "input")]
+    found = idle(made)
+    assert op_at(made, found.subject[0]) == Op(OpKind.F, 0, 1)
+    assert op_at(made, found.following[0]) == Op(OpKind.B, 0, 0)
+    assert op_at(made, found.subject[2]) == Op(OpKind.B, 1, 1)
+
+
+def test_with_room_for_the_ready_forward_the_device_waits_for_its_input() -> None:
+    assert told(split(3, 2))[0] == (0, 1, 3, "input")
+
+
+def test_waiting_although_the_next_could_start_is_the_schedules_own() -> None:
+    """B0 could start at 3 and starts at 4: what hinders F1 is no reason any more."""
+    assert told(split(4, 1))[:2] == [(0, 1, 3, "memory"), (0, 3, 4, "order")]
+
+
+def op_at(schedule: Schedule, row: int) -> Op:
+    return Op(OpKind(schedule.kind[row]), int(schedule.stage[row]), int(schedule.microbatch[row]))
+
+
+def test_totals_and_shares() -> None:
+    """Of 2 x 9 ticks: 3 for inputs, 1 of warm-up, 2 of cool-down; in units of half a tick."""
+    halves = evaluate(Pipeline(stages=2, batches=2, forward=0.5), "1f1b")
+    assert by_cause(halves) == {
+        "warm-up": [0, 0.5],
+        "input": [1.5, 0],
+        "link": [0, 0],
+        "memory": [0, 0],
+        "order": [0, 0],
+        "cool-down": [0, 1],
+    }
+    assert {label: 18 * part for label, part in share(halves).items() if part} == {
+        "warm-up": 1,
+        "input": 3,
+        "cool-down": 2,
+    }
+
+
+def naive(schedule: Schedule) -> dict[tuple[int, int], tuple[Cause, TableRow | None]]:
+    """Cause and next operation of every idle tick (device, tick), from the definitions."""
+    rows = table(schedule)
+    devices, last = range(schedule.pipeline.num_devices), max(row[5] for row in rows)
+    arrivals = {row: arrival(schedule, rows, row) for row in rows}
+    return {
+        (device, tick): cause_at(schedule, arrivals, device, tick)
+        for device in devices
+        for tick in range(last)
+        if not any(row[3] == device and row[4] <= tick < row[5] for row in rows)
+    }
+
+
+def cause_at(
+    schedule: Schedule, arrivals: dict[TableRow, tuple[int, int]], device: int, tick: int
+) -> tuple[Cause, TableRow | None]:
+    """`arrivals` of all operations, in the order of the table."""
+    rows = [*arrivals]
+    done = [row for row in rows if row[3] == device and row[5] <= tick]
+    later = [row for row in rows if row[3] == device and row[5] > tick]
+    if not later:
+        return Cause.COOL_DOWN, None
+    if not done:
+        return Cause.WARM_UP, later[0]
+    sent, ready = arrivals[later[0]]
+    if tick >= ready:
+        return Cause.ORDER, later[0]
+    waiting = [row for row in later if arrivals[row][1] <= tick]
+    if waiting and not any(fits(schedule, rows, done, row) for row in waiting):
+        return Cause.MEMORY, later[0]
+    return Cause.INPUT if tick < sent else Cause.LINK, later[0]
+
+
+def arrival(schedule: Schedule, rows: list[TableRow], row: TableRow) -> tuple[int, int]:
+    """When the last operation that this one waits for ends, and when all have arrived."""
+    found = [cause for one in together(rows, row) for cause in causes(rows, one)]
+    p2p, device = schedule.pipeline.ticks.p2p, row[3]
+    sent = max((end for _, end in found), default=0)
+    return sent, max((end + p2p[host][device] for host, end in found), default=0)
+
+
+def together(rows: list[TableRow], row: TableRow) -> list[TableRow]:
+    """An operation, or both of its pair."""
+    return [row] if row[7] < 0 else [other for other in rows if other[7] == row[7]]
+
+
+def causes(rows: list[TableRow], row: TableRow) -> list[tuple[int, int]]:
+    """Device and end of what an operation waits for."""
+    kind, stage, microbatch, _, _, _, part, _ = row
+    of_same = {(r[0], r[1], r[6]): (r[3], r[5]) for r in rows if r[2] == microbatch}
+    either = [(k, s, q) for s, q in ((stage + 1, part), (stage, part + 1)) for k in (B, BW)]
+    before = {
+        F: [(F, stage - 1, part), (F, stage, part - 1)],
+        W: [(B, stage, part)],
+    }.get(OpKind(kind), [(F, stage, part), *either])
+    return [of_same[one] for one in before if one in of_same]
+
+
+def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: TableRow) -> bool:
+    ticks = schedule.pipeline.ticks
+    if ticks.limits is None:
+        return True
+    held = sum(ticks.memory_change(OpKind(kind), stage) for kind, stage, *_ in done)
+    changes = [ticks.memory_change(OpKind(r[0]), r[1]) for r in together(rows, row)]
+    taken = sum(max(0, change) for change in changes)
+    return not taken or ticks.static[row[3]] + held + taken <= ticks.limits[row[3]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules())
+def test_every_idle_tick_has_the_cause_that_its_definition_gives(schedule: Schedule) -> None:
+    found, rows = idle(schedule), table(schedule)
+    ticks = {}
+    for device, start, end, cause, following, _ in zip(*(c.tolist() for c in found), strict=True):
+        assert start < end
+        for tick in range(start, end):
+            assert (device, tick) not in ticks
+            ticks[device, tick] = (Cause(cause), None if following == FREE else rows[following])
+    assert ticks == naive(schedule)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_causes_add_up_to_the_idle_time(schedule: Schedule) -> None:
+    figures = schedule.metrics
+    table = totals(idle(schedule), schedule.pipeline.num_devices)
+    assert table.sum(axis=1).tolist() == [figures.makespan - busy for busy in figures.busy]
+    assert sum(share(schedule).values()) == figures.bubble_rate(Objective.MAKESPAN)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_the_subject_is_what_the_cause_names(schedule: Schedule) -> None:
+    found, rows = idle(schedule), table(schedule)
+    for device, start, _, cause, following, subject in zip(
+        *(column.tolist() for column in found), strict=True
+    ):
+        if cause in (Cause.ORDER, Cause.COOL_DOWN):
+            assert subject == FREE
+        elif cause == Cause.MEMORY:
+            assert rows[subject][3] == device
+            assert arrival(schedule, rows, rows[subject])[1] <= start
+            done = [row for row in rows if row[3] == device and row[5] <= start]
+            assert not fits(schedule, rows, done, rows[subject])
+        elif subject != FREE:
+            host, end = rows[subject][3], rows[subject][5]
+            lag = schedule.pipeline.ticks.p2p[host][device]
+            assert end + lag == arrival(schedule, rows, rows[following])[1]
+            assert (end > start) == (cause == Cause.INPUT) or cause == Cause.WARM_UP
+
+
+def test_random_schedules_meet_every_cause() -> None:
+    """The tests above would be empty where a cause never came up."""
+    met: set[Cause] = set()
+    for seed in range(100):
+        made = build(Pipeline(stages=2, batches=3, p2p=1), Random(seed), "split")
+        causes = idle(limited(made, peaks(made))).cause
+        met.update(Cause(cause) for cause in causes.tolist())
+    assert met == set(Cause)

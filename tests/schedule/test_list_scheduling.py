@@ -1,0 +1,148 @@
+"""List scheduling and local search: what they build is valid, within limits, and repeats itself."""
+
+from random import Random
+
+import pytest
+
+from ppopt import Objective, Pipeline, verify
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import Decoder, Policy, Style, _Run, alike, one_at_a_time
+from ppopt.solver.bounds.head_body_tail import infeasibility, least_limit
+from ppopt.solver.heuristics.annealing import climb
+from ppopt.solver.heuristics.priority_rules import policies
+
+
+def draw(rng: Random, **fixed: object) -> Pipeline:
+    """A pipeline of unequal stages; activations of 2, so that B can free half."""
+    size = rng.randint(1, 5)
+    given = {
+        "forward": [rng.randint(1, 5) for _ in range(size)],
+        "backward_input": [rng.randint(0, 5) for _ in range(size)],
+        "weight": [rng.randint(0, 5) for _ in range(size)],
+        "p2p": rng.randint(0, 2),
+        "activation": 2,
+        "memory_b": rng.choice([0, -1]),
+        "mem_limit": rng.choice([2, 4, 6, 9, None]),
+    }
+    return Pipeline(stages=size, batches=2 * rng.randint(1, 4), **(given | fixed))
+
+
+def draw_policy(rng: Random, pipeline: Pipeline) -> Policy:
+    devices = range(pipeline.num_devices)
+    return Policy(
+        cap=tuple(rng.randint(1, 6) for _ in range(pipeline.num_stages)),
+        patience=tuple(rng.choice([0, 50, 99]) for _ in devices),
+        reserve=tuple(rng.randint(0, 3) for _ in devices),
+        forward_first=tuple(rng.random() < 0.4 for _ in devices),
+        room_first=tuple(rng.random() < 0.4 for _ in devices),
+        prompt=tuple(rng.random() < 0.4 for _ in devices),
+        shallow_first=tuple(rng.random() < 0.4 for _ in devices),
+    )
+
+
+def test_the_short_loop_is_the_long_one() -> None:
+    """`plain` leaves out what plain pipelines do not need, and nothing else."""
+    rng = Random(1)
+    for _ in range(400):
+        decoder = Decoder(draw(rng), rng.random() < 0.3)
+        policy = draw_policy(rng, decoder.pipeline)
+        assert decoder.plain
+        assert decoder.build(policy) == _Run(decoder, policy).result()
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {},
+        {"memory_b": 1},
+        {"placement": "v"},
+        {"placement": "interleaved", "chunks": 3},
+        {"routes": 2},
+        {"placement": "v", "memory_b": 1, "mem_limit": 8},
+    ],
+)
+def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> None:
+    rng = Random(2)
+    built = 0
+    for _ in range(150):
+        pipeline = draw(rng, **fixed)
+        fused = rng.random() < 0.3
+        if infeasibility(pipeline, fused=fused):
+            continue
+        found = Decoder(pipeline, fused).build(draw_policy(rng, pipeline))
+        if found is None:
+            continue
+        built += 1
+        made = timing.schedule(pipeline, found.arrays())
+        assert verify(made) == []
+        assert made.metrics.makespan <= found.makespan  # a held-back W may start sooner
+    assert built > 75
+
+
+def test_the_portfolio_never_gets_stuck_on_split_linear_pipelines() -> None:
+    rng = Random(3)
+    for _ in range(100):
+        pipeline = draw(rng)
+        assert all(Decoder(pipeline).build(policy) for policy in policies(pipeline))
+
+
+def order(pipeline: Pipeline, device: int, style: Style) -> str:
+    found = Decoder(pipeline).build(alike(pipeline, [9] * pipeline.num_stages, style))
+    assert found is not None
+    ops = map(pipeline.op, found.orders[device])
+    return " ".join(f"{op.kind.name}{op.microbatch}" for op in ops)
+
+
+def test_w_goes_first_where_memory_stops_a_forward() -> None:
+    pipeline = Pipeline(stages=3, batches=4, forward=1, backward_input=1, weight=2, mem_limit=2)
+    late, first = (order(pipeline, 0, Style(True, room_first=room)) for room in (False, True))
+    assert late == "F0 F1 B0 B1 W0 F2 W1 F3 B2 W2 B3 W3"
+    assert first == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
+
+
+def test_a_prompt_w_delays_no_forward() -> None:
+    """W0 of stage 1, from 5 to 7, ends after F1 comes at 6, by as much as patience allows."""
+    pipeline = Pipeline(stages=2, batches=3, forward=(3, 1), backward_input=(1, 1), weight=(1, 2))
+    slow, prompt = (order(pipeline, 1, Style(True, 50, prompt=prompt)) for prompt in (False, True))
+    assert slow == "F0 B0 W0 F1 B1 F2 B2 W1 W2"
+    assert prompt == "F0 B0 F1 B1 F2 B2 W0 W1 W2"
+
+
+@pytest.mark.parametrize("fixed", [{}, {"placement": "v"}, {"routes": 2}, {"memory_b": 1}])
+@pytest.mark.parametrize("fused", [False, True])
+def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> None:
+    rng = Random(4)
+    for _ in range(40):
+        pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
+        made = timing.schedule(pipeline, one_at_a_time(pipeline, fused=fused))
+        least = tuple(least_limit(pipeline, d, fused=fused) for d in range(pipeline.num_devices))
+        assert made.metrics.peak_memory == least
+
+
+def test_local_search_betters_its_start_and_repeats_itself() -> None:
+    pipeline = Pipeline(
+        stages=8, batches=32, forward=10, backward_input=10, weight=14, p2p=2, mem_limit=8
+    )
+    decoder = Decoder(pipeline)
+    start = next(policies(pipeline))
+    first = decoder.build(start)
+    assert first is not None
+    ends = []
+    for _ in range(2):
+        met: list[int] = []
+        value, policy = climb(
+            decoder,
+            start,
+            first.makespan,
+            Objective.MAKESPAN,
+            steps=150,
+            rng=Random(5),
+            found=lambda built, met=met: met.append(built.makespan),
+            stop=lambda: False,
+        )
+        again = decoder.build(policy)
+        assert again is not None
+        assert again.makespan == value == met[-1] < first.makespan
+        assert met == sorted(met, reverse=True)
+        ends.append((value, policy))
+    assert ends[0] == ends[1]

@@ -1,0 +1,87 @@
+"""Cyclic schedules: unrolled to any length they are valid and within memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from ppopt import Objective, Pipeline, verify
+from ppopt.schedule.metrics import fits_limits
+from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.budget import Budget
+from ppopt.solver.cp_sat.cpsat import Limits
+from ppopt.solver.heuristics.cyclic import cycle, cycles, least_period
+from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.incumbent import Problem, Search
+from tests.factories.instances import tiny_cases
+from tests.solver.test_window_lns import feasible
+
+LIMITS = Limits(60, 1, 0)
+ONE_DEVICE = Pipeline(stages=2, batches=4, placement=(0, 0), backward=2, weight=1, mem_limit=2)
+"""Two stages of 1/1/1; room for two activations."""
+
+
+def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
+    """Periods from the busiest device's work to one microbatch at a time, which always does."""
+    tight = 0
+    for shop in feasible(tiny_cases(81, 80, routes=1, overlap=None)):
+        problem = shop.problem
+        least, most = least_period(problem), 3 * sum(map(sum, problem.pipeline.ticks.durations))
+        assert cycle(problem, most, LIMITS)[0] is not None
+        for period in (least, (3 * least + most) // 4):
+            found, _ = cycle(problem, period, LIMITS)
+            if found is None:
+                continue
+            tight += bool(shop.tight)
+            for batches in (1, problem.pipeline.batches, 7):
+                longer = replace(problem, pipeline=replace(problem.pipeline, batches=batches))
+                run = Shop(longer)
+                made = run.schedule(found.unrolled(run))
+                assert verify(made) == []
+                assert fits_limits(made)
+    assert tight > 20
+
+
+@pytest.mark.parametrize(("limit", "period"), [(2, 6), (1, None), (3, 6)])
+def test_one_device_has_a_cycle_of_its_work(limit: int, period: int | None) -> None:
+    """F0 F1 B1 W1 B0 W0 takes 6, and room for two activations; for one there is no way at all."""
+    problem = Problem(replace(ONE_DEVICE, mem_limit=limit), Objective.MAKESPAN, False)
+    for tried in (6, 7, 30):
+        found, _ = cycle(problem, tried, LIMITS)
+        assert (found is None) == (period is None)
+
+
+def test_the_least_period_in_memory_for_one_microbatch_is_its_whole_way() -> None:
+    """Two devices of 1/1/1, a stage each, room for one activation: F F B B and the W of device 0.
+
+    From F to the end of W device 0 holds it for 1 + 1 + 1 + 1 + 1 = 5, so that the next F comes 5
+    later; a run of m takes 5 m.
+    """
+    pipeline = Pipeline(stages=2, batches=6, backward=2, weight=1, mem_limit=1)
+    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    assert cycle(problem, 4, LIMITS)[0] is None
+    found, _ = cycle(problem, 5, LIMITS)
+    assert found is not None
+    shop = Shop(problem)
+    assert shop.value(found.unrolled(shop)) == 5 * 6
+
+
+def test_bisection_ends_at_the_least_period_and_repeats_itself() -> None:
+    """The period above, where 3 of work is the least thinkable."""
+    pipeline = Pipeline(stages=2, batches=6, backward=2, weight=1, mem_limit=1)
+    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    assert least_period(problem) == 3
+
+    def run() -> list[int]:
+        now = time.monotonic()
+        bound = head_body_tail.device_bound(pipeline, problem.objective, fused=False)
+        search = Search(problem, now, now + 600, lambda _: None, bound)
+        found = cycles(problem, 40, Budget.of(search, 1, 0, 10.0), lambda: 5)
+        return [item.period for item in found]
+
+    periods = run()
+    assert periods == sorted(periods, reverse=True)
+    assert periods[-1] == 5
+    assert run() == periods

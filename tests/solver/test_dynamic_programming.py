@@ -1,0 +1,297 @@
+"""Following partial schedules: the optimum, and never a bound above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppopt import Objective, Pipeline, Status, solve, verify
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.metrics import fits_limits
+from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds.subset_dynamic_program import Few
+from ppopt.solver.budget import Budget
+from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.dynamic_programming import dominance
+from ppopt.solver.dynamic_programming.beam import Beam
+from ppopt.solver.dynamic_programming.classes import Classes
+from ppopt.solver.dynamic_programming.layered import Sweep
+from ppopt.solver.exact.dynamic_program import Sweeps, applies, step
+from ppopt.solver.incumbent import Problem
+from tests.oracles import exhaustive, pyjobshop
+from tests.factories.instances import Case, V, middle_cases, tiny_cases
+from tests.factories.searches import begun, ended
+
+CASES = list(tiny_cases(81, 190))
+TIGHT = Pipeline(
+    stages=4,
+    batches=8,
+    forward="10.419",
+    backward_input="10.207",
+    weight="7.715",
+    p2p="0.408",
+    mem_limit=3,
+)
+"""Memory for 3 of 4 devices, W shorter than F and B."""
+
+
+def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
+    """The problems that sweeps apply to, whose limits one microbatch at a time keeps."""
+    for pipeline, fused in cases:
+        problem = Problem(pipeline, Objective.MAKESPAN, fused)
+        if applies(problem) and not head_body_tail.infeasibility(pipeline, fused=fused):
+            yield problem
+
+
+def long_enough(problem: Problem) -> int:
+    """More ticks than any schedule needs that never waits without a reason."""
+    alone = one_at_a_time(problem.pipeline, fused=problem.fused)
+    return 2 * timing.schedule(problem.pipeline, alone).metrics.makespan + 1
+
+
+def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> None:
+    """The path found is a valid schedule within the limits; asked for less, there is none."""
+    several = 0
+    for problem in fitting(CASES):
+        pipeline, fused = problem.pipeline, problem.fused
+        best = exhaustive.best(pipeline, fused=fused, objective=Objective.MAKESPAN)
+        every = tuple(range(pipeline.num_devices))
+        sweep = ended(problem, every, long_enough(problem))
+        assert sweep.best == best, problem
+        made = timing.schedule(pipeline, sweep.classes.orders(sweep.path()))
+        assert made.metrics.makespan == best
+        assert fits_limits(made)
+        assert not verify(made)
+        assert ended(problem, every, best).best is None, problem
+        several += pipeline.num_stages > pipeline.num_devices
+    assert several > 20
+
+
+def test_few_devices_never_need_more_than_all() -> None:
+    tight = 0
+    for problem in fitting(CASES[:80]):
+        devices = range(problem.pipeline.num_devices)
+        best = ended(problem, tuple(devices), long_enough(problem)).best
+        for size in range(1, len(devices)):
+            for some in combinations(devices, size):
+                if not View(Chain(problem.pipeline, problem.fused), frozenset(some)).kept:
+                    continue
+                found = ended(problem, some, best + 1).best
+                assert found is not None, (problem, some)
+                assert found <= best, (problem, some)
+                tight += found == best
+    assert tight > 40
+
+
+def test_the_optimum_of_pyjobshop_is_found_on_larger_ones() -> None:
+    compared = 0
+    for problem in fitting(middle_cases(83, 60, ops=36)):
+        best = pyjobshop.best_makespan(problem.pipeline, fused=problem.fused, seconds=5)
+        if best is None:
+            continue
+        every = tuple(range(problem.pipeline.num_devices))
+        sweep = Sweep(
+            Classes(View(Chain(problem.pipeline, problem.fused), frozenset(every))), best + 1
+        )
+        while not sweep.ended and sweep.width < 20_000:
+            sweep.advance()
+        if sweep.ended:
+            compared += 1
+            assert sweep.best == best, problem
+    assert compared > 15
+
+
+@pytest.mark.parametrize("bounds_first", [False, True])
+def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_first: bool) -> None:
+    """A narrow one finds what it finds, never below the optimum; a wide one is the whole search."""
+    missed = found = 0
+    for problem in fitting(CASES[:80]):
+        every = tuple(range(problem.pipeline.num_devices))
+        best = ended(problem, every, long_enough(problem)).best
+        assert best is not None
+        for most in (1, 10**6):
+            sweep = ended(problem, every, long_enough(problem), Beam(most, bounds_first))
+            assert sweep.width <= most
+            if sweep.best is None:
+                assert most == 1
+                continue
+            made = timing.schedule(problem.pipeline, sweep.classes.orders(sweep.path()))
+            assert fits_limits(made)
+            assert not verify(made)
+            assert best <= made.metrics.makespan == sweep.best
+            missed += most == 1 and sweep.best > best
+            found += most > 1 and sweep.best == best
+    assert missed > 0
+    assert found == len(list(fitting(CASES[:80])))
+
+
+def test_promising_schedules_are_offered_and_nothing_is_proved() -> None:
+    """The optimum, 313241, is that of CP-SAT on the whole model."""
+    search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
+    known = search.bound.value
+    Sweeps(search).guess(Budget.of(search, 1, 0, 2.0))
+    assert search.value is not None
+    assert 313241 <= search.value < 1.01 * 313241
+    assert search.bound.value == known
+
+
+@pytest.mark.parametrize("limit", [4, 5])
+def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
+    """An F run as early as it may can take the memory that another stage's F needs.
+
+    Without room for that the search finds no schedule, or a longer one; CP-SAT knows better.
+    """
+    pipeline = Pipeline(
+        stages=3, batches=3, placement="v", activation=2, mem_limit=limit, forward=2, p2p=1
+    )
+    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    best = pyjobshop.best_makespan(pipeline, fused=False, seconds=20)
+    assert ended(problem, (0, 1, 2), long_enough(problem)).best == best
+
+
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_the_sieve_keeps_what_none_outdoes(columns: int, most: int, rows: int, rng) -> None:
+    """Whatever is left out has one that is kept, of the same counts, not later, not less free."""
+    draw = lambda size, high: np.array(  # noqa: E731
+        [[rng.randint(0, high) for _ in range(columns)] for _ in range(size)], dtype=np.int32
+    )
+    counts, times, flags = draw(2, 1), draw(rows, most), draw(1, 1)[0]
+    kept = set(dominance.kept(counts, flags, times).tolist())
+
+    def outdoes(one: int, other: int) -> bool:
+        same = (counts[:, one] == counts[:, other]).all()
+        freer = flags[one] & ~flags[other] == 0
+        return bool(same and freer and (times[:, one] <= times[:, other]).all())
+
+    for column in range(columns):
+        assert column in kept or any(outdoes(one, column) for one in kept)
+
+
+def test_the_sieve_leaves_out_what_another_one_outdoes() -> None:
+    """Of four with the same counts two are no better than the others; the fifth has done less."""
+    counts = np.array([[1, 1, 1, 1, 0]], dtype=np.int32)
+    times = np.array([[1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
+    kept = dominance.kept(counts, np.zeros(5, dtype=np.int32), times)
+    assert sorted(kept.tolist()) in ([0, 1, 4], [0, 3, 4])
+
+
+def test_a_search_is_closed_and_resumed_where_it_was_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In many small shares of time; the optimum, 313241, is that of CP-SAT on the whole model."""
+    for reach in ("FIRST_REACH", "REACH"):  # else a round goes on to the end
+        monkeypatch.setattr(f"ppopt.solver.exact.dynamic_program.{reach}", 0)
+    search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
+    sweeps, rounds = Sweeps(search), 0
+    while not search.closed:
+        sweeps.follow(Budget.of(search, 1, 0, 0.02))
+        rounds += 1
+        assert rounds < 1000
+    assert (search.value, search.bound.value) == (313241, 313241)
+    assert rounds > 3
+
+
+def test_what_grows_too_fast_is_given_up() -> None:
+    """Without a limit of memory there are ever more beginnings; the bound stays as it was."""
+    problem = Problem(Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, False)
+    search = begun(problem, seconds=1.0)
+    before, sweeps = search.bound.value, Sweeps(search)
+    while not search.over and sweeps.open:
+        sweeps.follow(Budget.of(search, 2, 0, 1.0))
+    assert not sweeps.open
+    assert search.bound.value >= before
+
+
+def test_a_device_of_several_stages_alone_proves_what_the_whole_needs() -> None:
+    """No schedule of the last device, which has the middle of the V, ends before 595."""
+    assert solve(V, time_limit=60, workers=2).value == 595
+    search = begun(Problem(V, Objective.MAKESPAN, False))
+    few = Few(search)
+    few.raise_bound(Budget.of(search, 1, 0, 20.0))
+    assert search.bound.value == 595
+    assert search.bound.certificate.devices == (3,)
+
+
+def test_bounds_of_few_devices_are_never_above_the_optimum_and_often_equal_to_it() -> None:
+    """More often than the bound before, until nothing is left to ask."""
+    asked = before = tight = 0
+    for problem in fitting(CASES):
+        best = exhaustive.best(problem.pipeline, fused=problem.fused, objective=Objective.MAKESPAN)
+        search = begun(problem)
+        few = Few(search)
+        several = bool(few.open)
+        asked += several
+        before += several and search.bound.value == best
+        for _ in range(20):
+            if not search.over:
+                few.raise_bound(Budget.of(search, 1, 0, 1.0))
+        assert search.over or not few.open
+        assert search.bound.value <= best, problem
+        tight += several and search.bound.value == best
+    assert asked > 20
+    assert tight > before + 5
+
+
+def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker's share counts steps, not seconds; the search as a whole ends by the clock.
+
+    No step is begun where two might not end in time.
+    """
+    steps = [0.0]
+
+    def noted(sweep: Sweep) -> float:
+        steps.append(step(sweep))
+        return steps[-1]
+
+    monkeypatch.setattr("ppopt.solver.bounds.subset_dynamic_program.step", noted)
+    pipeline = Pipeline(
+        stages=4, batches=24, chunks=4, placement="interleaved", activation=4, mem_limit=16
+    )
+    search = begun(Problem(pipeline, Objective.MAKESPAN, False), seconds=1.0)
+    Few(search).raise_bound(Budget.of(search, 1, 0, 60.0))
+    assert -1 < search.left <= 2 * steps[-1] or search.closed
+
+
+def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With no hope for a sweep of all that is better than the best schedule."""
+    monkeypatch.setattr("ppopt.solver.bounds.subset_dynamic_program.HOPE", 0)
+    search = begun(Problem(V, Objective.MAKESPAN, False))
+    few, before = Few(search), search.bound.value
+    few.raise_bound(Budget.of(search, 1, 0, 60.0))
+    assert before < search.bound.value <= 595
+
+
+def test_devices_of_one_stage_are_left_to_others() -> None:
+    few = Few(begun(Problem(TIGHT, Objective.MAKESPAN, False)))
+    assert not few.open
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"routes": 2, "batches": 4},
+        {"slices": 2},
+        {"backward_input": 0, "weight": 1, "memory_b": 1},
+    ],
+)
+def test_pipelines_that_are_not_as_sweeps_take_them(other: dict[str, object]) -> None:
+    pipeline = Pipeline(**({"stages": 2, "batches": 2} | other))
+    assert not applies(Problem(pipeline, Objective.MAKESPAN, False))
+    assert not applies(Problem(Pipeline(stages=2, batches=2), Objective.DEVICE_SPAN, False))
+
+
+def test_a_long_tight_run_is_proved() -> None:
+    """Time grows with the length of the run, where CP-SAT stays 4 % away after a minute."""
+    pipeline = Pipeline(
+        stages=3, batches=64, forward=10, backward_input=10, weight=4, p2p=1, mem_limit=2
+    )
+    assert solve(pipeline, time_limit=60, workers=2).status is Status.OPTIMAL

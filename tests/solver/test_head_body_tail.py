@@ -1,0 +1,135 @@
+"""Bounds beside optima, and wrong ones planted: no bound is too high, and one that is gets caught.
+
+`benchmarks/bounds_random.py` does the first on thousands of instances.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from ppopt import Objective, Result, Verdict, VerificationError, recheck, solve
+from ppopt.solver.bounds import head_body_tail as solver_bounds
+from ppopt.solver.bounds import idle_bounds, relaxation_bound
+from ppopt.solver.cp_sat import device_subset
+from ppopt.solver.cp_sat.delays import Chain
+from tests.oracles import bounds
+from tests.oracles.bounds import Sample
+from tests.factories.instances import Case, tiny_cases
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
+    """Each device and each set of devices alone, the work, and searches ended or cut short."""
+    found: Counter[str] = Counter()
+    for case in bounds.cases(seed=5, count=10):
+        best = bounds.optimum(case, objective)
+        for sample in bounds.samples(case, objective, best):
+            assert sample.sound, sample
+            found[sample.source] += 1
+    assert found.keys() >= {"search", "search, infeasible", "work", "1 of several devices"}
+
+
+def head_too_long(patch: Patch) -> None:
+    right = Chain.head
+    patch.setattr(Chain, "head", lambda *place: right(*place) + 2)
+
+
+def memory_window_too_tight(patch: Patch) -> None:
+    """One microbatch less than there is room for between F and W."""
+    right = Chain.most_until_w
+
+    def wrong(chain: Chain, stage: int) -> int | None:
+        most = right(chain, stage)
+        return None if most is None else max(1, most - 1)
+
+    patch.setattr(Chain, "most_until_w", wrong)
+
+
+def floor_too_large(patch: Patch) -> None:
+    right = device_subset.floors
+
+    def wrong(*given: Any) -> Any:
+        return (floor._replace(rest=floor.rest + 1) for floor in right(*given))
+
+    patch.setattr(device_subset, "floors", wrong)
+
+
+def work_counted_twice(patch: Patch) -> None:
+    right = device_subset._work_after_b
+    patch.setattr(device_subset, "_work_after_b", lambda *place: 2 * right(*place))
+
+
+def ends_too_idle(patch: Patch) -> None:
+    """One microbatch less than there is room for while a device waits."""
+    right = idle_bounds.most_work
+
+    def wrong(items: list[idle_bounds.Item], room: int | None) -> int:
+        fewer = [item._replace(most=max(0, item.most - 1)) for item in items]
+        return right(fewer, room)
+
+    patch.setattr(idle_bounds, "most_work", wrong)
+
+
+PLANTED = (
+    head_too_long,
+    ends_too_idle,
+    memory_window_too_tight,
+    floor_too_large,
+    work_counted_twice,
+)
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_wrong_bound_is_caught(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    """The re-checker answers every wrong bound with a schedule below it, and the search stops
+    where it has met one; a claim that it makes all the same is either right or answered."""
+    cases = [case for case in tiny_cases(seed=4, count=60, ops=12) if best_of(case) is not None]
+    plant(monkeypatch)
+    monkeypatch.setattr("ppopt.solver.search.TINY_MODEL", 0)  # else few bounds are asked for
+    answered, stopped = 0, 0
+    for case in cases:
+        for wrong in (sample for sample in alone(case) if not sample.sound):
+            assert bounds.rechecked(wrong) is Verdict.WRONG, wrong
+            answered += 1
+        result = searched(case)
+        if result is None:
+            stopped += 1
+            continue
+        right = Sample("", ticks(result), best_of(case), case, Objective.MAKESPAN).sound
+        assert recheck(result, workers=1).verdict is (Verdict.CONFIRMED if right else Verdict.WRONG)
+    assert answered >= 3
+    assert stopped >= 1
+
+
+@lru_cache
+def best_of(case: Case) -> int | None:
+    return bounds.optimum(case, Objective.MAKESPAN)
+
+
+def alone(case: Case) -> Iterator[Sample]:
+    """The bounds of the devices one by one, and of their work."""
+    best = best_of(case)
+    assert best is not None
+    found = [solver_bounds.device_bound(case.pipeline, Objective.MAKESPAN, fused=case.fused).value]
+    for devices in relaxation_bound.singles(case.pipeline):
+        found.append(bounds.relaxation(case, Objective.MAKESPAN, devices, 3 * best + 7))
+    for bound in found:
+        yield Sample("planted", bound, best, case, Objective.MAKESPAN)
+
+
+def searched(case: Case) -> Result | None:
+    """What a search claims; None where it stops at a contradiction."""
+    try:
+        return solve(case.pipeline, fused=case.fused, workers=1)
+    except VerificationError:
+        return None
+
+
+def ticks(result: Result) -> int | None:
+    low = result.lower_bound
+    return None if low is None else int(low * result.pipeline.ticks.per_unit)

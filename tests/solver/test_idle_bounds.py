@@ -1,0 +1,111 @@
+"""Idle time forced at a device's ends: the published formula, and the re-checker's own account."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppopt import Objective, Pipeline, Status, recheck, solve
+from ppopt.formats.config import pipeline_of
+from ppopt.formats.models import model_names, read_model
+from ppopt.problem.operation import OpKind
+from ppopt.rechecker import waits
+from ppopt.rechecker.certificate import Argument
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.waits import Filler
+from ppopt.solver.bounds import head_body_tail, idle_bounds
+from ppopt.solver.bounds.idle_bounds import Idle, Item
+from tests.factories.instances import tiny_cases
+
+PAPER = [name for name in model_names() if name.startswith("zb-")]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) -> None:
+    """Its idle time, (p - 1)(F + B - W) without links (arXiv 2401.10241, section 2.3), plus
+    4 (p - 1) links: 2 of each wait's way are on either side of the last stage."""
+    settings = read_model(name)
+    devices, batches = settings["stages"], settings["batches"]
+    pipeline = pipeline_of(settings | {"mem_limit": devices * settings["activation"]})
+    durations, p2p = pipeline.ticks.durations, pipeline.ticks.p2p
+    forward, back, weight = (durations[kind][0] for kind in (OpKind.F, OpKind.B, OpKind.W))
+    link = p2p[0][1]
+    idle = (devices - 1) * (forward + back - weight + 4 * link)
+    found = head_body_tail.device_bound(pipeline, Objective.DEVICE_SPAN, fused=False)
+    assert found.value == batches * (forward + back + weight) + idle
+    assert found.certificate.argument is Argument.ENDS
+
+
+def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
+    settings = read_model("zb-1.5b-m24")
+    pipeline = pipeline_of(settings | {"mem_limit": 8 * settings["activation"]})
+    result = solve(pipeline, objective="device-span")
+    assert result.status is Status.OPTIMAL
+    assert "must idle 135.016 before its first backward" in result.proof
+    assert "and 72.709 from its last forward" in result.proof
+    again = recheck(result)
+    assert again.verdict == "confirmed"
+    assert "the idle time that its memory forces" in again.reason
+
+
+def test_by_hand() -> None:
+    """Two devices, F = B = W = 1, link 1, room for one: F . . . . B W on device 0, twice; the way
+    from F to B is p2p + F + B + p2p = 4. Device 1 idles nowhere: its B follows its F at once."""
+    pipeline = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1, mem_limit=1)
+    assert [idle_bounds.idle(pipeline, device, fused=False) for device in (0, 1)] == [
+        Idle(4, 4),
+        (0, 0),
+    ]
+    single = Pipeline(stages=2, batches=1, p2p=1, backward_input=1, weight=1, mem_limit=1)
+    assert idle_bounds.idle(single, 0, fused=False) == Idle(4, 0)
+    free = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1)
+    assert idle_bounds.idle(free, 0, fused=False) == Idle(3, 0)
+
+
+def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
+    """Room for 3, of which B gives back all but 1/2: beside the last F fit two B and W (4 of 6),
+    or one B and W and two W (4), or four W (4)."""
+    pipeline = Pipeline(
+        stages=3, batches=9, p2p=1, backward_input=1, weight=1, memory_b="-0.5", mem_limit=3
+    )
+    assert idle_bounds.idle(pipeline, 0, fused=False) == Idle(8 - 2, 8 - 4)
+
+
+def test_both_codes_agree() -> None:
+    """The search's and the re-checker's account of the same waits, written apart."""
+    idle = 0
+    for case in tiny_cases(seed=12, count=400, ops=60):
+        pipeline, fused = case
+        if head_body_tail.infeasibility(pipeline, fused=fused):
+            continue
+        for device in range(pipeline.num_devices):
+            found = sum(idle_bounds.idle(pipeline, device, fused=fused))
+            claim = Claim(pipeline, span=True, fused=fused, bound=1)
+            assert waits.least_idle(claim, device) == found, (case, device)
+            idle += found > 0
+    assert idle > 100
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 20))
+def test_most_work_is_never_below_the_true_most(seed: int, kinds: int, room: int) -> None:
+    """Of a knapsack; exact for two kinds."""
+    rng = Random(seed)
+    items = [Item(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)]
+    best = most(items, room)
+    found = idle_bounds.most_work(items, room)
+    assert best <= waits.filled([Filler(*item) for item in items], room) <= found
+    assert found == best or kinds > 2
+
+
+def most(items: list[Item], room: int) -> int:
+    """By trying every number of every item."""
+    if room < 0:
+        return -(10**9)
+    if not items:
+        return 0
+    first, *rest = items
+    return max(
+        count * first.work + most(rest, room - count * first.memory)
+        for count in range(first.most + 1)
+    )

@@ -1,0 +1,90 @@
+"""Ctrl-C is neither lost nor does it leave a thread of CP-SAT behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ppopt import Objective, Pipeline, Status
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
+from ppopt.solver import search as made
+from ppopt.solver.bounds.destructive_bounds import question
+from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.incumbent import Problem
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for six of eight, and W shorter than what it has to fill: minutes, left alone."""
+    times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
+    pipeline = replace(times, p2p=408, mem_limit=6)
+    solver = cpsat.solver(cpsat.Limits(60, 1, 0))
+    begin = solver.solve
+
+    def late(*given: Any) -> object:
+        press()
+        time.sleep(0.5)
+        return begin(*given)
+
+    monkeypatch.setattr(solver, "solve", late)
+    built = question(Problem(pipeline, Objective.MAKESPAN, False), 2_120_000)
+    began = time.monotonic()
+    _, interrupted = cpsat.run(solver, built.cp)
+    assert interrupted
+    assert time.monotonic() - began < 30
+    assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
+
+
+def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
+    done = []
+
+    @interrupts.held()
+    def work() -> None:
+        press()
+        done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_innermost_block_hears_of_it() -> None:
+    with interrupts.held(), interrupts.noted() as inner:
+        press()
+    assert inner == [signal.SIGINT]
+
+
+def test_other_threads_do_without() -> None:
+    heard: list[list[int]] = []
+
+    def work() -> None:
+        with interrupts.noted() as pressed:
+            heard.append(pressed)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert heard == [[]]
+
+
+def test_ctrl_c_after_the_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = made.checked
+
+    def pressed(schedule: Schedule) -> Schedule:
+        press()
+        return check(schedule)
+
+    monkeypatch.setattr(made, "checked", pressed)
+    result = made.solve(Pipeline(stages=2, batches=2), workers=1)
+    assert (result.status, result.interrupted) == (Status.OPTIMAL, True)

@@ -1,0 +1,103 @@
+"""Operations of no length: CP-SAT's orders of two by a literal and its negation refute them."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Objective, Pipeline, VerificationError
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.refute import refute
+from ppopt.solver.bounds import head_body_tail, relaxation_bound
+from ppopt.solver.bounds.destructive_bounds import question
+from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.exact import full_model
+from ppopt.solver.incumbent import Problem, Search
+from tests.factories.instances import instant_cases
+from tests.oracles.exhaustive import best
+
+FOCUSES = {(cpsat.PROOFS[0],), (cpsat.PROOFS[1],), *relaxation_bound.FOCUSES, *full_model.FOCUSES}
+SHARED: dict[str, dict[str, Any]] = {
+    "B that takes": {
+        "stages": 3, "batches": 1, "placement": (1, 0, 0), "forward": 1, "backward_input": 0,
+        "weight": (0, 0, 5), "activation": (0, 2, 1), "memory_b": (0, 0, 2), "mem_limit": 3,
+    },
+    "one way and back": {
+        "stages": 3, "batches": 2, "placement": (0, 1, 0), "forward": (2, 1, 2),
+        "backward_input": 0, "weight": (0, 0, 5), "activation": 3, "memory_b": (3, 2, 3),
+        "mem_limit": (6, 5),
+    },
+    "one device": {
+        "stages": 2, "batches": 3, "placement": (0, 0), "forward": 1, "backward_input": 0,
+        "weight": (0, 2), "activation": (1, 2), "memory_b": (2, 1), "mem_limit": 3,
+    },
+    "no change by B": {
+        "stages": 2, "batches": 1, "placement": (0, 1), "forward": (1, 3),
+        "backward_input": (0, 2), "weight": 0, "mem_limit": 1,
+    },
+    "presolved too": {
+        "stages": 3, "batches": 3, "placement": (0, 0, 1), "forward": (2, 2, 1),
+        "backward_input": (2, 0, 2), "weight": (0, 0, 2), "activation": (1, 3, 2),
+        "mem_limit": (5, 4),
+    },
+}  # fmt: skip
+
+
+def asked(pipeline: Pipeline, value: int, limits: cpsat.Limits) -> bool:
+    """Whether CP-SAT refutes that there is a schedule of so much."""
+    built = question(Problem(pipeline, Objective.MAKESPAN, fused=False), value)
+    return cpsat.search(built, limits, lambda _value, _bound: None).infeasible
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_search_agrees_with_all_orders_tried(name: str) -> None:
+    pipeline = Pipeline(**SHARED[name])
+    for objective in Objective:
+        least = best(pipeline, fused=False, objective=str(objective))
+        assert least is not None
+        for workers in (1, 2):
+            found = ppopt.solve(pipeline, objective=objective, workers=workers, time_limit=20)
+            assert found.status == "optimal"
+            assert found.value == pipeline.ticks.time(least)
+
+
+@pytest.mark.parametrize("presolve", [True, False])
+def test_the_optimum_is_never_refuted(presolve: bool) -> None:
+    pipelines = [Pipeline(**given) for given in SHARED.values()] + list(instant_cases(29, 40))
+    known = [
+        (pipeline, best(pipeline, fused=False, objective="makespan")) for pipeline in pipelines
+    ]
+    for pipeline, least in known:
+        if least is None:
+            continue
+        for focus in FOCUSES:
+            limits = cpsat.Limits(20, max(1, len(focus)), 0, presolve=presolve, focus=focus)
+            assert not asked(pipeline, least, limits), (pipeline, least, focus)
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
+    """Among eight workers are subsolvers of CP-SAT that state orders so by themselves."""
+    for given in SHARED.values():
+        pipeline = Pipeline(**given)
+        least = best(pipeline, fused=False, objective="makespan")
+        assert least is not None
+        claim = Claim(pipeline, span=False, fused=False, bound=least + 1)
+        found = refute(claim, 20.0, workers, 0, lambda _: None)
+        assert found.times is not None and not found.refuted
+
+
+def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The re-checker is asked before anyone hears that a search found no schedule."""
+    refused = cpsat.Outcome(
+        None, 0, 0.0, ended=True, complete=False, infeasible=True, interrupted=False
+    )
+    problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, fused=False)
+    bound = head_body_tail.device_bound(problem.pipeline, problem.objective, fused=False)
+    state = Search(problem, monotonic(), monotonic() + 20, lambda _: None, bound)
+    monkeypatch.setattr(cpsat, "search", lambda *_: refused)
+    with pytest.raises(VerificationError, match="lost a schedule"):
+        full_model.search(state, cpsat.Limits(20, 1, 0))

@@ -1,0 +1,185 @@
+"""The search over overlapped pairs and slices: against trying everything, and its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Pipeline, Status, evaluate, solve, verify
+from ppopt.errors import VerificationError
+from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import ALONE
+from ppopt.solver.bounds.head_body_tail import Bound, device_bound
+from ppopt.solver.bounds.relaxation_bound import bound_of
+from ppopt.solver.cp_sat.cpsat import Limits
+from ppopt.solver.cp_sat.pairs import most_saved, useful
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.result import Result
+from tests.oracles.exhaustive_pairs import best
+
+
+def tiny(rng: Random, hosts: tuple[int, ...], **fixed: Any) -> Pipeline:
+    """Two microbatches, unequal times, pairs of which most save time, limits now and then."""
+    forward = [rng.randint(1, 4) for _ in hosts]
+    backward = [rng.randint(2, 5) for _ in hosts]
+    held = [rng.randint(1, 2) for _ in hosts]
+    given: dict[str, Any] = {
+        "stages": len(hosts),
+        "placement": hosts,
+        "batches": 2,
+        "routes": rng.choice((1, 2)),
+        "forward": forward,
+        "backward": backward,
+        "weight": [rng.randint(1, full - 1) for full in backward],
+        "overlap": [
+            rng.randint(max(f, b), f + b + 1) for f, b in zip(forward, backward, strict=True)
+        ],
+        "p2p": rng.choice((0, 0, 1)),
+        "activation": held,
+        "memory_b": [rng.choice((0, -much, -1, 1)) for much in held],
+        "mem_limit": rng.choice((None, None, sum(held) + 1, 2 * sum(held) + 2)),
+    }
+    return Pipeline(**given | fixed)
+
+
+def assert_sound(result: Result) -> None:
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
+    assert result.value is not None
+    assert result.lower_bound is not None
+    assert result.lower_bound <= result.value
+
+
+def assert_like_the_oracle(pipeline: Pipeline, *, fused: bool, spans: bool) -> None:
+    expected = best(pipeline, fused=fused, spans=spans)
+    goals = {Objective.MAKESPAN: expected.makespan}
+    if spans:
+        goals[Objective.DEVICE_SPAN] = expected.device_span
+    for goal, value in goals.items():
+        found = solve(pipeline, fused=fused, objective=goal, workers=1)
+        if value is None:
+            assert found.status is Status.INFEASIBLE
+            continue
+        assert_sound(found)
+        assert (found.status, found.value) == (Status.OPTIMAL, pipeline.ticks.time(value))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "fused", "count", "spans"),
+    [
+        ((0, 1), True, 5, True),
+        ((1, 0), True, 3, True),
+        ((0, 0), True, 4, False),
+        ((0,), False, 4, True),
+        ((0, 1), False, 2, False),
+    ],
+)
+def test_search_finds_what_trying_everything_finds(
+    hosts: tuple[int, ...], fused: bool, count: int, spans: bool
+) -> None:
+    rng = Random(len(hosts) + 10 * fused)
+    for _ in range(count):
+        assert_like_the_oracle(tiny(rng, hosts), fused=fused, spans=spans)
+
+
+def test_three_microbatches_on_one_device() -> None:
+    rng = Random(5)
+    for _ in range(2):
+        assert_like_the_oracle(tiny(rng, (0,), batches=3, routes=1), fused=True, spans=True)
+
+
+@pytest.mark.parametrize("slices", [2, 3])
+def test_slices(slices: int) -> None:
+    rng = Random(slices)
+    for _ in range(3):
+        given = tiny(rng, (0, 1), batches=1, routes=1, slices=slices, overlap=None)
+        given = replace(given, mem_limit=rng.choice((None, slices * 4)))
+        assert_like_the_oracle(given, fused=slices == 3, spans=True)
+
+
+def test_pairs_that_save_nothing_are_never_needed() -> None:
+    """A search leaves them out, trying everything does not."""
+    rng = Random(3)
+    for _ in range(3):
+        given = tiny(rng, (0, 1))
+        given = replace(
+            given, overlap=[f + b for f, b in zip(given.forward, given.backward, strict=True)]
+        )
+        assert not useful(given, fused=True)
+        assert_like_the_oracle(given, fused=True, spans=False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_bound_is_above_a_schedule(seed: int) -> None:
+    """A model of few devices, cut off at the value of a schedule, must still have a solution."""
+    rng = Random(seed)
+    stages, routes = rng.choice((2, 3)), rng.choice((1, 2))
+    given = tiny(rng, tuple(range(stages)), batches=4, routes=routes)
+    fused = rng.random() < 0.5
+    limits = Limits(seconds=20, workers=1, seed=0, work=0.5)
+    for goal in Objective:
+        found = solve(given, fused=fused, objective=goal, time_limit=1, workers=1)
+        if found.schedule is None:
+            continue
+        assert_sound(found)
+        value = found.schedule.metrics.value(goal)
+        problem = Problem(given, goal, fused)
+        known = device_bound(given, goal, fused=fused)
+        assert known.value <= value
+        for devices in [(device,) for device in range(stages)] + [(0, stages - 1)]:
+            bound, _ = bound_of(problem, devices, known, value, limits)
+            assert bound.value <= value
+
+
+def test_most_saved_by_hand() -> None:
+    """Stages 0 and 1 save 1 and 3 with themselves, so 1 with each other. On one device, of four
+    microbatches: F of stage 0 saves 1 each, F of stage 1 up to 3, less the first one's least."""
+    given = Pipeline(stages=2, batches=4, placement=(0, 0), forward=3, backward=6, overlap=[8, 6])
+    assert most_saved(given, 0, fused=True) == (4 * (1 + 3) - 1) * given.ticks.per_unit
+
+
+def test_work_bound_counts_pairs() -> None:
+    """One device, F = B = W = 1: pairs of F and B take 1, all but one of the four F in one."""
+    given = Pipeline(stages=1, batches=4, overlap=2)
+    assert device_bound(given, Objective.MAKESPAN, fused=False).value == (12 - 3) * 1
+    found = solve(given)
+    assert (found.status, found.value) == (Status.OPTIMAL, 9)
+    assert found.schedule is not None
+    assert (found.schedule.pair != ALONE).sum() == 6
+
+
+def test_search_is_no_worse_than_the_strategies_of_its_kind() -> None:
+    """Chimera and DualPipe on two routes; 1F1B with pairs on one."""
+    for name, given in (
+        ("dualpipe", Pipeline(stages=4, batches=8, overlap=2)),
+        ("chimera", Pipeline(stages=2, batches=4)),
+        ("1f1b-overlap", Pipeline(stages=3, batches=6, overlap=2)),
+        ("seq-1f1b", Pipeline(stages=2, batches=3)),
+    ):
+        hand = evaluate(given, name)
+        found = solve(hand.pipeline, time_limit=1, workers=1)
+        assert_sound(found)
+        assert found.value is not None
+        assert found.value <= hand.pipeline.ticks.time(hand.metrics.makespan)
+        assert found.pipeline.hosts == hand.pipeline.hosts
+
+
+def test_a_bound_that_is_too_high_is_noticed() -> None:
+    """Half a unit less than the optimum leaves the one-device model without a solution."""
+    given = Pipeline(stages=1, batches=3, overlap=2)
+    value = solve(given).value
+    assert value == Fraction(7)
+    problem, limits = Problem(given, Objective.MAKESPAN, False), Limits(20, 1, 0)
+    with pytest.raises(VerificationError, match="lost a schedule of 6 ticks"):
+        bound_of(problem, (0,), Bound(0, "", Certificate(Argument.WORK)), 6, limits)
+
+
+@pytest.mark.parametrize("given", [{"slices": 2}, {"overlap": 2}, {"overlap": 2, "routes": 2}])
+def test_long_runs(given: dict[str, Any]) -> None:
+    """Hundreds of microbatches, where the middle of a short run is repeated or left alone."""
+    assert_sound(solve(Pipeline(stages=2, batches=200, **given), time_limit=2, workers=1))

@@ -1,0 +1,145 @@
+"""Bounds by relaxation: every constraint holds in every valid schedule, no bound is too high."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import Decoder, one_at_a_time
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds import relaxation_bound
+from ppopt.solver.bounds.head_body_tail import Bound, device_bound, infeasibility
+from ppopt.solver.cp_sat import cpsat, device_subset
+from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.cp_sat.model import in_order
+from ppopt.solver.heuristics.priority_rules import policies
+from ppopt.solver.incumbent import Problem
+from tests.oracles import exhaustive
+from tests.factories.schedules import schedules
+from tests.factories.instances import tiny_cases
+
+
+def assert_all_hold(schedule: Schedule, view: View) -> None:
+    """Every constraint, release and floor of a view holds in a schedule put in order."""
+    start = in_order(schedule)
+    pipeline = schedule.pipeline
+    duration = timing.durations(pipeline)
+    for before, after, lag in zip(
+        *(column.tolist() for column in device_subset.implied(view)), strict=True
+    ):
+        gap = start[after] - start[before] - int(duration[before])
+        assert gap >= lag, (pipeline.op(before), pipeline.op(after), lag, gap)
+    for code, earliest in device_subset.releases(view):
+        assert start[code] >= earliest, pipeline.op(code)
+    for objective in Objective:
+        value = schedule.metrics.value(objective)
+        for floor in device_subset.floors(view, objective):
+            low = start[floor.last] + int(duration[floor.last]) + floor.rest
+            low -= 0 if floor.first is None else start[floor.first]
+            assert value >= low, (objective, floor, pipeline.op(floor.last), low)
+
+
+def views(schedule: Schedule, kept: list[int]) -> list[View]:
+    pipeline, fused = schedule.pipeline, OpKind.BW in schedule.kind
+    devices = frozenset(device % pipeline.num_devices for device in kept)
+    return [View(Chain(pipeline, fused, route), devices) for route in range(pipeline.routes)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules(backwards=("split", "fused")), st.lists(st.integers(0, 5), max_size=3))
+def test_constraints_hold_in_any_valid_schedule(schedule: Schedule, kept: list[int]) -> None:
+    for view in views(schedule, kept):
+        assert_all_hold(schedule, view)
+
+
+def tight_schedules(seed: int, count: int) -> list[Schedule]:
+    """Dense schedules under tight limits, where a wrong lag would show."""
+    rng = Random(seed)
+    found = []
+    while len(found) < count:
+        placed = rng.choice([{}, {"placement": "v"}, {"placement": "interleaved"}, {"routes": 2}])
+        size = rng.randint(1, 5)
+        pipeline = Pipeline(
+            stages=size,
+            batches=2 * rng.randint(1, 5),
+            forward=[rng.randint(1, 6) for _ in range(size)],
+            backward_input=[rng.randint(0, 6) for _ in range(size)],
+            weight=[rng.randint(0, 6) for _ in range(size)],
+            p2p=rng.randint(0, 3),
+            activation=2,
+            memory_b=rng.choice([0, -1, 1]),
+            mem_limit=rng.choice([4, 6, 8, 12]),
+            **placed,
+        )
+        fused = rng.random() < 0.3
+        if infeasibility(pipeline, fused=fused):
+            continue
+        built = Decoder(pipeline, fused).build(rng.choice(list(policies(pipeline))))
+        orders = built.arrays() if built else one_at_a_time(pipeline, fused=fused)
+        found.append(timing.schedule(pipeline, orders, rng.choice(list(Objective))))
+    return found
+
+
+def test_constraints_hold_in_dense_schedules_under_tight_limits() -> None:
+    rng = Random(3)
+    for schedule in tight_schedules(seed=1, count=400):
+        for view in views(schedule, rng.sample(range(5), rng.randint(0, 3))):
+            assert_all_hold(schedule, view)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
+    """Exhaustive optima: every device alone and every pair stays at or below them."""
+    tight = checked = 0
+    for case in tiny_cases(seed=11, count=120, ops=14):
+        best = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
+        if best is None:
+            continue
+        start = device_bound(case.pipeline, objective, fused=case.fused)
+        assert start.value <= best, case
+        for devices in [
+            *relaxation_bound.singles(case.pipeline),
+            *relaxation_bound.spread(case.pipeline, 2),
+        ]:
+            limits = cpsat.Limits(seconds=20, workers=1, seed=0)
+            zero = Bound(0, "", Certificate(Argument.WORK))
+            ceiling = 4 * best + 10
+            problem = Problem(case.pipeline, objective, case.fused)
+            bound, _ = relaxation_bound.bound_of(problem, devices, zero, ceiling, limits)
+            assert bound.value <= best, (case, devices)
+            checked += 1
+            tight += bound.value == best
+    assert checked > 100
+    assert tight > checked / 2
+
+
+def test_a_planted_wrong_constraint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tick too much in one family is caught by the checks above."""
+    right = device_subset.Chain.turn
+    monkeypatch.setattr(device_subset.Chain, "turn", lambda chain, stage: right(chain, stage) + 1)
+    with pytest.raises(AssertionError):
+        test_constraints_hold_in_dense_schedules_under_tight_limits()
+
+
+def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
+    """Nothing is implied by dropped stages when there are none."""
+    pipeline = replace(Pipeline(stages=3, batches=4), mem_limit=None)
+    view = View(Chain(pipeline, fused=False), frozenset(range(3)))
+    flow = {
+        (str(pipeline.op(before)), str(pipeline.op(after)), lag)
+        for before, after, lag in zip(
+            *(column.tolist() for column in device_subset.implied(view)), strict=True
+        )
+    }
+    assert ("0F1", "1F1", 0) in flow
+    assert ("1B1", "0B1", 0) in flow
+    assert ("2F3", "2B3", 0) in flow
+    assert len(flow) == 3 * 3 * 3 + 2 * 2 * 4 + 3 * 2 * 4  # order, links, F-B and B-W

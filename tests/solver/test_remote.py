@@ -1,0 +1,300 @@
+"""Sweeps in a process of their own: what the two sides tell each other, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Objective, Pipeline, Status, VerificationError, solve
+from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.solver import search as solving
+from ppopt.solver.bounds.destructive_bounds import question
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.subset_dynamic_program import Few
+from ppopt.solver.budget import Budget
+from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.exact.dynamic_program import needed_by
+from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.remote import PAUSE, Beside, Job, News, _Link, serve
+from tests.cli.cli_run import process
+from tests.factories.instances import V
+from tests.factories.searches import begun
+from tests.cli.terminal import of_session
+
+PROBLEM = Problem(V, Objective.MAKESPAN, False)
+LONG = Problem(
+    Pipeline(
+        stages=16,
+        batches=32,
+        chunks=2,
+        placement="interleaved",
+        forward=11,
+        backward_input=10,
+        weight=7,
+        p2p=1,
+        mem_limit=10,
+    ),
+    Objective.MAKESPAN,
+    False,
+)
+"""What one device of this needs takes longer to find out than any test waits."""
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def serving() -> tuple[Connection, threading.Thread]:
+    """The pipe to sweeps that wait for their job, in a thread of this process."""
+    here, there = Pipe()
+    thread = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
+    there.close()
+    thread.start()
+    return here, thread
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Every process that is started."""
+    found: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def noted(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        found.append(start(*given, **options))
+        return found[-1]
+
+    monkeypatch.setattr("ppopt.solver.remote.subprocess.Popen", noted)
+    return found
+
+
+def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    """The last device, which has the middle of the V, needs 595."""
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        wait_for(lambda: search.over or search.bound.value == 595)
+        assert search.bound.certificate == Certificate(Argument.DEVICES, (3,))
+    (sweeping,) = started
+    assert sweeping.returncode is not None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_they_run_beside_the_whole_model_of_a_tiny_pipeline(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """With two workers: one would not repeat itself."""
+    before = []
+    monkeypatch.setattr(solving, "_search_model", lambda *_, **__: before.append(len(started)))
+    pipeline = Pipeline(stages=4, batches=4, chunks=2, placement="v", mem_limit=4)
+    search = begun(Problem(pipeline, Objective.MAKESPAN, False))
+    provenance = solving.provenance_of(60, workers, 0)
+    with Beside(search) as other:
+        solving._search_tiny(search, provenance, Few(search), other)
+    assert before == [workers - 1]
+
+
+def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:
+    """Their process may be ended for the memory that it takes, by others."""
+    search = begun(LONG)
+    with Beside(search) as other:
+        other.begin()
+        (sweeping,) = started
+        sweeping.kill()
+        sweeping.wait()
+        for _ in range(5):
+            assert not search.over
+            time.sleep(0.1)
+
+
+def test_where_no_process_can_be_started_they_are_done_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "nowhere/python")
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        assert not other.sweeps
+    result = solve(V, time_limit=60, workers=2)
+    assert (result.status, result.value) == (Status.OPTIMAL, 595)
+
+
+def test_a_process_that_fails_leaves_them_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppopt.solver.remote._CODE", "import nothing_of_this_name")
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        wait_for(lambda: search.over or not other.sweeps)
+        other.begin()
+        assert not other.sweeps
+
+
+def test_the_path_of_modules_may_hold_what_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some put paths there that are not text: Python passes over them."""
+    monkeypatch.setattr(sys, "path", [tmp_path, "", *sys.path])
+    monkeypatch.chdir(Path(ppopt.__file__).parent.parent)
+    search = begun(PROBLEM)
+    with Beside(search) as other:
+        other.begin()
+        wait_for(lambda: search.over or search.bound.value == 595)
+
+
+def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> None:
+    solve(LONG.pipeline, time_limit=8, workers=1)
+    assert not started
+
+
+def test_what_is_told_of_progress_never_worsens() -> None:
+    """From threads of CP-SAT, and of a bound that comes while it runs."""
+    seen: list[Progress] = []
+    solve(V, time_limit=20, workers=2, progress=seen.append)
+    limits = [state.lower_bound for state in seen]
+    values = [state.value for state in seen if state.value is not None]
+    assert limits == sorted(limits)
+    assert values == sorted(values, reverse=True)
+
+
+def test_both_sides_know_of_the_better_one() -> None:
+    """Values go to the sweeps, bounds both ways; nothing is told twice."""
+    here, there = Pipe()
+    with here, there:
+        search, sweeping = begun(PROBLEM), begun(PROBLEM)
+        assert search.value is not None
+        ours, theirs = _Link(here, search, leads=True), _Link(there, sweeping, leads=False)
+        search.value -= 100
+        ours.exchange()
+        theirs.exchange()
+        assert sweeping.value == search.value
+        sweeping.raise_bound(needed_by((3,), 590))
+        theirs.tell()
+        ours.tell()
+        assert here.poll(1)
+        assert not there.poll(0)
+        time.sleep(2 * PAUSE)
+        ours.exchange()
+        assert search.bound.value == 590
+        assert not there.poll(0)
+
+
+def test_a_bound_that_fails_sweeps_reaches_the_user() -> None:
+    """A bound above a schedule is a bug of ours: whose process finds it makes no difference."""
+    here, sweeping = serving()
+    with here:
+        search = begun(PROBLEM)
+        assert search.value is not None
+        wrong = Bound(search.value + 1, "", Certificate(Argument.SEARCH))
+        link = _Link(here, search, leads=True)
+        link.send(Job(PROBLEM, 600.0, search.value, search.bound))
+        link.send(News(search.value, wrong))
+        assert here.poll(60)
+        with pytest.raises(VerificationError, match="lies above a schedule"):
+            link.exchange()
+        sweeping.join(60)
+
+
+def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
+    """Told that there is a schedule of 595 they have nothing left to ask, and end."""
+    here, sweeping = serving()
+    with here:
+        low = needed_by((0,), 594)
+        here.send(Job(PROBLEM, 600.0, 700, low))
+        here.send(News(595, low))
+        assert here.poll(60)
+        news: News = here.recv()
+        assert (news.value, news.bound.value) == (595, 595)
+        assert news.bound.certificate.devices == (3,)
+        sweeping.join(60)
+    assert not sweeping.is_alive()
+
+
+def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
+    here, sweeping = serving()
+    with here:
+        here.send(Job(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
+        here.send(News(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
+        sweeping.join(60)
+    assert not sweeping.is_alive()
+
+
+def test_sweeps_end_with_the_search() -> None:
+    """However it ends: the pipe is closed then."""
+    here, sweeping = serving()
+    search = begun(LONG)
+    assert search.value is not None
+    here.send(Job(search.problem, 600.0, search.value, search.bound))
+    time.sleep(2)
+    assert sweeping.is_alive()
+    here.close()
+    sweeping.join(60)
+    assert not sweeping.is_alive()
+
+
+def test_shares_of_several_workers_end_with_the_search() -> None:
+    search = begun(PROBLEM)
+    limits = Budget.of(search, 2, 0, 60.0).limits()
+    assert not limits.enough()
+    search.value = search.bound.value
+    assert limits.enough()
+
+
+def test_what_asks_whether_it_is_enough_may_fail() -> None:
+    """CP-SAT has ended by then, which would run on for ten minutes."""
+
+    def fail() -> bool:
+        raise RuntimeError("seen")
+
+    built = question(LONG, int(1.1 * begun(LONG).bound.value))
+    with pytest.raises(RuntimeError, match="seen"):
+        cpsat.search(built, cpsat.Limits(600, 1, 0, enough=fail), lambda _value, _bound: None)
+    assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
+
+
+def test_cp_sat_stops_when_there_is_enough() -> None:
+    """Which the search may hear of from elsewhere."""
+    until = time.monotonic() + 2
+    limits = cpsat.Limits(600, 1, 0, enough=lambda: time.monotonic() > until)
+    target = int(1.1 * begun(LONG).bound.value)
+    outcome = cpsat.search(question(LONG, target), limits, lambda _value, _bound: None)
+    assert not (outcome.ended or outcome.interrupted)
+    assert time.monotonic() < until + 60
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """The signal goes to the whole group, as a terminal sends it."""
+    path = tmp_path / "long.json"
+    line = (
+        "solve --stages 16 --batches 32 --chunks 2 --placement interleaved --forward-times 11 "
+        "--backward-times 17 --weight-times 7 --p2p-time 1 --mem-limit 10 --workers 2 "
+        f"--time-limit 600 -o {path}"
+    )
+    command = process(line, start_new_session=True)
+    try:
+        wait_for(lambda: len(of_session(command.pid)) > 1)
+        time.sleep(1)
+        os.killpg(command.pid, signal.SIGINT)
+        command.communicate(timeout=60)
+        wait_for(lambda: not of_session(command.pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    assert command.returncode == 0
+    assert path.exists()

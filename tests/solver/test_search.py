@@ -1,0 +1,194 @@
+"""The search against exhaustive search, PyJobShop and figures of the design."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from ppopt import InputError, Objective, Pipeline, Result, Status, solve
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.solver import search as solving
+from ppopt.solver.heuristics import improve
+from ppopt.solver.incumbent import Problem
+from ppopt.verifier import verify
+from tests.oracles import exhaustive
+from tests.factories.instances import tiny_cases
+
+
+def ticks(result: Result) -> int | None:
+    return None if result.value is None else int(result.value * result.pipeline.ticks.per_unit)
+
+
+def assert_sound(result: Result) -> None:
+    """What every result promises, whatever its status."""
+    if result.status is Status.INFEASIBLE:
+        assert result.schedule is None
+        assert result.value is None
+        assert "least limit that works" in result.proof
+        return
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
+    assert ticks(result) == result.schedule.metrics.value(result.objective)
+    assert result.lower_bound is not None
+    assert result.value is not None
+    assert result.lower_bound <= result.value
+    assert (result.status is Status.OPTIMAL) == (result.lower_bound == result.value)
+    assert result.proof
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_agrees_with_exhaustive_search(objective: Objective) -> None:
+    """Value and infeasibility, over unequal times, links, limits, chunks, fused and split."""
+    infeasible = searched = 0
+    for case in tiny_cases(seed=2, count=250, ops=14):
+        expected = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
+        result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
+        assert_sound(result)
+        infeasible += expected is None
+        searched += "CP-SAT" in result.proof
+        assert ticks(result) == expected, case
+        assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
+    assert 10 < infeasible < 150
+    assert searched > 50
+
+
+Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ({"mem_limit": "1f1b"}, 27),
+        ({"mem_limit": 4, **Z}, 288),
+        ({"placement": "v", "mem_limit": 8, "activation": 2, "memory_b": -1, "forward": 20,
+          "backward": 40, "weight": 18, "p2p": 1}, 522),
+    ],
+)  # fmt: skip
+def test_values_measured_before(given: dict, value: int) -> None:
+    """Optima of the design's first measurements, 4 devices and 8 microbatches."""
+    result = solve(Pipeline(stages=4, batches=8, **given), time_limit=240)
+    assert_sound(result)
+    assert (result.status, result.value) == (Status.OPTIMAL, value)
+
+
+def test_an_optimum_that_takes_long_to_find() -> None:
+    """523 of the same measurements, interleaved: bound at once, and met by a schedule on file."""
+    path = Path(__file__).parents[1] / "references" / "solved-interleaved-4x8.json"
+    made, _ = read_schedule(path)
+    result = solve(made.pipeline, hint=made)
+    assert_sound(result)
+    assert (result.status, result.value) == (Status.OPTIMAL, 523)
+    alone = solve(made.pipeline, time_limit=5)
+    assert alone.lower_bound == 523
+
+
+def test_makespan_and_device_span_are_different_objectives() -> None:
+    pipe = Pipeline(
+        stages=4, batches=12, forward=5, backward=10, weight=4, activation=2, memory_b=-1
+    )
+    result = solve(pipe, mem_limit=10)
+    assert_sound(result)
+    assert (result.status, result.value) == (Status.OPTIMAL, 195)
+
+
+def test_infeasible_limit_says_the_least_that_works() -> None:
+    pipe = Pipeline(stages=2, batches=4, activation=[3, 2], static=[1, 5], memory_b=[0, 1])
+    result = solve(pipe, mem_limit=6)
+    assert result.status is Status.INFEASIBLE
+    assert "device 1 needs 8" in result.proof
+    assert "least limit that works on every device is 8" in result.proof
+    assert solve(pipe, mem_limit=8).status is Status.OPTIMAL
+
+
+def test_time_limit_returns_the_best_so_far_with_its_gap() -> None:
+    pipe = Pipeline(stages=8, batches=32, **Z)
+    result = solve(pipe, mem_limit=6, time_limit=1)
+    assert_sound(result)
+    assert result.status is Status.FEASIBLE
+    assert result.gap is not None
+    assert 0 < result.gap < Fraction(1, 4)
+    assert result.solve_seconds < 3
+
+
+def test_one_worker_repeats_itself() -> None:
+    pipe = Pipeline(stages=3, batches=5, forward=[3, 5, 4], p2p=1)
+    first, second = (solve(pipe, mem_limit=3, workers=1, seed=5) for _ in range(2))
+    assert first.schedule == second.schedule
+    assert first.origin() == second.origin()
+
+
+def test_progress_is_told_and_never_worsens() -> None:
+    seen = []
+    result = solve(Pipeline(stages=4, batches=8, **Z), mem_limit=4, progress=seen.append)
+    values = [state.value for state in seen if state.value is not None]
+    limits = [state.lower_bound for state in seen]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == result.value
+    assert all(low <= result.value for low in limits)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time_limit": 0}, "time_limit: 0 is not above 0"),
+        ({"time_limit": float("nan")}, "time_limit: nan"),
+        ({"workers": -1}, "workers: -1 is not between 1 and 1024"),
+        ({"seed": -1}, "seed: -1 is not between"),
+        ({"objective": "speed"}, "objective: 'speed'"),
+        ({"mem_limit": "x"}, "mem_limit: 'x' is not a number"),
+    ],
+)
+def test_misuse_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        solve(Pipeline(stages=2, batches=2), **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_one_worker_writes_the_same_file_however_busy_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search of several short rounds, alone and beside another one of the same."""
+    monkeypatch.setattr(sys.modules["ppopt.solver.search"], "FIRST_ROUND", 0.002)
+    monkeypatch.setattr("ppopt.solver.exact.dynamic_program.FIRST_REACH", 0)
+    monkeypatch.setattr(improve, "STEPS", (5, 5))
+    pipe = Pipeline(
+        stages=6,
+        batches=12,
+        forward=[10, 12, 9, 11, 13, 8],
+        backward=[21, 19, 23, 20, 22, 18],
+        weight=[9, 8, 10, 9, 11, 7],
+        p2p=1,
+    )
+    phases: list[str] = []
+    alone = solve(
+        pipe,
+        mem_limit=4,
+        workers=1,
+        time_limit=240,
+        progress=lambda state: phases.append(state.phase),
+    )
+    assert "bounds" in phases[phases.index("CP-SAT") :], "one round is not several"
+    with ThreadPoolExecutor(2) as pool:
+        pair = pool.map(lambda _: solve(pipe, mem_limit=4, workers=1, time_limit=240), range(2))
+    assert alone.status is Status.OPTIMAL
+    for other in pair:
+        assert other.schedule == alone.schedule
+        assert other.origin() == alone.origin()
+    assert "partial schedules" in phases
+
+
+def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
+    """One microbatch at a time through three devices and back, links included: 4 x 11."""
+    found = solve(Pipeline(stages=3, batches=4, p2p=1, mem_limit=1), workers=1, time_limit=30)
+    assert (found.status, found.value) == ("optimal", 44)
+    assert found.proof == "CP-SAT searched all orders of the 36 operations and found none below"
+
+
+def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
+    """Half a millisecond per operation, at most half a second; each twice as long as the last."""
+    for batches, first in ((10, 0.06), (100, 0.5)):
+        problem = Problem(Pipeline(stages=4, batches=batches), Objective.MAKESPAN, False)
+        seconds = [solving._seconds(problem, turn) for turn in range(3)]
+        assert seconds == pytest.approx([first, 2 * first, 4 * first])

@@ -1,0 +1,174 @@
+"""Long runs from the repeated middle of short ones."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ppopt import Objective, Pipeline, Status, evaluate, solve, verify
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import fits_limits
+from ppopt.solver import search as solving
+from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.heuristics import steady_state
+from ppopt.solver.heuristics.improve import Improver
+from ppopt.solver.heuristics.steady_state import Stretch, Window
+from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.result import Result
+from tests.factories import schedules
+from tests.factories.instances import tiny_cases
+
+UNIT = Pipeline(stages=4, batches=16)
+
+
+def problem(pipeline: Pipeline, *, fused: bool = False) -> Problem:
+    return Problem(pipeline, Objective.MAKESPAN, fused)
+
+
+def search_of(pipeline: Pipeline) -> Search:
+    """A search that has not begun."""
+    given, now = problem(pipeline), time.monotonic()
+    bound = head_body_tail.device_bound(pipeline, given.objective, fused=False)
+    return Search(given, now, now + 60, lambda _: None, bound)
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four microbatches per device are a short run: in these tests all is small."""
+    monkeypatch.setattr(steady_state, "PER_DEVICE", (4, 4))
+
+
+@pytest.mark.parametrize("window", [Window(6, 1, 1, 3), Window(5, 2, 3, 6), Window(4, 4, 2, 12)])
+def test_a_steady_schedule_is_stretched_without_loss(window: Window) -> None:
+    """ZB-H1 at unit costs: the last device waits 3 and works 3 m; 4 activations are enough."""
+    short = evaluate(UNIT, "zb-h1")
+    assert short.metrics.makespan == 3 + 3 * 16
+    longer = replace(UNIT, batches=301, mem_limit=4)
+    made = Stretch(short, problem(UNIT)).made(longer, window)
+    assert made.metrics.makespan == 3 + 3 * 301
+    assert verify(made) == []
+
+
+def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
+    """Any schedule, any window, any period, means of several included."""
+    rng = Random(61)
+    averaged = 0
+    for seed, case in enumerate(tiny_cases(61, 120, ops=24, mem_limit=None)):
+        batches = case.pipeline.batches
+        given = schedules.build(case.pipeline, Random(seed), "fused" if case.fused else "split")
+        first = rng.randrange(batches)
+        size = rng.randint(1, batches - first)
+        repeats = rng.randint(1, (batches - first) // size)
+        averaged += repeats > 1
+        window = Window(first, size, repeats, rng.choice((0, 0.5, 1, 7, 40)))
+        longer = replace(case.pipeline, batches=batches + rng.randint(1, 9))
+        stretch = Stretch(given, problem(case.pipeline, fused=case.fused))
+        made = timing.schedule(longer, stretch.orders(longer, window))
+        assert verify(made) == [], case
+    assert averaged > 10
+
+
+def test_windows_are_judged_by_the_rate_that_they_lead_to() -> None:
+    """1 F, 1 B and 1 W per microbatch on every device: no rate is below 3."""
+    trials = Stretch(evaluate(UNIT, "zb-h1"), problem(UNIT)).best(lambda: False)
+    assert trials[0][:2] == (False, 3)
+    assert trials == sorted(trials)
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_windows_that_break_the_limit_come_last_and_are_followed() -> None:
+    """In ZB-H1 device 0 holds 4: with room for 3 its middle cannot be repeated as it is."""
+    tight = replace(UNIT, mem_limit=3)
+    short = replace(evaluate(UNIT, "zb-h1"), pipeline=tight)
+    assert all(trial.over for trial in Stretch(short, problem(tight)).best(lambda: False))
+    search = search_of(replace(tight, batches=64))
+    found = replace(solve(UNIT, time_limit=240), schedule=short)
+    steady_state.offer(search, lambda *_: found)
+    assert search.best is not None
+    assert max(search.best.metrics.peak_memory) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "batches"),
+    [
+        ({"stages": 4, "batches": 4 * 8 * 3}, 32),
+        ({"stages": 4, "batches": 4 * 8 * 3 - 1}, None),
+        # 24 000 operations are 125 microbatches on 64 devices, which is below 4 per device.
+        ({"stages": 64, "batches": 1024}, 256),
+        # 3 x 2 x 16 operations per microbatch.
+        ({"stages": 16, "batches": 2000, "chunks": 2}, 128),
+        ({"stages": 32, "batches": 2000, "chunks": 2}, 128),
+        ({"stages": 2, "batches": 2000, "routes": 2}, None),
+    ],
+)
+def test_how_short_a_short_run_is(given: dict[str, int], batches: int | None) -> None:
+    short = steady_state.short_problem(problem(Pipeline(**given)))
+    assert (None if short is None else short.pipeline.batches) == batches
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> None:
+    """Room for 3 of 4 activations: construction alone leaves much."""
+    pipeline = replace(UNIT, batches=64, mem_limit=3)
+    search = search_of(pipeline)
+    Improver(search, 0).construct()
+    constructed = search.value
+    steady_state.offer(search, lambda short, _: solve(short.pipeline, time_limit=2, workers=2))
+    assert search.value is not None
+    assert constructed is not None
+    assert search.value <= constructed
+    assert search.best is not None
+    assert search.best.pipeline == pipeline
+    assert fits_limits(search.best)
+    assert verify(search.best) == []
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_repeated_alone_it_gives_a_schedule() -> None:
+    pipeline = replace(UNIT, batches=64, mem_limit=4)
+    search = search_of(pipeline)
+    steady_state.offer(search, lambda short, _: solve(short.pipeline))
+    assert search.value == 3 + 3 * 64
+    assert search.closed
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_one_worker_repeats_only_what_is_proved() -> None:
+    """What a search has found when its time is up differs from run to run. One microbatch at a
+    time, 4 F + 4 B + W each, is what there is otherwise."""
+    pipeline = replace(UNIT, batches=64, mem_limit=4)
+
+    def solved(status: Status, workers: int) -> int | None:
+        def short_run(short: Problem, _: float) -> Result:
+            found = solve(short.pipeline)
+            provenance = replace(found.provenance, workers=workers)
+            return replace(found, status=status, provenance=provenance)
+
+        search = search_of(pipeline)
+        steady_state.offer(search, short_run)
+        return search.value
+
+    assert solved(Status.FEASIBLE, 1) == 64 * 9
+    assert solved(Status.OPTIMAL, 1) == solved(Status.FEASIBLE, 2) == 195
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    search_from = solving.search_from
+    calls = []
+
+    def interrupted(*args: object, **kwargs: object) -> Result:
+        calls.append(args)
+        found = search_from(*args, **kwargs)  # type: ignore[arg-type]
+        return replace(found, interrupted=True) if len(calls) > 1 else found
+
+    monkeypatch.setattr(solving, "search_from", interrupted)
+    tight = Pipeline(stages=4, batches=64, forward=10, backward=20, weight=9, p2p=1, mem_limit=3)
+    result = solve(tight, time_limit=20)
+    assert len(calls) == 2
+    assert result.interrupted
+    assert result.schedule is not None
+    assert verify(result.schedule) == []

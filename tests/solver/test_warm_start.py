@@ -1,0 +1,330 @@
+"""A search that starts from a schedule of the user's own."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, verify
+from ppopt.problem.operation import OpKind
+from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import fits_limits
+from ppopt.solver import search as solving
+from ppopt.solver import warm_start as hints
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.heuristics.initial_orders import ADAPTIVE, candidates, split
+from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.result import Provenance
+from ppopt.strategies import Options, registry
+from tests.factories import schedules
+from tests.cli.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
+from tests.cli.cli_run import done, run, shown
+from tests.factories.instances import tiny_cases
+from tests.oracles.least_limit import least_limit
+from tests.verifier.verify_fixtures import schedule_of
+
+UNIT = Pipeline(stages=4, batches=8)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the hint: the search itself finds no schedule and no bound."""
+    monkeypatch.setattr(solving, "_run_phases", lambda *_: None)
+
+
+def slow() -> Schedule:
+    """Two microbatches on one device, F B W each, with idle time: 8 where 6 would do."""
+    return schedule_of(
+        Pipeline(stages=1, batches=2),
+        "0: 0F0@0..1 0B0@1..2 0W0@2..3 0F1@4..5 0B1@6..7 0W1@7..8",
+    )
+
+
+def test_by_how_much_a_hand_strategy_can_be_bettered() -> None:
+    """1F1B takes 3 (8 + 3) = 33, the optimum 3 + 8 x 3 = 27."""
+    result = solve(UNIT, mem_limit=4, hint=evaluate(UNIT, "1f1b"))
+    assert (result.status, result.value, result.gain) == (Status.OPTIMAL, 27, Fraction(6, 33))
+    assert result.hint is not None
+    assert result.hint.value == 33
+    assert result.hint.peak_memory == (4, 3, 2, 1)
+    assert result.hint.fits_limit
+    assert result.hint.notes == (hints.SPLIT,)
+
+
+def test_an_optimal_hint_cannot_be_bettered() -> None:
+    best = solve(UNIT, mem_limit=4).schedule
+    result = solve(UNIT, mem_limit=4, hint=best)
+    assert (result.gain, result.value) == (0, 27)
+    assert result.hint is not None
+    assert result.hint.notes == ()
+
+
+def test_without_a_hint_there_is_no_gain() -> None:
+    result = solve(UNIT)
+    assert (result.hint, result.gain) == (None, None)
+    assert "hint" not in result.origin()
+
+
+@pytest.mark.usefixtures("alone")
+def test_idle_time_of_a_hint_counts_against_it() -> None:
+    result = solve(slow().pipeline, hint=slow())
+    assert result.hint is not None
+    assert (result.hint.value, result.value, result.gain) == (8, 6, Fraction(1, 4))
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("objective", Objective)
+def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
+    """Whatever the search finds: here it finds nothing at all."""
+    idle = 0
+    for seed, case in enumerate(tiny_cases(seed=41, count=60, mem_limit=None)):
+        kind = "fused" if case.fused else "split"
+        given = schedules.build(case.pipeline, Random(seed), kind)
+        limits = schedules.limited(given, schedules.peaks(given)).pipeline
+        result = solve(limits, objective=objective, fused=case.fused, hint=given)
+        assert result.hint is not None
+        assert result.hint.fits_limit
+        assert result.hint.notes == ()
+        assert result.value is not None
+        assert result.value <= result.hint.value
+        assert result.gain is not None
+        idle += result.gain > 0
+    assert 10 < idle < 60
+
+
+@pytest.mark.usefixtures("alone")
+def test_other_times_keep_the_order() -> None:
+    """1F1B with F = 2 and BW = 4 takes twice its 33."""
+    twice = replace(UNIT, forward=2, backward=4, weight=2, backward_input=None)
+    result = solve(twice, fused=True, hint=evaluate(UNIT, "1f1b"))
+    assert result.hint is not None
+    assert result.value == result.hint.value == 66
+    assert result.hint.notes == (hints.RETIMED,)
+
+
+@pytest.mark.usefixtures("alone")
+def test_other_memory_is_that_of_the_search() -> None:
+    heavy = replace(UNIT, activation=3, mem_limit=12)
+    result = solve(heavy, fused=True, hint=evaluate(UNIT, "1f1b"))
+    assert result.hint is not None
+    assert result.hint.peak_memory == (12, 9, 6, 3)
+    assert result.hint.notes == (hints.OTHER_MEMORY,)
+    assert result.value == 33
+
+
+@pytest.mark.usefixtures("alone")
+def test_split_backwards_are_made_whole_where_all_must_be() -> None:
+    """Every BW at the place of its B: F F F BW F BW .. on device 0, that is 1F1B's order."""
+    given = evaluate(UNIT, "zb-h1")
+    result = solve(UNIT, fused=True, hint=given)
+    assert result.hint is not None
+    assert result.hint.notes == (hints.JOINED,)
+    assert result.schedule is not None
+    assert set(result.schedule.kind) == {OpKind.F, OpKind.BW}
+    assert result.value == 33
+
+
+def test_over_the_limit_it_is_followed_as_far_as_the_limit_allows() -> None:
+    """3 of 4 activations: 1F1B is over the limit, and still takes less than the best within it."""
+    result = solve(UNIT, mem_limit=2, hint=evaluate(UNIT, "1f1b"))
+    assert result.hint is not None
+    assert not result.hint.fits_limit
+    assert result.hint.notes == (hints.SPLIT, hints.OVER)
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
+    assert result.gain is not None
+    assert result.gain == 1 - result.value / 33 < 0
+
+
+def test_nothing_is_followed_where_no_schedule_is() -> None:
+    result = solve(UNIT, mem_limit=0, hint=evaluate(UNIT, "zb-1p"))
+    assert result.status == "infeasible"
+    assert result.hint is not None
+    assert (result.hint.fits_limit, result.hint.notes) == (False, ())
+
+
+@pytest.mark.usefixtures("alone")
+def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
+    """With room for one, one microbatch after the other is all there is: 8 x (4 F + 4 B + W)."""
+    for limit, least in ((1, 72), (3, 27)):
+        result = solve(UNIT, mem_limit=limit, hint=evaluate(UNIT, "zb-2p"))
+        assert result.schedule is not None
+        assert max(result.schedule.metrics.peak_memory) <= limit
+        assert result.value is not None
+        assert result.value >= least
+        assert limit != 1 or result.value == 72
+
+
+def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
+    """Unless a B of no length takes memory."""
+    over = 0
+    for seed, case in enumerate(tiny_cases(seed=43, count=150, memory_b=0)):
+        kind = "fused" if case.fused else "split"
+        given = schedules.build(case.pipeline, Random(seed), kind)
+        devices = range(case.pipeline.num_devices)
+        least = [least_limit(case.pipeline, device, case.fused) for device in devices]
+        tight = schedules.limited(given, least)
+        orders = follow(tight, tight.pipeline)
+        assert orders is not None, case
+        made = timing.schedule(tight.pipeline, orders)
+        assert verify(made) == [], case
+        over += not fits_limits(tight)
+    assert over > 50
+
+
+def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
+    """An eager schedule of a pipeline whose operations come in turn."""
+    given = timing.schedule(UNIT, split(UNIT, evaluate(UNIT, "gpipe").orders))
+    orders = follow(given, UNIT)
+    assert orders is not None
+    assert timing.schedule(UNIT, orders).metrics.makespan == given.metrics.makespan == 30
+
+
+def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> None:
+    """Those that are slow on long runs are not begun; the others are, as long as there is time."""
+    given = timing.schedule(UNIT, split(UNIT, evaluate(UNIT, "gpipe").orders))
+    assert follow(given, UNIT, deadline=time.monotonic()) is None
+    long = Pipeline(stages=4, batches=2000)
+    tried = len(list(candidates(long, fused=False)))
+    slow = [name for name, strategy in registry().items() if strategy.adaptive]
+    soon = time.monotonic() + ADAPTIVE * long.num_codes
+    assert len(list(candidates(long, fused=False, deadline=soon))) == tried - len(slow) > 10
+    assert len(list(candidates(long, fused=False, deadline=time.monotonic()))) == 1
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        Pipeline(stages=4, batches=6),
+        Pipeline(stages=4, batches=6, forward=[3, 1, 2, 1], p2p=1, mem_limit=3),
+        Pipeline(stages=4, batches=6, chunks=2),
+        Pipeline(stages=4, batches=6, chunks=2, placement="v", mem_limit="1f1b"),
+        Pipeline(stages=4, batches=6, placement=[1, 0, 3, 2]),
+        Pipeline(stages=4, batches=6, placement=[0, 1, 1, 0], overlap=3),
+        Pipeline(stages=1, batches=2, chunks=2),
+        Pipeline(stages=4, batches=6, routes=2),
+        Pipeline(stages=4, batches=6, slices=2),
+    ],
+)
+def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -> None:
+    """Without a limit, which has no say in an order."""
+    expected = []
+    for strategy in registry().values():
+        try:
+            own = strategy.apply(pipeline, Options())
+            orders = strategy.built(own, Options())
+        except InputError:
+            continue
+        if own.layout == pipeline.layout:
+            expected.append(split(pipeline, orders))
+    _, *found = (each for each in candidates(pipeline, fused=False) if each is not None)
+    assert len(found) == len(expected) > 0
+    for given, one in zip(found, expected, strict=True):
+        assert [order.tolist() for order in given] == [order.tolist() for order in one]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "words"),
+    [
+        (Pipeline(stages=4, batches=6), "8 microbatches, not 6"),
+        (Pipeline(stages=3, batches=8), "4 devices, not 3"),
+        (Pipeline(stages=4, batches=8, chunks=2), "4 stages, not 8"),
+        (Pipeline(stages=4, batches=8, routes=2), "1 routes, not 2"),
+        (Pipeline(stages=4, batches=8, placement=[3, 2, 1, 0]), "stage 0 sits on device 0, not 3"),
+    ],
+)
+def test_a_hint_of_another_pipeline_is_refused(pipeline: Pipeline, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        solve(pipeline, hint=evaluate(UNIT, "1f1b"))
+    assert str(caught.value).startswith("hint: it is of another p")
+
+
+def test_a_hint_that_breaks_a_rule_is_refused() -> None:
+    given = slow()
+    early = replace(given, start=given.start - (given.start == 4), end=given.end)
+    with pytest.raises(InputError, match=r"hint: duration: .*`ppopt verify` lists all"):
+        solve(given.pipeline, hint=early)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_bound_known_before_counts() -> None:
+    """Proved at a larger limit, say: 72 for one microbatch at a time is 8 x (4 F + 4 B + W)."""
+    problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, fused=False)
+    given = hints.read(problem, evaluate(UNIT, "zb-h1"))
+    known = Bound(72, "proved before", Certificate(Argument.SEARCH))
+    provenance = Provenance(0, 1, 60.0, {})
+    for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):
+        result = solving.search_from(hints.Start(given, bound=bound), problem, provenance)
+        assert (result.value, result.status) == (72, status)
+    assert result.proof == "proved before"
+
+
+class TestCommand:
+    def test_json(self, tmp_path: Path) -> None:
+        done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.json")
+        line = "solve --stages 4 --batches 8 --mem-limit --hint"
+        found = shown(line, tmp_path / "a.json", "-o", tmp_path / "b.json")
+        hint = found.pop("hint")
+        assert_types(found, SOLVED)
+        assert_types(
+            hint,
+            {
+                "value": NUMBER,
+                "gain": NUMBER,
+                "fits_limit": FLAG,
+                "peak_memory": LIST,
+                "notes": LIST,
+            },
+        )
+        assert (hint["value"], hint["gain"]) == (33, 6 / 33)
+        assert json.loads((tmp_path / "b.json").read_text())["origin"]["hint"] == hint
+
+    def test_words(self, tmp_path: Path) -> None:
+        done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.json")
+        ran = done("solve --hint", tmp_path / "a.json", "-o", tmp_path / "a.html")
+        assert "33; bettered by 18.18 %" in ran.out
+        assert "33; bettered by 18.18 %" in (tmp_path / "a.html").read_text()
+        ran = done("solve --fused --mem-limit --hint", tmp_path / "a.json")
+        assert "33; no schedule is better" in ran.out
+        ran = done("solve --mem-limit 2 --hint", tmp_path / "a.json")
+        assert "but with memory max 4 (4 3 2 1)" in " ".join(ran.out.split())
+
+    def test_without_flags_the_pipeline_is_that_of_the_hint(self, tmp_path: Path) -> None:
+        times = "--forward-times 1,2 --p2p-time 0.5"
+        done(f"eval 1f1b --stages 2 --batches 3 {times} --quiet -o", tmp_path / "a.json")
+        own = shown("solve --hint", tmp_path / "a.json")
+        named = shown(f"solve --stages 2 --batches 3 {times} --hint", tmp_path / "a.json")
+        assert own["value"] == named["value"]
+        assert own["mem_limit"] is None
+        assert shown("solve --mem-limit --hint", tmp_path / "a.json")["mem_limit"] == [2, 2]
+
+    def test_an_order_of_pytorch(self, tmp_path: Path) -> None:
+        """Its pipeline is that of the order, timed by the flags: 1F1B takes 2 x 33 here."""
+        done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.csv")
+        times = "--forward-times 2 --mem-limit 4"
+        for flags in (times, f"--stages 4 --batches 8 {times}"):
+            found = shown(f"solve {flags} --hint", tmp_path / "a.csv")
+            assert (found["hint"]["value"], found["value"]) == (66, 54)
+        ran = run("solve --stages 4 --batches 6 --hint", tmp_path / "a.csv")
+        assert (ran.code, ran.out) == (2, "")
+        assert "8 microbatches" in ran.err
+
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            ("solve --hint", "none.json: cannot be read"),
+            ("solve --stages 2 --batches 2 --hint", "none.json: cannot be read"),
+        ],
+    )
+    def test_refused(self, line: str, words: str, tmp_path: Path) -> None:
+        ran = run(line, tmp_path / "none.json")
+        assert (ran.code, ran.out) == (2, "")
+        assert words in ran.err

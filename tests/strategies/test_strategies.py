@@ -1,0 +1,272 @@
+"""Hand strategies against their published formulas, figures and conditions."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Objective, Options, Pipeline, Schedule, evaluate
+from ppopt.errors import InputError
+from ppopt.formats.config import pipeline_of
+from ppopt.formats.models import read_model
+from ppopt.problem.operation import OpKind
+from ppopt.strategies import names, registry, resolve
+
+SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
+
+
+def figure(made: Schedule, objective: Objective = Objective.MAKESPAN) -> float:
+    return float(made.pipeline.ticks.time(made.metrics.value(objective)))
+
+
+def peaks(made: Schedule) -> list[float]:
+    return [float(made.pipeline.ticks.memory(peak)) for peak in made.metrics.peak_memory]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", names())
+def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int]) -> None:
+    given = Pipeline(stages=size[0], batches=size[1])
+    if reason := condition(name, *size):
+        with pytest.raises(InputError, match=reason):
+            evaluate(given, name)
+        return
+    made = evaluate(given, name)
+    assert made.origin["strategy"] == name
+    assert (OpKind.B not in made.kind) == registry()[name].fused
+
+
+def condition(name: str, stages: int, batches: int) -> str | None:
+    """Why a strategy does not apply; None where it does."""
+    if name in ("chimera", "dualpipe") and batches % 2:
+        return "batches: .* is odd"
+    if name in ("chimera", "dualpipe") and stages % 2:
+        return "stages: .* devices are odd"
+    if name.startswith("dualpipe") and batches < 2 * stages:
+        return "batches: .* do not fill"
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "large"), [("1f1b", 33, 1581), ("gpipe", 33, 1581), ("zb-1p", 27, 1551)]
+)
+def test_figures_of_the_starting_systems(name: str, small: int, large: int) -> None:
+    """F = 1, BW = 2 on 4 x 8 and 16 x 512: recomputed by running the starting systems."""
+    assert figure(evaluate(Pipeline(stages=4, batches=8), name)) == small
+    assert figure(evaluate(Pipeline(stages=16, batches=512), name)) == large
+
+
+def test_interleaved_figures_of_the_starting_systems() -> None:
+    small = Pipeline(stages=4, batches=8, chunks=2, forward=2, backward=4)
+    assert figure(evaluate(small, "interleaved")) == 57
+    large = Pipeline(stages=16, batches=512, chunks=2, forward=2, backward=4)
+    assert figure(evaluate(large, "interleaved")) == 3117
+
+
+PUBLISHED = {
+    "zb-1.5b-m24": {"1f1b": 0.2431, "zb-h1": 0.1585, "zb-h2": 0.1083, "zb-2p": 0.0433},
+    "zb-1.5b-m32": {"1f1b": 0.1985, "zb-h1": 0.1242, "zb-h2": 0.0837, "zb-2p": 0.0039},
+    "zb-1.5b-m64": {"1f1b": 0.1240, "zb-h1": 0.0674, "zb-h2": 0.0444, "zb-2p": 0.0026},
+}
+"""Zero Bubble (arXiv 2401.10241), table 5, 1.5B on 8 devices: bubble rates of the device span."""
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2", "zb-2p"])
+def test_published_bubble_rates(model: str, name: str) -> None:
+    made = evaluate(pipeline_of(read_model(model)), name, Objective.DEVICE_SPAN)
+    rate = made.metrics.bubble_rate(Objective.DEVICE_SPAN)
+    assert round(float(rate), 4) == PUBLISHED[model][name]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_zero_bubble_closed_forms(data: st.DataObject) -> None:
+    """Idle of H1 and H2 with link delay, 2c <= W <= min(F, B) (table 2, and runs with c)."""
+    p = data.draw(st.integers(2, 8))
+    c = data.draw(st.integers(0, 3))
+    w = data.draw(st.integers(max(1, 2 * c), 10))
+    f, b = data.draw(st.integers(w, 20)), data.draw(st.integers(w, 20))
+    for depth, idle, least in (
+        (1, (p - 1) * (f + b - w) + 4 * (p - 1) * c, p + 1),
+        (2, (p - 1) * (f + b - 2 * w) + 2 * (p - 1) * c, 2 * p - 1),
+    ):
+        m = data.draw(st.integers(least, least + 10))
+        pipe = Pipeline(stages=p, batches=m, forward=f, backward_input=b, weight=w, p2p=c)
+        made = evaluate(pipe, f"zb-h{depth}", Objective.DEVICE_SPAN)
+        assert figure(made, Objective.DEVICE_SPAN) == m * (f + b + w) + idle
+
+
+@pytest.mark.parametrize("p", range(1, 10))
+@pytest.mark.parametrize("extra", [0, 1, 5])
+def test_memory_per_worker(p: int, extra: int) -> None:
+    """Workers i = 1..p; M_B = 3 held after F, M_W = 1 still held after B (2401.10241, table 2)."""
+    m_b, m_w, m = 3, 1, 2 * p - 1 + extra
+    pipe = Pipeline(stages=p, batches=m, activation=m_b, memory_b=m_w - m_b)
+    workers = range(1, p + 1)
+    assert peaks(evaluate(pipe, "1f1b")) == [min(m, p - i + 1) * m_b for i in workers]
+    assert peaks(evaluate(pipe, "gpipe")) == [m * m_b] * p
+    if m >= p + 1:
+        assert peaks(evaluate(pipe, "zb-h1")) == [
+            (p - i + 1) * m_b + (i - 1) * m_w for i in workers
+        ]
+    assert peaks(evaluate(pipe, "zb-h2")) == [
+        (2 * p - 2 * i + 1) * m_b + (2 * i - 2) * m_w for i in workers
+    ]
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+@pytest.mark.parametrize("v", [2, 3, 4])
+def test_memory_of_interleaved_in_chunks(p: int, v: int) -> None:
+    """Rank r = 0..p-1 holds (v - 1)p + 2(p - r - 1) + 1 chunks, at most all of them."""
+    m = 3 * p
+    made = evaluate(Pipeline(stages=p, batches=m, chunks=v, activation=v), "interleaved")
+    assert peaks(made) == [min((v - 1) * p + 2 * (p - r - 1) + 1, v * m) for r in range(p)]
+
+
+@pytest.mark.parametrize("v", [1, 2, 4])
+def test_interleaved_time_without_delay(v: int) -> None:
+    """(p - 1)(F + BW) / v idle where p divides m (Megatron-LM, arXiv 2104.04473, section 2.2.2)."""
+    p, m = 4, 12
+    pipe = Pipeline(stages=p, batches=m, chunks=v, forward=4, backward=8)
+    assert figure(evaluate(pipe, "interleaved")) == m * 12 + (p - 1) * 12 / v
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(1, 3, 2), (4, 4, 2), (4, 12, 2), (3, 7, 3), (8, 8, 4)])
+def test_looped_bfs(p: int, m: int, v: int) -> None:
+    """(p - 1)(F + BW) / v idle where m >= p, m activations (arXiv 2211.05953, section 4)."""
+    made = evaluate(
+        Pipeline(stages=p, batches=m, chunks=v, forward=v, backward=2 * v), "looped-bfs"
+    )
+    assert figure(made) == 3 * m * v + 3 * (p - 1)
+    assert peaks(made) == [m] * p
+
+
+def test_looped_bfs_waits_for_the_loop_with_few_microbatches() -> None:
+    """m < p: a chunk's forward takes p F before the next chunk's can begin, and BW likewise.
+
+    p = 4, m = 2, v = 2, F = 1, BW = 2 of a chunk: 4 + (4 - 1 + 2) forward, twice that backward.
+    """
+    made = evaluate(Pipeline(stages=4, batches=2, chunks=2, forward=2, backward=4), "looped-bfs")
+    assert figure(made) == (4 + 5) + 2 * (4 + 5)
+
+
+@pytest.mark.parametrize("p", range(2, 8))
+@pytest.mark.parametrize("waves", [1, 2, 3])
+def test_hanayo_idles_at_its_ends_alone(p: int, waves: int) -> None:
+    """One round of m = p microbatches, in F of a chunk, BW = 2 F: 4(p - 1) idle with one wave.
+
+    The first wave's round trip is 2p - 1 F long, of which device 0 works p: p - 1 idle before the
+    first backward; its mirror with BW is 2(p - 1) at the end; and p - 1 where F meets BW. More
+    waves only add meetings: the idle time stays below a chunk's F per device more.
+    """
+    pipe = Pipeline(stages=p, batches=p, forward=2 * waves, backward=4 * waves)
+    made = evaluate(pipe, "hanayo", options=Options(waves=waves))
+    idle = figure(made) - p * 6 * waves
+    assert idle == 4 * (p - 1) if waves == 1 else 4 * (p - 1) <= idle < 4 * (p - 1) + p
+    assert max(peaks(made)) <= p
+    assert made.pipeline.num_stages == 2 * waves * p
+
+
+@pytest.mark.parametrize("batches", [1, 5, 17, 40])
+def test_hanayo_keeps_the_memory_of_1f1b(batches: int) -> None:
+    made = evaluate(Pipeline(stages=4, batches=batches), "hanayo")
+    assert max(peaks(made)) <= 4
+
+
+def test_zb_1p_holds_at_most_p_activations() -> None:
+    for p in range(1, 9):
+        for m in range(1, 20):
+            assert max(peaks(evaluate(Pipeline(stages=p, batches=m), "zb-1p"))) <= p
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_zb_2p_on_unequal_stages(data: st.DataObject) -> None:
+    """It runs, whatever the times, and holds at most 2p activations (arXiv 2401.10241, 3.1)."""
+    p, m = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 14))
+    drawn = st.lists(st.integers(1, 9), min_size=p, max_size=p)
+    times = {name: data.draw(drawn) for name in ("forward", "backward_input", "weight")}
+    delay, memory_b = data.draw(st.integers(0, 3)), data.draw(st.integers(-3, 1))
+    pipe = Pipeline(stages=p, batches=m, p2p=delay, activation=3, memory_b=memory_b, **times)
+    assert max(peaks(evaluate(pipe, "zb-2p"))) <= 2 * p * 3 + max(0, memory_b)
+
+
+def test_zb_1p_order_by_hand() -> None:
+    """p = 3, m = 4, device 1: one warm-up F; W0 once 2 forwards were done before the step."""
+    made = evaluate(Pipeline(stages=3, batches=4), "zb-1p")
+    order = [str(made.pipeline.op(code)) for code in made.orders[1]]
+    assert order == [
+        *("1F0", "1F1", "1B0", "1F2", "1B1", "1W0", "1F3", "1B2", "1W1"),
+        *("1B3", "1W2", "1W3"),
+    ]
+
+
+@pytest.mark.parametrize("group", range(1, 13))
+def test_group_sizes_run_or_are_refused(group: int) -> None:
+    """Every group size that is accepted runs; every one refused would have deadlocked."""
+    for batches in range(1, 13):
+        pipe = Pipeline(stages=3, batches=batches, chunks=2)
+        allowed = batches <= group or (
+            group >= 3 and (batches % group == 0 or batches % group >= 3)
+        )
+        if allowed:
+            evaluate(pipe, "interleaved", options=Options(group_size=group))
+        else:
+            with pytest.raises(InputError, match=f"group_size: {group} deadlocks"):
+                evaluate(pipe, "interleaved", options=Options(group_size=group))
+
+
+@pytest.mark.parametrize("name", ["interleaved", "interleaved-overlap"])
+def test_the_default_group_is_the_least_that_works(name: str) -> None:
+    """Megatron-LM's default p where p divides m; elsewhere its rule on the remainder decides."""
+    for p in range(1, 6):
+        for m in range(1, 14):
+            made = evaluate(Pipeline(stages=p, batches=m), name)
+            working = [
+                group for group in range(p, max(p, m) + 1) if m <= group or not 0 < m % group < p
+            ]
+            assert made.origin["options"] == {"group_size": working[0]}
+            assert m % p or working[0] == p
+
+
+def test_options_given_are_kept() -> None:
+    pipe = Pipeline(stages=2, batches=6)
+    made = evaluate(pipe, "interleaved", options=Options(group_size=3))
+    assert made.origin["options"] == {"group_size": 3}
+    assert evaluate(pipe, "hanayo").origin["options"] == {"waves": 2}
+    assert "options" not in evaluate(pipe, "1f1b").origin
+
+
+def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:
+    pipe = Pipeline(stages=3, batches=6, placement=[2, 0, 1])
+    assert figure(evaluate(pipe, "1f1b")) == figure(evaluate(Pipeline(stages=3, batches=6), "1f1b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "options", "message"),
+    [
+        ("1f1b", {"chunks": 2}, {}, "chunks: 2 contradicts strategy 1f1b"),
+        ("1f1b", {"placement": "v"}, {}, "placement: v contradicts strategy 1f1b"),
+        ("interleaved", {"placement": "v"}, {}, "placement: v contradicts strategy interleaved"),
+        ("zb-h1", {"placement": [0, 1, 1, 0]}, {}, "placement: the list contradicts"),
+        ("1f1b", {}, {"group_size": 2}, "group_size: strategy 1f1b takes no group_size"),
+        ("interleaved", {}, {"group_size": 0}, "group_size: 0 is below 1"),
+        ("1f1b", {}, {"waves": 2}, "waves: strategy 1f1b takes no waves"),
+        ("hanayo", {"chunks": 8}, {}, "chunks: 8 contradicts strategy hanayo, which has 4"),
+        ("hanayo", {}, {"waves": 0}, "waves: 0 is below 1"),
+        ("v-half", {"chunks": 3}, {}, "chunks: 3 contradicts strategy v-half, which has 2"),
+        ("zbv", {"placement": "interleaved"}, {}, "placement: interleaved contradicts strategy"),
+        ("1f2b", {}, {}, "strategy: '1f2b' is unknown; did you mean 1f1b"),
+    ],
+)
+def test_contradictions_are_refused(name: str, given: dict, options: dict, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        evaluate(Pipeline(stages=4, batches=8, **given), name, options=Options(**options))
+    assert str(caught.value).startswith(message)
+
+
+def test_every_strategy_cites_its_source() -> None:
+    for strategy in registry().values():
+        assert strategy.summary
+        assert "arXiv" in strategy.source
+        assert resolve(strategy.name) is strategy

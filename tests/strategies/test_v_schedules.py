@@ -1,0 +1,201 @@
+"""Schedules of two chunks in a V: published peaks, idle time, and what real times change."""
+
+from __future__ import annotations
+
+from statistics import median_low
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Pipeline, Schedule, evaluate, verify
+from ppopt.problem.operation import OpKind
+from ppopt.schedule import timing
+from ppopt.schedule.metrics import Objective
+from ppopt.strategies import one_f_one_b_v, v_half, v_min
+from ppopt.strategies.building_block import INTERVAL
+from ppopt.strategies.paced import paced_order
+
+NAMES = ("v-min", "v-half", "zbv")
+
+
+def in_chunks(devices: int, batches: int, **costs: object) -> Pipeline:
+    """Times and activation of one per chunk: a device's share has two of them."""
+    split = {} if "backward" in costs else {"backward_input": 2, "weight": 2}
+    given_ = {"forward": 2, "activation": 2} | split | costs
+    return Pipeline(stages=devices, batches=batches, **given_)
+
+
+def idle(made: Schedule) -> float:
+    """Device span less the work of the busiest device, in the user's unit."""
+    figures = made.metrics
+    return float(made.pipeline.ticks.time(figures.device_span - max(figures.busy)))
+
+
+def peak(made: Schedule) -> float:
+    return float(made.pipeline.ticks.memory(max(made.metrics.peak_memory)))
+
+
+@pytest.mark.parametrize("p", range(2, 13))
+def test_peaks_by_formula(p: int) -> None:
+    """Chunks held by the fullest device (arXiv 2405.15362, section 3; 2401.10241, section 6)."""
+    formula = {"v-min": 2 * ((p + 4) // 3), "v-half": 2 * ((p + 2) // 2), "zbv": 2 * p}
+    for name, most in formula.items():
+        assert peak(evaluate(in_chunks(p, 3 * p), name)) == most, name
+
+
+@pytest.mark.parametrize("p", range(3, 13))
+def test_idle_time_of_equal_passes(p: int) -> None:
+    """Idle chunks of time on the longest device, whatever m >= 2p.
+
+    What the authors' own code gives (github.com/sail-sg/zero-bubble-pipeline-parallelism,
+    zbv_greedy.py and zbv.py, run for p = 2..12), close to the 2p/3 and p/2 microbatches of 6
+    chunks of time in the paper.
+    """
+    formula = {
+        "v-min": 4 * p - (7 if p % 3 == 0 else 5),
+        "v-half": 3 * p - (7 if p % 2 == 0 else 4),
+        "zbv": 0,
+    }
+    for name, most in formula.items():
+        for m in (2 * p, 3 * p):
+            assert idle(evaluate(in_chunks(p, m), name, "device-span")) == most, (name, m)
+
+
+@pytest.mark.parametrize(
+    ("p", "most"), [(2, 4), (3, 8), (4, 15), (5, 18), (6, 22), (7, 30), (8, 33), (9, 36), (12, 52)]
+)
+def test_whole_backwards(p: int, most: int) -> None:
+    """Idle time and peak of 1F1B-V in chunks, F = 1, BW = 2.
+
+    Idle as the authors' code gives it (zero-bubble-pipeline-parallelism, v1f1b.py, run at
+    m = 3p); the peak is two thirds of 1F1B's 2p chunks and one pair more.
+    """
+    made = evaluate(in_chunks(p, 3 * p, backward=4), "1f1b-v")
+    assert idle(made) == most
+    assert peak(made) == 2 * (2 * p // 3 + 1)
+
+
+@pytest.mark.parametrize("p", range(1, 13))
+@pytest.mark.parametrize("block", [v_min.block, v_half.block, one_f_one_b_v.block])
+def test_passes_of_a_block_share_no_slot(block, p: int) -> None:
+    """Repeated every 6 slots, the passes of a device never meet; W or BW fills what they leave."""
+    made = block(p)
+    for row in made.slots:
+        slots = [*row, *(slot + 1 for slot in row[2:] if made.back == 2)]
+        assert len({slot % INTERVAL for slot in slots}) == len(slots)
+
+
+def unequal(data: st.DataObject, longest: int) -> tuple[int, int, dict[str, list[int]]]:
+    """Devices, microbatches, and times of every device's share."""
+    p, m = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 14))
+    kinds = ("forward", "backward_input", "weight")
+    times = st.lists(st.integers(1, longest), min_size=p, max_size=p)
+    return p, m, {kind: data.draw(times) for kind in kinds}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_memory_is_kept_on_unequal_stages(data: st.DataObject) -> None:
+    """Evaluation verifies every rule; the peak stays whatever the times and microbatches."""
+    p, m, times = unequal(data, longest=9)
+    pipe = in_chunks(p, m, p2p=data.draw(st.integers(0, 3)), **times)
+    for name, most in zip(NAMES, ((p + 4) // 3, (p + 2) // 2, p), strict=True):
+        made = evaluate(pipe, name)
+        assert peak(made) <= 2 * most
+        assert set(made.kind) == {OpKind.F, OpKind.B, OpKind.W}
+
+
+def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
+    """Of nine microbatches the first eight choose the rule, and that rule needs more for nine."""
+    times = {"forward": [1, 2], "backward_input": [3, 1], "weight": [1, 1]}
+    assert peak(evaluate(in_chunks(2, 9, p2p=3, **times), "v-min")) == 4
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"forward": [6, 9, 5, 8], "backward_input": [9, 8, 7, 10], "weight": [3, 8, 4, 6]},
+        {"forward": [9, 8, 9, 12], "backward_input": [10, 9, 14, 11], "weight": 8, "p2p": 1},
+        {"forward": 3, "backward_input": 4, "weight": 2},
+    ],
+)
+def test_real_times_are_used(times: dict) -> None:
+    """Beside the order that equal times lead to, as peers use it: shorter here for some strategy,
+    and longer for none."""
+    shorter = 0
+    for name in NAMES:
+        real = evaluate(in_chunks(4, 12, **times), name, "device-span")
+        peers = timing.schedule(
+            real.pipeline, evaluate(in_chunks(4, 12), name).orders, Objective.DEVICE_SPAN
+        )
+        assert real.metrics.device_span <= peers.metrics.device_span
+        shorter += real.metrics.device_span < peers.metrics.device_span
+    assert shorter
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> None:
+    """The orders that equal times and medians lead to are never shorter under the real times."""
+    p, m, times = unequal(data, longest=30)
+    memory = {"activation": 6, "memory_b": data.draw(st.integers(-6, 3))}
+    delay = data.draw(st.integers(0, 3))
+    peers = {kind: median_low(values) for kind, values in times.items()} | {"p2p": delay}
+    for name in (*NAMES, "zb-2p"):
+        for objective in Objective:
+            real = evaluate(
+                Pipeline(stages=p, batches=m, p2p=delay, **times, **memory), name, objective
+            )
+            for simpler in ({}, peers):
+                given = Pipeline(stages=p, batches=m, **simpler, **memory)
+                other = timing.schedule(
+                    real.pipeline, evaluate(given, name, objective).orders, objective
+                )
+                assert real.metrics.value(objective) <= other.metrics.value(objective), name
+
+
+@pytest.mark.parametrize(("p", "block"), [(3, 66), (4, 106), (6, 162), (8, 231)])
+def test_v_min_of_unequal_passes_stalls_less_than_its_block(p: int, block: int) -> None:
+    """F/B/W = 3/4/2: idle time of the fixed block by the authors' code, m = 3p, same memory."""
+    pipe = in_chunks(p, 3 * p, forward=6, backward_input=8, weight=4)
+    made = evaluate(pipe, "v-min", "device-span")
+    assert idle(made) < block
+    assert peak(made) <= 2 * ((p + 4) // 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_paced_orders_never_wait_in_a_circle(data: st.DataObject) -> None:
+    p, m = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 10))
+    drawn = st.lists(st.integers(1, 9), min_size=p, max_size=p)
+    times = {name: data.draw(drawn) for name in ("forward", "backward_input", "weight")}
+    pipe = in_chunks(p, m, placement="v", p2p=data.draw(st.integers(0, 3)), **times)
+    most, pace = data.draw(st.integers(1, 2 * p)), data.draw(st.integers(20, 150))
+    order = [np.array(row) for row in paced_order(pipe, most, pace)]
+    assert verify(timing.schedule(pipe, order)) == []
+
+
+def test_order_of_zbv_by_hand() -> None:
+    """p = 2, m = 3, device 1, from the picture's rule: F0; F1 F0; F1 B1; then F0 B0 F1 B1.
+
+    Stage 1 is its first chunk, stage 2 its second.
+    """
+    made = evaluate(in_chunks(2, 3), "zbv")
+    order = [str(made.pipeline.op(code)) for code in made.orders[1]]
+    kept = [op for op in order if "W" not in op]
+    assert kept == [
+        "1F0",
+        "2F0",
+        "1F1",
+        "2F1",
+        "2B0",
+        "1F2",
+        "1B0",
+        "2F2",
+        "2B1",
+        "1B1",
+        "2B2",
+        "1B2",
+    ]

@@ -1,0 +1,78 @@
+"""How a comparison shares its time, and what it does not do twice."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from ppopt import Options, Pipeline, Result, Schedule, evaluate, solve
+from ppopt.formats import schedule_json
+from ppopt.solver.heuristics import initial_orders
+from ppopt.strategies import base, names
+from ppopt.studies import compare
+from tests.cli.cli_run import done
+
+
+def test_searches_get_their_time_however_long_strategies_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half for the pipeline's own placement; of the rest, what one leaves, others get."""
+    given: list[tuple[Pipeline, float]] = []
+    evaluate_all = compare.evaluate_all
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        time.sleep(0.4)
+        return evaluate_all(*arguments, **more)
+
+    def search(problem: Pipeline, *, time_limit: float, **more: Any) -> Result:
+        given.append((problem, time_limit))
+        return solve(problem, time_limit=time_limit, **more)
+
+    monkeypatch.setattr(compare, "evaluate_all", slowly)
+    monkeypatch.setattr(compare, "solve", search)
+    pipeline = Pipeline(stages=2, batches=4)
+    compare.compare(pipeline, time_limit=2)
+    (own, first), *others = given
+    assert own is pipeline
+    assert 0.9 < first <= 1
+    assert others[-1][1] > 2 / len(given)
+
+
+def test_progress_names_strategies_then_placements() -> None:
+    told: list[str] = []
+    compare.compare(
+        Pipeline(stages=2, batches=4, forward=[3, 4]),
+        time_limit=5,
+        progress=lambda state: told.append(state if isinstance(state, str) else state.phase),
+    )
+    first = told.index("placement 1 of 6, construction")
+    assert {f"strategy {name}" for name in names()} == set(told[:first])
+    placements = {words.split(",")[0] for words in told[first:]}
+    assert placements == {f"placement {number} of 6" for number in range(1, 7)}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
+    """The order depends on no limit, and options that are not given are the strategy's own."""
+    base._built.cache_clear()
+    made = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
+    built = base._built.cache_info().misses
+    rule = base.resolve(name)
+    again = initial_orders._hand_made(rule, made.pipeline)
+    assert again is not None
+    assert base._built.cache_info().misses == built
+    assert rule.built(made.pipeline, Options()) is again
+
+
+def test_a_table_waits_for_no_native_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turning every schedule of a large comparison into JSON takes longer than its evaluation."""
+
+    def refuse(_: Schedule) -> dict[str, Any]:
+        raise AssertionError("nobody asked for JSON")
+
+    monkeypatch.setattr(schedule_json, "to_object", refuse)
+    line = "--stages 2 --batches 4"
+    assert "zbv" in done(f"compare {line}").out
+    assert "makespan" in done(f"eval zbv {line}").out

@@ -1,0 +1,532 @@
+"""Memory against time: every point against exhaustive search, and what a frontier promises."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import islice
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, solve, verify
+from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.metrics import fits_limits
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.incumbent import Problem
+from ppopt.solver.result import Provenance, Result
+from ppopt.solver.search import search_from
+from ppopt.studies import frontier as made
+from ppopt.studies import frontier_search
+from ppopt.studies.frontier_curve import Curve, Found, Proved
+from ppopt.studies.memory_limits import candidates, within
+from tests.oracles import exhaustive
+from tests.cli.cli_json import (
+    EVALUATED,
+    FLAG,
+    INT,
+    LIST,
+    NUMBER,
+    OBJECT,
+    SOLVED,
+    TEXT,
+    assert_types,
+)
+from tests.cli.cli_run import done, run, shown
+from tests.report.drawn import Content
+from tests.factories.instances import Case, tiny_cases
+
+FRONTIER = {
+    "schema": INT,
+    "status": TEXT,
+    "objective": TEXT,
+    "proof": TEXT,
+    "mem_limit": LIST,
+    "least_limit": NUMBER,
+    "least_limit_proved": FLAG,
+    "useful_limit": NUMBER,
+    "useful_limit_proved": FLAG,
+    "points": LIST,
+    "bounds": LIST,
+    "strategies": LIST,
+    "skipped": LIST,
+    "fused": FLAG,
+    "seed": INT,
+    "workers": INT,
+    "versions": OBJECT,
+    "solve_seconds": NUMBER,
+}
+POINT = SOLVED | {"limit": NUMBER, "limit_proved": FLAG}
+HAND = EVALUATED | {"memory": NUMBER, "ratio_to_best": NUMBER}
+SMALL = "frontier --stages 2 --batches 3"
+HARD = Pipeline(stages=8, batches=32, forward=10, backward=20, weight=9, p2p=1)
+"""Many of its points take many seconds to prove."""
+
+
+def steps(found: Frontier) -> list[tuple[int, int]]:
+    """(limit, value) of every point, in ticks of the whole pipeline."""
+    ticks = found.pipeline.ticks
+    return [
+        (int(point.limit * ticks.memory_per_unit), int((point.result.value or 0) * ticks.per_unit))
+        for point in found.points
+    ]
+
+
+def brute(case: Case, objective: Objective) -> list[tuple[int, int]]:
+    """Every whole limit, in ticks, at which the exhaustive optimum changes, with its value."""
+    ticks = case.pipeline.ticks
+    top = max(
+        held + case.pipeline.batches * sum(taken + max(0, at_b) for taken, at_b in _memory(case))
+        for held in ticks.static
+    )
+    changes: list[tuple[int, int]] = []
+    for limit in range(top + 1):
+        tight = within(case.pipeline, ticks.memory(limit))
+        value = exhaustive.best(tight, fused=case.fused, objective=objective.value)
+        if value is not None and (not changes or value < changes[-1][1]):
+            changes.append((limit, value))
+    return changes
+
+
+def _memory(case: Case) -> list[tuple[int, int]]:
+    ticks = case.pipeline.ticks
+    return list(zip(ticks.activation, ticks.memory_b, strict=True))
+
+
+def with_room(seed: int, count: int) -> Iterator[Case]:
+    """Cases of two or three stages and several microbatches, none without activation."""
+    cases = tiny_cases(seed, 30 * count, ops=20, mem_limit=None)
+    many = (
+        case
+        for case in cases
+        if case.pipeline.batches > 2
+        and case.pipeline.num_stages > 1
+        and min(case.pipeline.ticks.activation)
+    )
+    return islice(many, count)
+
+
+def assert_sound(found: Frontier) -> None:
+    """What every frontier promises, whatever its status."""
+    for point in found.points:
+        result = point.result
+        assert result.schedule is not None
+        assert verify(result.schedule) == []
+        assert fits_limits(result.schedule)
+        peak = max(result.schedule.metrics.peak_memory)
+        assert result.schedule.pipeline.ticks.memory(peak) == point.limit
+        assert result.lower_bound is not None
+        assert result.value is not None
+        assert result.lower_bound <= result.value
+        assert (result.status is Status.OPTIMAL) == (result.lower_bound == result.value)
+    values = [point.result.value for point in found.points]
+    assert values == sorted(values, key=lambda value: -(value or 0))
+    assert len(set(values)) == len(values)
+    assert [point.limit for point in found.points] == sorted({p.limit for p in found.points})
+    for limit, bound in found.bounds:
+        best = found.at(limit)
+        assert best is None or (best.result.value or 0) >= bound
+
+
+@pytest.mark.parametrize(
+    ("objective", "seed", "count"), [(Objective.MAKESPAN, 51, 15), (Objective.DEVICE_SPAN, 52, 5)]
+)
+def test_every_point_is_that_of_exhaustive_search(
+    objective: Objective, seed: int, count: int
+) -> None:
+    """Unequal times, links, memory of either sign, chunks, split and fused."""
+    several = 0
+    for case in with_room(seed, count):
+        found = frontier(case.pipeline, objective=objective, fused=case.fused, workers=1)
+        assert found.status is Status.OPTIMAL
+        assert steps(found) == brute(case, objective), case
+        assert_sound(found)
+        assert all(point.least for point in found.points)
+        assert found.enough_proved
+        several += len(found.points) > 1
+    assert several >= count // 2
+
+
+def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
+    """Device 1 has room for one microbatch: whatever device 0 may hold, no more goes through."""
+    case = Case(Pipeline(stages=2, batches=3, mem_limit=[9, 1]), fused=False)
+    found = frontier(case.pipeline, workers=1)
+    assert steps(found) == brute(case, Objective.MAKESPAN)
+    assert all(
+        point.result.schedule is not None and point.result.schedule.metrics.peak_memory[1] == 1
+        for point in found.points
+    )
+
+
+def test_strategies_over_the_pipelines_own_limits_are_no_better() -> None:
+    """With room for one microbatch on device 0, whatever the others may hold: ZB-1P takes half the
+    time, and three times the memory. No ratio to what cannot be."""
+    ran = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3 --json")
+    rows = {row["strategy"]: row for row in ran.json["strategies"]}
+    assert rows["zb-1p"]["fits_limit"] is False
+    assert rows["zb-1p"]["ratio_to_best"] is None
+    table = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3").out
+    assert re.search(r"3 over +14 .*– +zb-1p", table)  # noqa: RUF001  as the table has it
+
+
+@pytest.fixture(scope="module")
+def documented() -> Frontier:
+    """The README's."""
+    return frontier(Pipeline(stages=4, batches=8), time_limit=240)
+
+
+def test_the_documented_frontier(documented: Frontier) -> None:
+    """4 x 8 at unit costs. One microbatch at a time: 8 x (4 F + 4 B + W) = 72. From 4 on: the
+    last device waits 3 and works 24."""
+    found = documented
+    assert found.status is Status.OPTIMAL
+    assert [limit for limit, _ in steps(found)] == [1, 2, 3, 4]
+    assert (steps(found)[0][1], steps(found)[-1][1]) == (72, 27)
+    for limit, value in steps(found):
+        assert solve(found.pipeline, mem_limit=limit, time_limit=240).value == value
+    assert found.least is not None
+    assert found.enough is not None
+    assert (found.least.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
+    assert found.proof == "device 0 needs 1 even for one microbatch at a time"
+    assert found.at(Fraction(7, 2)) is found.points[2]
+    assert found.at(0.5) is None
+
+
+def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
+    """1F1B holds 4 and takes 33, GPipe holds 8 and takes as long; the best takes 27."""
+    hands = {hand.schedule.origin["strategy"]: hand for hand in documented.hands}
+    assert (hands["1f1b"].memory, hands["1f1b"].value) == (4, 33)
+    assert (hands["gpipe"].memory, hands["gpipe"].value) == (8, 33)
+    assert hands["1f1b"].ratio == hands["gpipe"].ratio == Fraction(33, 27)
+    assert hands["interleaved"].ratio is None
+    for hand in documented.hands:
+        assert hand.ratio is None or hand.ratio >= 1
+    memory = [hand.memory for hand in documented.hands]
+    assert memory == sorted(memory)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        # Both slices of a microbatch are held at once, half an activation each.
+        {"slices": 2},
+        {"routes": 2, "batches": 4},
+        {"overlap": 2},
+    ],
+)
+def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
+    """Every point is what a search within its limit proves, and half a unit less gives more."""
+    pipeline = Pipeline(**({"stages": 2, "batches": 3} | more))
+    found = frontier(pipeline, time_limit=240)
+    assert found.status is Status.OPTIMAL
+    assert_sound(found)
+    assert len(found.points) > 1
+    for point in found.points:
+        assert solve(pipeline, mem_limit=point.limit, time_limit=240).value == point.result.value
+        less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=240)
+        assert less.value is None or less.value > (point.result.value or 0)
+    assert solve(pipeline, time_limit=240).value == found.points[-1].result.value
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> list[int]:
+    """Note the limit of every search; `after` is told how many there were."""
+    searched: list[int] = []
+    search = frontier_search.Explorer._search
+
+    def note(self: frontier_search.Explorer, place: int) -> None:
+        searched.append(self.curve.limits[place])
+        search(self, place)
+        after(len(searched))
+
+    monkeypatch.setattr(frontier_search.Explorer, "_search", note)
+    return searched
+
+
+def test_runs_of_equal_optimum_are_not_searched_point_by_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = counted(monkeypatch, lambda _: None)
+    pipeline = Pipeline(stages=2, batches=64, forward=2, backward=4, p2p=1)
+    found = frontier(pipeline, time_limit=240)
+    assert found.status is Status.OPTIMAL
+    assert len(candidates(pipeline, fused=False)) == 64
+    assert len(searched) <= len(found.points) + 2 * log2(64)
+
+
+def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(times: int) -> None:
+        if times == 2:
+            raise KeyboardInterrupt
+
+    searched = counted(monkeypatch, interrupt)
+    found = frontier(Pipeline(stages=4, batches=8), time_limit=240)
+    assert found.interrupted
+    assert len(searched) == 2
+    assert found.points
+    assert_sound(found)
+
+
+def test_ctrl_c_while_the_points_are_verified_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = made.checked
+
+    def pressed(schedule: Schedule) -> Schedule:
+        signal.raise_signal(signal.SIGINT)
+        return check(schedule)
+
+    monkeypatch.setattr(made, "checked", pressed)
+    found = frontier(Pipeline(stages=2, batches=3), workers=1)
+    assert (found.interrupted, found.status) == (True, Status.OPTIMAL)
+    assert steps(found)
+
+
+def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4800 operations in slices: too many for a model of them all, and nothing else is left."""
+    searches = []
+
+    def counted(*given: Any) -> Result:
+        searches.append(1)
+        return search_from(*given)
+
+    monkeypatch.setattr(frontier_search, "search_from", counted)
+    pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
+    found = frontier(pipeline, workers=1, time_limit=1000)
+    assert (len(found.points), found.status) == (1, Status.FEASIBLE)
+    assert len(searches) == 1
+
+
+def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
+    problem = Problem(Pipeline(stages=2, batches=3), Objective.MAKESPAN, False)
+    curve, now = Curve([1, 2, 3]), time.monotonic()
+    explorer = frontier_search.Explorer(
+        problem, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, curve, now
+    )
+    explorer.tried[1] = 5000
+    assert 0 < explorer._seconds(1) <= 60
+
+
+def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
+    """A V of one device, B of no length that takes as much as F.
+
+    At the second stage's B one microbatch holds 1 + 1 for its F and 1 for this B, over the limit
+    of 2, and nothing can be given back before.
+    """
+    times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
+    pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
+    found = frontier(pipeline, workers=1)
+    assert (found.status, found.points) == (Status.INFEASIBLE, ())
+    assert found.proof.startswith("all orders within the pipeline's own limits were searched")
+    assert found.proof.endswith("(--fused searches whole ones)")
+    told = solve(replace(pipeline, mem_limit=1)).proof
+    assert "one that works on every device is at least 2" in told
+
+
+def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
+    found = frontier(Pipeline(stages=2, batches=3, activation=5 * 10**11), workers=1)
+    assert found.status is Status.OPTIMAL
+    assert candidates(found.pipeline, fused=False)[-1] == 15 * 10**11
+    assert found.points[-1].limit == 10**12
+
+
+def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
+    """Generously: the machine that runs this may be busy."""
+    seen = []
+    found = frontier(HARD, time_limit=2, progress=seen.append)
+    assert found.solve_seconds < 8
+    assert found.status is Status.FEASIBLE
+    assert_sound(found)
+    assert any(point.result.status is Status.FEASIBLE for point in found.points)
+    assert steps(found)[-1][1] >= int(found.bounds[-1][1])
+    assert any("limit" in state.phase for state in seen)
+
+
+def test_one_worker_repeats_itself() -> None:
+    pipeline = Pipeline(stages=3, batches=4, forward=[3, 5, 4], p2p=1)
+    first, second = (frontier(pipeline, workers=1, seed=5, time_limit=240) for _ in range(2))
+    assert [point.result.schedule for point in first.points] == [
+        point.result.schedule for point in second.points
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time_limit": 0}, "time_limit: 0 is not above 0"),
+        ({"workers": 0}, "workers: 0 is not between"),
+        ({"objective": "speed"}, "objective: 'speed'"),
+    ],
+)
+def test_misuse_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        frontier(Pipeline(stages=2, batches=2), **options)
+    assert str(caught.value).startswith(message)
+
+
+class TestCandidates:
+    @pytest.mark.parametrize(
+        ("given", "limits"),
+        [
+            ({}, [1, 2, 3]),
+            ({"activation": 2, "static": 1}, [3, 5, 7]),
+            # Multiples of 2 and of 3, from the least that both need.
+            ({"activation": [2, 3]}, [3, 4, 6, 9]),
+            # B gives back half: halves too.
+            ({"memory_b": -0.5}, [2, 3, 4, 5, 6]),
+            ({"chunks": 2}, [2, 3, 4, 5, 6]),
+            ({"activation": 0}, [0]),
+            # Nothing above the pipeline's own largest limit.
+            ({"mem_limit": [2, 1]}, [1, 2]),
+        ],
+    )
+    def test_sums_of_what_devices_hold(self, given: dict[str, Any], limits: list[int]) -> None:
+        assert list(candidates(Pipeline(stages=2, batches=3, **given), fused=False)) == limits
+
+    def test_too_many_sums_are_all_ticks(self) -> None:
+        """Without a common divisor, up to 18 million ticks: from one microbatch to nine."""
+        pipeline = Pipeline(stages=2, placement=[0, 0], batches=9, activation=[1, "1.000001"])
+        assert candidates(pipeline, fused=False) == range(2_000_001, 18_000_010)
+
+    def test_nothing_changes_between_them(self) -> None:
+        """Every peak that the exhaustive optimum changes at is among them."""
+        for case in tiny_cases(53, 12, ops=10, mem_limit=None):
+            limits = set(candidates(case.pipeline, fused=case.fused))
+            assert {limit for limit, _ in brute(case, Objective.MAKESPAN)} <= limits
+
+
+class TestCurve:
+    @staticmethod
+    def bound(limit: int, value: int) -> Proved:
+        return Proved(limit, Bound(value, "", Certificate(Argument.SEARCH)))
+
+    @staticmethod
+    def found(limit: int, value: int) -> Found:
+        return Found(limit, value, None)  # type: ignore[arg-type]
+
+    def test_only_what_nothing_betters_is_kept(self) -> None:
+        curve = Curve(range(1, 9))
+        taken = [curve.add(self.found(*pair)) for pair in ((4, 20), (8, 10), (6, 20), (5, 10))]
+        assert taken == [True, True, False, True]
+        assert [entry[:2] for entry in curve.found] == [(4, 20), (5, 10)]
+        for pair in ((8, 5), (4, 9), (6, 9), (3, 12)):
+            curve.prove(self.bound(*pair))
+        assert [(p.limit, p.bound.value) for p in curve.proved] == [(3, 12), (6, 9), (8, 5)]
+        assert [curve.low(limit) for limit in (1, 3, 4, 6, 7, 8)] == [12, 12, 9, 9, 5, 5]
+
+    def test_what_is_open(self) -> None:
+        """4 and 5 are open, between the bound 20 at 3 and the next schedule; 6 on are closed."""
+        curve = Curve(range(1, 9))
+        for pair in ((1, 40), (2, 20), (6, 10)):
+            curve.add(self.found(*pair))
+        for pair in ((1, 40), (3, 20), (8, 10)):
+            curve.prove(self.bound(*pair))
+        (segment,) = curve.open()
+        assert segment == (3, 4, 20, 10, 10)
+        curve.prove(self.bound(5, 20))
+        assert list(curve.open()) == []
+
+    def test_limits_without_a_schedule_are_open_until_that_is_proved(self) -> None:
+        curve = Curve(range(1, 5))
+        curve.add(self.found(3, 7))
+        curve.prove(self.bound(4, 7))
+        assert [(s.first, s.last) for s in curve.open()] == [(0, 1)]
+        curve.impossible = 2
+        assert list(curve.open()) == []
+
+
+class TestCommand:
+    def test_json(self, tmp_path: Path) -> None:
+        found = shown(SMALL, "-o", tmp_path / "a.json")
+        assert_types(_given(found), FRONTIER)
+        for row in found["points"]:
+            assert_types(row, POINT)
+            assert row["mem_limit"] == [row["limit"]] * 2
+            assert row["schedule"]["pipeline"]["mem_limit"] == [row["limit"]] * 2
+        for row in found["strategies"]:
+            assert_types({"ratio_to_best": 1, **_given(row)}, HAND)
+        limits = [(row["limit"], row["value"]) for row in found["points"]]
+        case = Case(Pipeline(stages=2, batches=3), fused=False)
+        assert limits == brute(case, Objective.MAKESPAN)
+        assert (found["least_limit"], found["useful_limit"]) == (limits[0][0], limits[-1][0])
+        written = json.loads((tmp_path / "a.json").read_text())
+        assert "solve_seconds" not in written
+        assert written["points"][0]["value"] == found["points"][0]["value"]
+
+    def test_table(self) -> None:
+        """The last device waits 1 and works 9; one microbatch at a time takes 3 x (2 + 2 + 1)."""
+        lines = done(SMALL).out.splitlines()
+        assert re.search(r"^ +1 +15 .*proved optimal", "\n".join(lines), re.MULTILINE)
+        assert any("1f1b, linear" in line for line in lines)
+        assert (
+            "least memory that works: 1; device 0 needs 1 even for one microbatch at a time"
+            in lines
+        )
+        assert any(re.match(r"most memory worth having: \d; .* stays 10$", line) for line in lines)
+
+    def test_more_than_the_pipeline_s_own_limits_is_not_promised_to_be_of_no_use(self) -> None:
+        """Without them 10, see above."""
+        last = "most memory worth having: 1; with any more the makespan stays 15 within the "
+        assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
+        assert shown(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
+
+    def test_page(self, tmp_path: Path) -> None:
+        found = shown(SMALL, "-o", tmp_path / "a.html")
+        page = (tmp_path / "a.html").read_text()
+        inside = re.search(r'<script type="application/json" id="frontier">(.*?)</script>', page)
+        assert inside is not None
+        data = json.loads(inside[1])
+        assert [row["section"] for row in data["points"]] == [
+            f"schedule-{index}" for index in range(1, len(found["points"]) + 1)
+        ]
+        for row in data["points"]:
+            assert f'id="{row["section"]}"' in page
+            assert f'href="#{row["section"]}"' in page
+        assert not [tag for tag in Content(page).tags if "src" in tag[1]]
+        assert "solve_seconds" not in data
+
+    def test_page_of_a_frontier_that_is_open(self, tmp_path: Path) -> None:
+        line = "frontier --stages 8 --batches 16 --forward-times 10 --weight-times 9 --p2p-time 1"
+        done(f"{line} --time-limit 0.5 -o", tmp_path / "a.html")
+        assert "proved: no schedule is below" in (tmp_path / "a.html").read_text()
+
+    def test_orders_are_refused_before_the_work(self, tmp_path: Path) -> None:
+        ran = run(SMALL, "-o", tmp_path / "a.csv")
+        told = "error: output: a frontier is no single order; write .html or .json\n"
+        assert (ran.code, ran.out, ran.err) == (2, "", told)
+
+    def test_infeasible(self, tmp_path: Path) -> None:
+        """Limits of the pipeline's own that nothing can keep."""
+        ran = run(f"{SMALL} --mem-limit 0.5 --json -o", tmp_path / "a.json")
+        found = json.loads(ran.out)
+        assert ran.code == 3
+        assert (found["status"], found["points"]) == ("infeasible", [])
+        assert "its limit is 0.5" in found["proof"]
+        assert found["least_limit"] is None
+        assert list(tmp_path.iterdir()) == []
+        assert "infeasible: device 0" in run(f"{SMALL} --mem-limit 0.5").out
+
+    def test_device_span_and_fused(self) -> None:
+        found = shown(f"{SMALL} --objective device-span --fused")
+        assert (found["objective"], found["fused"]) == ("device-span", True)
+        case = Case(Pipeline(stages=2, batches=3), fused=True)
+        assert [(row["limit"], row["value"]) for row in found["points"]] == brute(
+            case, Objective.DEVICE_SPAN
+        )
+
+
+def _given(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what is null: no limit, and no ratio to a frontier of another placement."""
+    kept = {key: value for key, value in row.items() if value is not None}
+    return {"mem_limit": [], **kept}
+
+
+def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:
+    found = frontier(Pipeline(stages=2, batches=3, static=[1, 2]))
+    for point in found.points:
+        assert point.result.pipeline == replace(found.pipeline, mem_limit=point.limit)

@@ -1,0 +1,278 @@
+"""Reference schedules: made again, compared, pinned; `ppopt check`, `ppopt.testing`, the plugin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ppopt import Pipeline, Schedule, evaluate, solve
+from ppopt.errors import InputError
+from ppopt.strategies import Options
+from ppopt.studies.references import check, differences
+from ppopt.testing import assert_not_worse_than, assert_schedule_equal
+from ppopt.testing.plugin import References
+from tests.cli.cli_run import done, run, shown
+from tests.verifier.verify_fixtures import one_f_one_b
+
+UNIT = "--stages 4 --batches 8"
+
+
+def solved(**options: Any) -> Schedule:
+    """The README's schedule: makespan 27 = 24 of work and 3 of waiting on device 3."""
+    found = solve(Pipeline(stages=4, batches=8, mem_limit="1f1b"), **{"workers": 1, **options})
+    assert found.schedule is not None
+    return found.schedule
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "zb-1p", "interleaved"])
+def test_strategies_are_pinned(strategy: str, ppopt_reference: References) -> None:
+    """Their figures are tested elsewhere; here, that no operation moves unseen."""
+    made = evaluate(Pipeline(stages=4, batches=8, p2p="0.25"), strategy)
+    ppopt_reference(f"{strategy}-4x8", made)
+
+
+def test_the_search_is_not_worse(ppopt_reference: References) -> None:
+    """The optimum is 27; which optimal order is found may change with the solver."""
+    ppopt_reference("solved-4x8", solved(), times=False)
+    assert ppopt_reference.load("solved-4x8").metrics.makespan == 27
+
+
+class TestCheck:
+    def test_what_is_made_again_is_unchanged(self) -> None:
+        for made in (
+            solved(),
+            evaluate(Pipeline(stages=3, batches=5), "zb-h1", "device-span"),
+            evaluate(Pipeline(stages=2, batches=5), "interleaved", options=Options(group_size=3)),
+            one_f_one_b(),
+        ):
+            assert check(made).differences == ()
+
+    def test_an_order_made_worse_by_hand(self) -> None:
+        """Swapping the microbatches of two forwards on device 0 of a pinned 1F1B."""
+        made = evaluate(Pipeline(stages=2, batches=3), "1f1b")
+        turned = replace(made, microbatch=made.microbatch[[1, 0, *range(2, len(made))]])
+        found = check(turned).differences
+        assert [str(entry) for entry in found] == ["order: was 0F1 as number 0 on device 0, is 0F0"]
+
+    def test_a_stale_bound(self) -> None:
+        made = solved()
+        stale = replace(made, origin={**made.origin, "lower_bound": 26, "status": "feasible"})
+        told = [str(entry) for entry in check(stale).differences]
+        assert told == ["status: was feasible, is optimal", "lower bound: was 26, is 27"]
+        assert check(stale).notes == (
+            "the search ended by its time limit: another machine may find more or less",
+        )
+
+    def test_other_versions_are_noted(self) -> None:
+        made = solved()
+        older = {**made.origin["versions"], "ortools": "9.0"}
+        found = check(replace(made, origin={**made.origin, "versions": older}))
+        assert found.differences == ()
+        (note,) = found.notes
+        assert note.startswith("ortools was 9.0, is ")
+
+    def test_several_workers_may_find_another_order(self) -> None:
+        found = check(solved(workers=2))
+        assert (found.differences, found.ordered) == ((), False)
+        assert found.notes[0].startswith("order not compared: the search had several workers")
+        made = solved()
+        turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
+        other = replace(made, microbatch=turned, origin={**made.origin, "workers": 2})
+        found = check(other)
+        assert found.differences == ()
+        assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(str, found.free)
+
+    def test_times(self) -> None:
+        made = evaluate(Pipeline(stages=1, batches=1), "gpipe")
+        moved = np.array([0, 1])
+        later = replace(made, start=made.start + moved, end=made.end + moved)
+        (value, times) = differences(made, later)
+        assert str(value) == "value: was 3, is 4"
+        assert str(times) == "times: was 0BW0 from 1 to 3, is from 2 to 4"
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"group_siz": 3}, "unknown key 'group_siz'; did you mean group_size?"),
+            ({"group_size": "3"}, "origin: options: group_size: '3' is not a whole number"),
+            ([3], "origin: options: [3] is not an object"),
+        ],
+    )
+    def test_hostile_options(self, options: object, told: str) -> None:
+        made = evaluate(Pipeline(stages=2, batches=4), "interleaved")
+        with pytest.raises(InputError) as caught:
+            check(replace(made, origin={**made.origin, "options": options}))
+        assert told in str(caught.value)
+
+
+class TestCommand:
+    def test_unchanged(self, tmp_path: Path) -> None:
+        path = tmp_path / "ref.json"
+        done(f"solve {UNIT} --mem-limit --workers 1 --quiet -o", path)
+        assert done("check", path) == (0, f"{path}: unchanged\n", "")
+        first = path.read_bytes()
+        done(f"solve {UNIT} --mem-limit --workers 1 --quiet -o", path)
+        assert path.read_bytes() == first
+
+    def test_changed(self, tmp_path: Path) -> None:
+        """A reference that says 1f1b and holds GPipe's times."""
+        path = tmp_path / "ref.json"
+        done(f"eval gpipe {UNIT} --quiet -o", path)
+        file = json.loads(path.read_text())
+        file["origin"]["strategy"] = "1f1b"
+        path.write_text(json.dumps(file))
+        ran = run("check", path)
+        assert (ran.code, ran.err) == (6, "")
+        assert ran.out.splitlines() == [
+            f"{path}: peak memory: was 8 8 8 8, is 4 3 2 1",
+            f"{path}: order: was 0F4 as number 4 on device 0, is 0BW0",
+        ]
+        found = run("check --json", path)
+        assert found.code == 6
+        assert found.json["unchanged"] is False
+        assert found.json["differences"][0] == {
+            "what": "peak memory", "before": "8 8 8 8", "after": "4 3 2 1",
+        }  # fmt: skip
+        assert run("check --quiet", path) == (6, "", "")
+
+    def test_json(self, tmp_path: Path) -> None:
+        done(f"eval 1f1b {UNIT} --quiet -o", tmp_path / "a.json")
+        assert shown("check", tmp_path / "a.json") == {
+            "schema": 1, "unchanged": True, "differences": [], "order_compared": True,
+            "not_compared": [], "notes": [],
+        }  # fmt: skip
+
+    def test_an_order_that_is_not_compared_is_not_called_unchanged(self, tmp_path: Path) -> None:
+        """A search of one worker found it; the file says two, and another order of equal value."""
+        path = tmp_path / "ref.json"
+        done(f"solve {UNIT} --mem-limit --workers 1 --quiet -o", path)
+        file = json.loads(path.read_text())
+        file["origin"]["workers"] = 2
+        for op in file["ops"]:
+            op[2] = {0: 1, 1: 0}.get(op[2], op[2])
+        path.write_text(json.dumps(file))
+        lines = done("check", path).out.splitlines()
+        assert lines[0] == f"{path}: status, value and lower bound unchanged"
+        assert lines[1].startswith("note: order not compared: the search had several workers")
+        assert any(line.startswith("note: not compared: order: was 0F1 as") for line in lines)
+        found = shown("check", path)
+        assert (found["unchanged"], found["order_compared"]) == (True, False)
+        assert "order" in [entry["what"] for entry in found["not_compared"]]
+
+    def test_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text("{}")
+        ran = run("check", tmp_path / "a.json")
+        assert (ran.code, ran.out) == (2, "")
+
+
+class TestAssertions:
+    def test_equal(self) -> None:
+        assert_schedule_equal(one_f_one_b(), one_f_one_b())
+        named = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        with pytest.raises(AssertionError, match=r"differ: times: was .* from 0 to 1"):
+            assert_schedule_equal(replace(named, start=named.start + 1), named)
+
+    FAILS: tuple[tuple[Callable[[], Schedule], str], ...] = (
+        (lambda: evaluate(Pipeline(stages=2, batches=3), "1f1b"), "differ in batches: 2 is exp"),
+        (lambda: evaluate(Pipeline(stages=2, batches=2, forward=2), "1f1b"), "differ in costs"),
+        (lambda: evaluate(Pipeline(stages=2, batches=2, p2p=1), "1f1b"), "differ in p2p"),
+        (lambda: evaluate(Pipeline(stages=3, batches=2), "1f1b"), "differ in hosts"),
+        (lambda: replace(one_f_one_b(), start=one_f_one_b().start - 1), "not a schedule of its"),
+        (
+            lambda: evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe"),
+            "memory-limit: ",
+        ),
+    )
+
+    @pytest.mark.parametrize("case", FAILS, ids=lambda case: case[1])
+    def test_not_worse_fails(self, case: tuple[Callable[[], Schedule], str]) -> None:
+        make, told = case
+        with pytest.raises(AssertionError) as caught:
+            assert_not_worse_than(make(), one_f_one_b())
+        assert told in str(caught.value)
+
+    def test_not_worse(self) -> None:
+        """2 x 4: GPipe takes 4 + 1 + 2 x (4 + 1) = 15 as 1F1B does; one at a time 4 x 6 = 24."""
+        pipeline = Pipeline(stages=2, batches=4)
+        reference = evaluate(pipeline, "1f1b")
+        assert reference.metrics.makespan == 15
+        assert_not_worse_than(evaluate(pipeline, "gpipe"), reference)
+        serial = solve(replace(pipeline, mem_limit=1), fused=True).schedule
+        assert serial is not None
+        assert serial.metrics.makespan == 24
+        with pytest.raises(AssertionError, match="makespan is 24, worse than 15 of the reference"):
+            assert_not_worse_than(serial, reference)
+        assert_not_worse_than(serial, reference, tolerance=0.6)
+
+
+class TestPlugin:
+    def test_update_writes_and_compares_nothing(self, tmp_path: Path) -> None:
+        folder = tmp_path / "references"
+        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        References(folder, update=True)("a", made)
+        References(folder, update=False)("a", made)
+        other = evaluate(Pipeline(stages=2, batches=2), "gpipe")
+        with pytest.raises(AssertionError, match="the schedules differ: order: "):
+            References(folder, update=False)("a", other)
+        References(folder, update=True)("a", other)
+        References(folder, update=False)("a", other)
+
+    def test_names_with_folders(self, tmp_path: Path) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        References(tmp_path / "references", update=True)("v/small/a", made)
+        assert (tmp_path / "references/v/small/a.json").exists()
+        References(tmp_path / "references", update=False)("v/small/a", made)
+        for name in ("../a", str(tmp_path / "a")):
+            with pytest.raises(pytest.fail.Exception, match="name a reference within it"):
+                References(tmp_path / "references", update=True)(name, made)
+
+    def test_what_is_no_schedule_is_not_written(self, tmp_path: Path) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe")
+        broken = replace(made, start=made.start - 1)
+        with pytest.raises(pytest.fail.Exception, match="not written, not a schedule of its pip"):
+            References(tmp_path, update=True)("a", broken)
+        with pytest.raises(pytest.fail.Exception, match=r"not written, .* memory-limit"):
+            References(tmp_path, update=True)("a", made, times=False)
+        assert list(tmp_path.iterdir()) == []
+        References(tmp_path, update=True)("a", made)
+
+    @pytest.mark.parametrize("text", ["", "{}", "[1", '{"schema": 1, "ops": 3}'])
+    def test_a_malformed_reference_is_one_line(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(
+            pytest.fail.Exception, match=r"a\.json: .* `pytest --ppopt-update`"
+        ) as at:
+            References(tmp_path, update=False).load("a")
+        assert not at.value.pytrace
+        assert at.value.__suppress_context__, "or pytest tells the error twice"
+        assert "\n" not in str(at.value)
+
+    def test_a_missing_reference_fails(self, tmp_path: Path) -> None:
+        with pytest.raises(pytest.fail.Exception, match="no such reference; `pytest --ppopt-upd"):
+            References(tmp_path, update=False).load("a")
+
+    def test_a_broken_reference_fails(self, tmp_path: Path) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        replace(made, start=made.start - 1).to_json(tmp_path / "a.json")
+        with pytest.raises(pytest.fail.Exception, match="`ppopt verify` lists all violations"):
+            References(tmp_path, update=False).load("a")
+
+    def test_in_a_project(self, pytester: pytest.Pytester) -> None:
+        """As a user has it: no reference yet, written on purpose, then compared."""
+        pytester.makepyfile(
+            "import ppopt\n"
+            "def test_mine(ppopt_reference):\n"
+            "    made = ppopt.evaluate(ppopt.Pipeline(stages=2, batches=2), '1f1b')\n"
+            "    ppopt_reference('mine', made)\n"
+        )
+        plugin = ("-p", "ppopt.testing.plugin")
+        pytester.runpytest_inprocess(*plugin).assert_outcomes(failed=1)
+        pytester.runpytest_inprocess(*plugin, "--ppopt-update").assert_outcomes(passed=1)
+        assert (pytester.path / "references" / "mine.json").exists()
+        pytester.runpytest_inprocess(*plugin).assert_outcomes(passed=1)

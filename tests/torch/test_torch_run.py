@@ -1,0 +1,338 @@
+"""PyTorch runs our schedules on four gloo processes: gradients, traps, files that PyTorch wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ppopt import Pipeline, evaluate, solve, verify
+from ppopt.errors import InputError, RunError
+from ppopt.formats import torch_csv, torch_csv_reader
+from ppopt.formats.fields import shown
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.problem.operation import OpKind
+from ppopt.profiles.estimate import Held
+from ppopt.schedule import timing
+from ppopt.strategies import names
+from tests.torch import torch_jobs
+from tests.factories.schedules import build
+from tests.torch.torch_jobs import RANKS
+from tests.torch.torch_world import VERSION
+
+import ppopt.torch  # isort: skip
+from ppopt.torch import demo, probe
+from ppopt.torch.world import World
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Four processes that serve every test of this file."""
+    with World(RANKS) as started:
+        yield started
+
+
+def test_this_is_the_version_that_is_supported() -> None:
+    assert VERSION.startswith("2.13.")
+
+
+UNEQUAL = Pipeline(
+    stages=RANKS,
+    batches=6,
+    forward=[3, 5, 4, 7],
+    backward=[7, 9, 11, 13],
+    weight=[2, 5, 4, 6],
+    p2p=1,
+)
+EXPLICIT = Pipeline(stages=6, batches=5, placement=[2, 0, 3, 1, 1, 2], forward=[1, 2, 1, 3, 1, 2])
+SOLVED = {
+    "unequal stages, odd limits": (UNEQUAL, [3, 4, 2, 1]),
+    "v": (Pipeline(stages=RANKS, batches=6, placement="v"), "1f1b"),
+    "explicit placement": (EXPLICIT, 4),
+    "fused": (replace(UNEQUAL, batches=5), None),
+}
+
+
+@pytest.mark.parametrize("strategy", names())
+def test_strategies(world: World, strategy: str) -> None:
+    """Every strategy there is runs, or is refused for what PyTorch lacks."""
+    made = evaluate(Pipeline(stages=RANKS, batches=8), strategy)
+    pipeline = made.pipeline
+    if pipeline.routes == 2 or pipeline.num_slices > 1:
+        with pytest.raises(InputError, match=r"two routes put|no slices of microbatches"):
+            demo.run(world, made)
+        return
+    ran = demo.run(world, made)
+    assert ran.difference <= 1e-12
+    assert ran.gradients == 2 * pipeline.num_stages
+
+
+def test_what_is_run_is_more_than_what_is_refused() -> None:
+    """The strategies of one route and whole microbatches, by name."""
+    assert {"1f1b", "zb-1p", "interleaved", "zbv", "hanayo", "v-half"} <= set(names())
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_solved(world: World, name: str) -> None:
+    pipeline, limit = SOLVED[name]
+    found = solve(pipeline, mem_limit=limit, time_limit=2, workers=1, fused=name == "fused")
+    assert found.schedule is not None
+    assert demo.run(world, found.schedule).difference <= 1e-12
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_valid_schedule(world: World, seed: int) -> None:
+    """Random orders, placements with all four devices, whole and split backwards mixed, and
+    overlapped pairs, which PyTorch runs as two."""
+    random = Random(seed)
+    hosts = [*range(RANKS), *(random.randrange(RANKS) for _ in range(random.randrange(4)))]
+    random.shuffle(hosts)
+    pipeline = Pipeline(stages=len(hosts), batches=random.randint(1, 6), placement=hosts)
+    made = build(pipeline, random, "mixed", paired=seed % 2 == 0)
+    ran = demo.run(world, made)
+    assert ran.difference <= 1e-12
+    kinds = {(record.kind, record.stage, record.microbatch) for record in ran.records}
+    assert kinds == {row[:3] for row in made.rows()}
+
+
+class TestTraps:
+    """What PyTorch takes without a word and gets wrong: refused by us, and seen by the check."""
+
+    LATE = "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1F1,1I0,1W0,1I1,1W1\n2F0,2F1,2I0,2W0,2I1,2W1\n"
+    LAST = "3F1,3F0,3I0,3W0,3I1,3W1\n"
+    """The last stage runs microbatch 1 first: its losses are looked up by their place."""
+
+    def test_losses_out_of_order(self, world: World) -> None:
+        text = self.LATE.replace("F0,1F1", "F1,1F0").replace("F0,0F1", "F1,0F0")
+        text = text.replace("F0,2F1", "F1,2F0") + self.LAST
+        assert demo.run_text(world, text, range(RANKS), 2) > 1e-3
+        with pytest.raises(InputError, match="would give wrong gradients"):
+            torch_csv_reader.loads(text, "a.csv")
+
+    def test_our_export_renames(self, world: World) -> None:
+        """The same order as a schedule is written with other numbers, and runs right."""
+        text = (self.LATE + self.LAST).replace("3F1,3F0", "3F0,3F1")
+        order = torch_csv_reader.loads(text, "a.csv")
+        made = torch_csv_reader.schedule(order, {})
+        turned = replace(made, microbatch=1 - made.microbatch)
+        assert verify(turned) == []
+        assert torch_csv.dumps(turned) == text
+        assert demo.run(world, turned).difference <= 1e-12
+
+    def test_deferred_receives(self, world: World) -> None:
+        made = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
+        found = solve(Pipeline(stages=RANKS, batches=6, placement="v"), mem_limit="1f1b")
+        assert found.schedule is not None
+        text, hosts = torch_csv.dumps(found.schedule), found.schedule.pipeline.hosts[0]
+        with pytest.raises(InputError, match="defer_pp_recv: it gives wrong gradients"):
+            ppopt.torch.runtime([], made, print, defer_pp_recv=True)
+        assert demo.run_text(world, text, hosts, 6) <= 1e-12
+        assert demo.run_text(world, text, hosts, 6, defer_pp_recv=True) > 1e-3
+
+    def test_stages_in_any_order(self, world: World) -> None:
+        """PyTorch wants them ascending; a V given the other way round runs all the same."""
+        made = evaluate(Pipeline(stages=RANKS, batches=4), "zbv")
+        ranks = world.run(torch_jobs.turned, [(made,)] * RANKS)
+        assert demo.compare(ranks, made.pipeline.num_stages, 4)[1] <= 1e-12
+
+    def test_two_routes(self) -> None:
+        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        mirrored = replace(made, pipeline=Pipeline(stages=2, batches=2, routes=2))
+        for refuses in (ppopt.torch.placement, torch_csv.dumps):
+            with pytest.raises(InputError, match="two routes put a stage on two"):
+                refuses(mirrored)
+
+    def test_stages_that_do_not_go_with_the_schedule(self, world: World) -> None:
+        fitting = [
+            evaluate(Pipeline(stages=stages, batches=2), strategy)
+            for stages, strategy in ((RANKS, "1f1b"), (2, "1f1b"), (RANKS, "zb-h1"))
+        ]
+        told = world.run(torch_jobs.refusals, [fitting] * RANKS)
+        for rank, messages in enumerate(told):
+            assert messages == [
+                "stages: none is given; build those of placement(schedule)[rank]",
+                "stages: str is no torch.distributed.pipelining.PipelineStage",
+                f"stages: rank {rank} builds {(rank + 1) % RANKS}, the schedule places {rank} "
+                "there; see ppopt.torch.placement",
+                "stages: they are of 8 stages, the schedule of 4",
+                "stages: the process group has 4 ranks, the schedule 2 devices; start one process "
+                "per device",
+                f"stage {rank}: input_args is missing; give PipelineStage tensors of one "
+                "microbatch's shape as input_args and output_args",
+                f"stage {rank}: {'out' if rank == 0 else 'in'}put_args need requires_grad=True, "
+                "or no gradient passes between the stages",
+            ] + [
+                "stage 0: a compiled module cannot split its backward; leave torch.compile out, or "
+                "solve with --fused"
+            ] * (rank == 0)
+
+
+class TestFilesOfPyTorch:
+    """PyTorch's own schedule classes, dumped by themselves, are read, verified and evaluated."""
+
+    CLASSES = (
+        ("ScheduleLoopedBFS", 2, "loop"),
+        ("ScheduleInterleaved1F1B", 2, "loop"),
+        ("ScheduleInterleavedZeroBubble", 2, "loop"),
+        ("ScheduleZBVZeroBubble", 2, "v"),
+        ("ScheduleDualPipeV", 2, "v"),
+    )
+
+    @pytest.mark.parametrize("form", ["compute_only", "compute_comms"])
+    @pytest.mark.parametrize("case", CLASSES, ids=lambda case: case[0])
+    def test_dumped(self, world: World, case: tuple[str, int, str], form: str) -> None:
+        text = world.run(torch_jobs.dump, [(*case, form)] * RANKS)[0]
+        order = torch_csv_reader.loads(text, "torch.csv")
+        made = torch_csv_reader.schedule(order, {"forward": 3, "backward": 6})
+        assert verify(made) == []
+        assert made.pipeline.num_stages == 2 * RANKS
+        assert made.pipeline.placement == ("v" if case[2] == "v" else "interleaved")
+        assert made.pipeline.batches == 8
+
+    def test_interleaved_is_ours(self, world: World) -> None:
+        """PyTorch's interleaved 1F1B is Megatron's, in groups of as many microbatches as ranks."""
+        text = world.run(
+            torch_jobs.dump, [("ScheduleInterleaved1F1B", 2, "loop", "compute_only")] * RANKS
+        )[0]
+        order = torch_csv_reader.loads(text, "torch.csv")
+        ours = evaluate(Pipeline(stages=RANKS, batches=8), "interleaved")
+        assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
+
+    def test_its_1f1b_is_off_by_one(self, world: World) -> None:
+        """`Schedule1F1B.pipeline_order` numbers the last rank's forwards from 1 (torch 2.13)."""
+        text = world.run(torch_jobs.dump, [("Schedule1F1B", 1, "loop", "order")] * RANKS)[0]
+        assert "3F8" in text
+        order = torch_csv_reader.loads(text, "torch.csv")
+        ours = evaluate(Pipeline(stages=RANKS, batches=8), "1f1b")
+        assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
+
+
+class TestMeasure:
+    def test_the_probe_measures_everything(self, world: World) -> None:
+        """Sleeping stages: every time is found again, stage 0's as it really splits.
+
+        A unit is 6 ms: on a busy machine the median sleep was seen to end 10 ms late.
+        """
+        from ppopt.profiles.estimate import profile  # noqa: PLC0415
+
+        hosts = [0, 1, 2, 3, 3]
+        made = probe(4, hosts)
+        timed = replace(
+            made.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
+            weight=[5, 6, 9, 9, 7], backward_input=None,
+        )  # fmt: skip
+        ran = demo.run(world, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.006)
+        found = profile(ran.records)
+        assert found.hosts == tuple(hosts)
+        wanted = ppopt.torch.as_run(timed).costs
+        costs = found.costs(6 * 10**6)
+        for field in ("forward", "backward", "weight", "backward_input"):
+            for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
+                assert slept - 0.1 <= measured <= slept + 3
+        assert found.link is not None
+        assert 0 <= found.link.time < 50 * 10**6
+
+    def test_a_trace_of_the_profiler_of_pytorch(self, world: World) -> None:
+        """Its ranges hold the waits for receives; taken off, they leave what the stages slept,
+        in units of 2 ms: F 8 to 24, B of 16 and W of 10 (stage 0: nothing and 26)."""
+        from ppopt.profiles.estimate import profile  # noqa: PLC0415
+        from ppopt.profiles.torch_trace import loads, without_waits  # noqa: PLC0415
+
+        pipeline = Pipeline(
+            stages=RANKS, batches=4, forward=[8, 12, 16, 24], backward=26, weight=10
+        )
+        texts = world.run(torch_jobs.traced, [(evaluate(pipeline, "zb-h1"),)] * RANKS)
+        read = [loads(text, "trace", 99) for text in texts]
+        assert [trace.rank for trace in read] == list(range(RANKS))
+        assert [trace.followed for trace in read] == [{0}, {1}, {2}, set()]
+        found = profile(without_waits(record for trace in read for record in trace.records))
+        assert (found.hosts, found.batches, found.steps) == (tuple(range(RANKS)), 4, 2)
+        costs, wanted = found.costs(2 * 10**6), ppopt.torch.as_run(pipeline).costs
+        for field in ("forward", "weight", "backward_input"):
+            for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
+                assert slept - 1 <= measured <= slept + 8
+
+    @pytest.mark.parametrize("batches", [2, 5])
+    def test_memory_is_counted(self, world: World, batches: int) -> None:
+        """Three layers of 8 x 8 floats and a tanh; a tensor of 2 x 8 floats takes 64 bytes.
+
+        F keeps the output of every tanh but the last, which is the stage's output and stays until
+        the step ends. B keeps the gradient of every layer's output, from which W makes that of the
+        weights; stage 0's B does nothing. Weights and gradients: 2 x 3 x (64 + 8) floats. For every
+        microbatch there are its output, the gradient of its input (not on stage 0), and buffers for
+        what comes from another rank: stage 4 takes its input from stage 3, on the same one.
+        """
+        schedule = probe(batches, [0, 1, 2, 3, 3])
+        found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
+        each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2)]  # received, made and kept
+        wanted = {
+            stage: Held(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
+            for stage, (received, made) in enumerate(each)
+        }
+        assert found == [wanted] * RANKS
+
+    def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
+        made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
+        ran = demo.run(world, made, steps=2, seconds_per_unit=0.01)
+        length = float(demo.predicted(made)) * 0.01
+        assert length <= min(ran.steps) < 3 * length
+
+    def test_links_take_their_time(self, world: World) -> None:
+        """One microbatch crosses three links and back: 4 x (1 + 2) of work and 6 x 5 of links, the
+        same with and without a split. Links of two speeds: there 2 + 3 + 4, back three times 1."""
+        matrix = [[0, 2, 9, 9], [1, 0, 3, 9], [9, 1, 0, 4], [9, 9, 1, 0]]
+        for p2p, wanted in ((5, 42), (matrix, 12 + 9 + 3)):
+            made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
+            assert demo.predicted(made) == wanted
+            ran = demo.run(world, made, steps=2, seconds_per_unit=0.005)
+            assert min(ran.steps) >= wanted * 0.005
+            quiet = sorted(r.end - r.start for r in ran.records)[: len(ran.records) // 2]
+            assert quiet[-1] < 4 * 0.005 * 1e9, "waits are no work"
+
+
+def test_as_run() -> None:
+    """Stage 0's split: nothing in B, everything in W; costs stay those of the stages."""
+    pipeline = ppopt.torch.as_run(
+        Pipeline(stages=2, batches=2, placement="v", forward=2, backward=[6, 8], mem_limit="1f1b")
+    )
+    assert pipeline.placement == (0, 1, 1, 0)
+    assert pipeline.ticks.durations[OpKind.B] == (0, 4, 4, 3)
+    assert pipeline.ticks.durations[OpKind.W] == (6, 4, 4, 3)
+    assert pipeline.ticks.durations[OpKind.BW] == (6, 8, 8, 6)
+    assert pipeline.ticks.per_unit == 2
+    assert pipeline.limits == (2, 2)
+
+
+class TestWorld:
+    def test_a_failing_rank_is_named(self) -> None:
+        with World(1) as world, pytest.raises(RunError, match=r"rank 0: (?s:.*)ZeroDivisionError"):
+            world.run(torch_jobs.divide, [(0,)])
+
+    def test_a_silent_rank_is_not_waited_for_for_ever(self) -> None:
+        with World(1) as world:
+            world.run(torch_jobs.divide, [(1,)])
+            world.patience = 0.3
+            with pytest.raises(RunError, match=r"rank 0 has not answered in 0\.3 s"):
+                world.run(torch_jobs.doze, [()])
+
+    def test_sizes(self) -> None:
+        with pytest.raises(InputError, match="run: 100 processes; from 1 to 64"):
+            World(100)
+
+
+def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) -> None:
+    """Predicted and measured share a page; the file comes back equal."""
+    from ppopt.formats import schedule_json  # noqa: PLC0415
+    from ppopt.profiles.measured import measured  # noqa: PLC0415
+
+    made = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
+    ran = demo.run(world, made, steps=3, seconds_per_unit=0.004)
+    found = measured(ran.records, made.pipeline, 4 * 10**6)
+    (tmp_path / "m.json").write_text(schedule_json.dumps(found))
+    assert read_schedule(tmp_path / "m.json")[0] == found
+    assert found.metrics.first[0] == 0
+    length = float(found.pipeline.ticks.time(found.metrics.makespan)) * 0.004
+    assert length == pytest.approx(sorted(ran.steps)[1], abs=1e-5), shown(ran.steps)

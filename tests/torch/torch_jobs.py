@@ -1,0 +1,138 @@
+"""What the tests let the ranks of a `World` do.
+
+A module of its own: every rank imports it, and should import no more than it needs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from ppopt.errors import InputError
+from ppopt.profiles.estimate import Held
+from ppopt.schedule.schedule import Schedule
+from ppopt.torch import demo
+from ppopt.torch.building import runtime
+from ppopt.torch.profiler import Profiler
+
+RANKS = 4
+
+
+def refusals(rank: int, schedule: Schedule, small: Schedule, split: Schedule) -> list[str]:
+    """What the runtime says of stages that are wrong in one way each.
+
+    `schedule` has a device per rank, and so has `split`, which splits backwards; `small` has two.
+    """
+    plain, between = torch.zeros(2, 2), torch.zeros(2, 2, requires_grad=True)
+
+    def stage(index: int, of: int, tensor: Any, module: Any = None) -> Any:
+        device = torch.device("cpu")
+        module = torch.nn.Linear(2, 2) if module is None else module
+        return PipelineStage(module, index, of, device, input_args=tensor, output_args=tensor)
+
+    attempts: list[tuple[list[Any], Schedule]] = [
+        ([], schedule),
+        (["stage"], schedule),
+        ([stage((rank + 1) % RANKS, RANKS, between)], schedule),
+        ([stage(rank, 2 * RANKS, between)], schedule),
+        ([stage(rank, RANKS, between)], small),
+        ([stage(rank, RANKS, None)], schedule),
+        ([stage(rank, RANKS, plain)], schedule),
+    ]
+    if rank == 0:  # the first use of torch.compile imports for seconds
+        compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+        attempts.append(([stage(rank, RANKS, between, compiled)], split))
+    return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
+
+
+def turned(rank: int, schedule: Schedule) -> Any:
+    """A step whose stages are given in descending order."""
+    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.0))
+    made = runtime(stages[::-1], schedule, demo.loss)
+    return demo._steps_of(made, stages, schedule.pipeline.batches)
+
+
+def _refusal(attempt: Any) -> str:
+    try:
+        attempt()
+    except InputError as error:
+        return str(error)
+    return "taken"
+
+
+def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
+    """The order of one of PyTorch's schedule classes, as its text."""
+
+    second = 2 * RANKS - 1 - rank if placement == "v" else rank + RANKS
+    stages = [
+        PipelineStage(torch.nn.Linear(2, 2), index, chunks * RANKS, torch.device("cpu"))
+        for index in (rank, second)[:chunks]
+    ]
+    made = getattr(schedules, name)(
+        stages[0] if form == "order" else stages, 8, loss_fn=torch.nn.functional.mse_loss
+    )
+    if form == "order":
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(row for _, row in sorted(made._get_pipeline_order().items()))
+        return text.getvalue()
+    with TemporaryDirectory() as folder:
+        made._dump_csv(f"{folder}/order.csv", form)
+        return Path(f"{folder}/order.csv").read_bytes().decode()
+
+
+def traced(rank: int, schedule: Schedule) -> str:
+    """Two steps of 2 ms a unit under torch.profiler, its trace as text."""
+
+    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.002))
+    made = runtime(stages, schedule, demo.loss)
+    demo._steps_of(made, stages, schedule.pipeline.batches)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(2):
+            demo._steps_of(made, stages, schedule.pipeline.batches)
+    with TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+        return Path(f"{folder}/trace.json").read_text()
+
+
+def metered(rank: int, schedule: Schedule) -> dict[int, Held]:
+    """The memory of this rank's stages, three layers each: 8 x 8 floats and a tanh."""
+    (hosts,), microbatches = schedule.pipeline.hosts, schedule.pipeline.batches
+    plain, between = torch.zeros(2, 8), torch.zeros(2, 8, requires_grad=True)
+    stages = [
+        PipelineStage(
+            torch.nn.Sequential(
+                *(m for _ in range(3) for m in (torch.nn.Linear(8, 8), torch.nn.Tanh()))
+            ),
+            index,
+            len(hosts),
+            torch.device("cpu"),
+            input_args=between if index else plain,
+            output_args=between if index + 1 < len(hosts) else plain,
+        )
+        for index in range(len(hosts))
+        if hosts[index] == rank
+    ]
+    made = runtime(stages, schedule, torch.nn.functional.mse_loss)
+    batch = torch.zeros(2 * microbatches, 8)
+    given = (batch,) if stages[0].is_first else ()
+    last = {"target": batch, "losses": []} if stages[-1].is_last else {}
+    with Profiler(stages) as profiler:
+        for _ in range(2):
+            made.step(*given, **last)
+            profiler.next_step()
+    return dict(profiler.gather().held)
+
+
+def divide(_: int, by: int) -> float:
+    return 1 / by
+
+
+def doze(_: int) -> None:
+    time.sleep(60)

@@ -1,0 +1,328 @@
+"""The verifier: silent on valid schedules, exact about every fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt.problem.operation import Op
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
+from ppopt.verifier import Figures, Rule, explain, figures, verify
+from tests.verifier import verify_naive
+from tests.factories.schedules import BW, B, F, TableRow, W, limited, peaks, pipelines, schedules, table
+from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
+from tests.verifier.verify_mutations import MUTATIONS
+from tests.verifier.verify_naive import op_of
+
+SLOW = settings(deadline=None)
+"""The machine may be busy: no deadline for one example."""
+SEEDS = st.integers(0, 2**32 - 1)
+ROOMY = pipelines(min_devices=2, min_batches=2)
+SLICED = pipelines(min_devices=2, min_batches=2, max_devices=3, slices=(2,))
+"""Pipelines in which every rule can be broken."""
+
+
+# Valid schedules
+
+
+@SLOW
+@given(schedules())
+def test_a_valid_schedule_has_no_violation(schedule: Schedule) -> None:
+    assert verify(schedule) == []
+
+
+def test_one_f_one_b_by_hand() -> None:
+    schedule = one_f_one_b()
+    assert verify(schedule) == []
+    found = figures(schedule)
+    assert found == Figures(makespan=9, device_span=9, busy=(6, 6), peak_memory=(2, 1))
+    assert found.bubble_rate() == Fraction(1, 3)
+    assert found.bubble_overhead() == Fraction(1, 2)
+
+
+def test_zero_length_backward_and_p2p_by_hand() -> None:
+    schedule = split_with_p2p()
+    assert verify(schedule) == []
+    # in half units: static 1 (2), an activation of 1, and half of one more from B on
+    assert figures(schedule) == Figures(15, 15, busy=(8, 8), peak_memory=(5, 7))
+
+
+def test_device_span_starts_with_the_first_operation_of_the_device() -> None:
+    schedule = one_f_one_b()
+    late = [(*row[:4], row[4] + 5, row[5] + 5, *row[6:]) for row in table(schedule)]
+    moved = Schedule.from_rows(schedule.pipeline, late)
+    assert verify(moved) == []
+    assert (figures(moved).makespan, figures(moved).device_span) == (14, 9)
+
+
+# Every rule alone
+
+
+def test_every_rule_has_a_mutation() -> None:
+    assert set(MUTATIONS) == set(Rule)
+
+
+@pytest.mark.parametrize("rule", Rule)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=SEEDS)
+def test_breaking_one_rule_reports_that_rule_alone(
+    rule: Rule, data: st.DataObject, seed: int
+) -> None:
+    kinds = ["split"] if rule is Rule.WEIGHT else ["split", "fused", "mixed"]
+    schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
+    broken, claims = MUTATIONS[rule](Random(seed), schedule)
+    found = verify(broken, claims)
+    assert rules(found) == {rule}, explain(broken, found)
+
+
+def test_a_violation_names_rule_place_and_time() -> None:
+    schedule = replace(one_f_one_b(), end=np.array([1, 2, 6, 10, 2, 4, 5, 7]))
+    (violation,) = verify(schedule)
+    assert (violation.rule, violation.ops) == (Rule.DURATION, (Op(BW, 0, 1),))
+    assert (violation.device, violation.time) == (0, 7)
+    assert str(violation) == "duration: 0BW1 on device 0 takes 3, from 7 to 10, not 2"
+
+
+MESSAGES = [
+    (["0: 0F0@0..2"], "missing: 0B0 and 0W0 are missing, or BW in their place (device 0)"),
+    (
+        ["0: 0F0@0..2 0W0@2..4"],
+        "missing: 0B0 is missing: W has run, and is half of the backward (device 0)",
+    ),
+    (
+        ["0: 0F0@0..2 0B0@2..3 0W0@3..5 0BW0@5..8"],
+        "duplicate: 0B0 runs at 1 on device 0 beside 0BW0 at 2.5 on device 0; BW is B and W in one",
+    ),
+    (
+        ["0: 0F0@0..2 0F0@2..4 0BW0@4..7"],
+        "duplicate: 0F0 runs at 0 on device 0 and again at 1 on device 0",
+    ),
+    (["0: 0F0@-2..0 0BW0@0..3"], "start: 0F0 starts at -1 on device 0, before 0"),
+    (
+        ["0: 0F0@0..2 0BW0@1..4"],
+        "backward-order: 0BW0 starts at 0.5 on device 0, but 0F0 ends at 1 on device 0",
+    ),
+    (
+        ["0: 0F0@0..2 0BW0@1..4"],
+        "overlap: 0BW0 starts at 0.5 on device 0 while 0F0 runs from 0 to 1",
+    ),
+    (
+        ["0: 0F0@0..2 0BW0@2..5", "2: 0F1@3..5"],
+        "unknown-operation: an operation at 1.5 on device 2: "
+        "microbatch 1 is not one of 0..0, device 2 is not one of 0..0",
+    ),
+    (
+        ["0: 0BW0@2..5", "1: 0F0@0..2"],
+        "unknown-operation: 0F0 at 0 on device 1: device 1 is not one of 0..0",
+    ),
+]
+"""Lines of a schedule of one stage and one microbatch: F = 2, B = 1, W = 2 ticks of 1/2."""
+
+
+@pytest.mark.parametrize(("lines", "message"), MESSAGES)
+def test_messages(lines: list[str], message: str) -> None:
+    pipeline = Pipeline(stages=1, batches=1, backward_input="0.5", weight=1)
+    assert message in map(str, verify(schedule_of(pipeline, *lines)))
+
+
+BACKWARDS = [
+    ("", [(Rule.MISSING, (Op(B, 0, 0), Op(W, 0, 0)))]),
+    ("B", [(Rule.MISSING, (Op(W, 0, 0),))]),
+    ("W", [(Rule.MISSING, (Op(B, 0, 0),))]),
+    ("BW", []),
+    ("B W", []),
+    ("B BW", [(Rule.DUPLICATE, (Op(B, 0, 0), Op(BW, 0, 0)))]),
+    ("W BW", [(Rule.DUPLICATE, (Op(W, 0, 0), Op(BW, 0, 0)))]),
+    (
+        "B W BW",
+        [
+            (Rule.DUPLICATE, (Op(B, 0, 0), Op(BW, 0, 0))),
+            (Rule.DUPLICATE, (Op(W, 0, 0), Op(BW, 0, 0))),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kinds", "expected"), BACKWARDS)
+def test_every_combination_of_backwards(
+    kinds: str, expected: list[tuple[Rule, tuple[Op, ...]]]
+) -> None:
+    times = {"B": "0B0@2..3", "W": "0W0@3..5", "BW": "0BW0@5..8"}
+    ops = " ".join(times[kind] for kind in kinds.split())
+    pipeline = Pipeline(stages=1, batches=2, backward_input="0.5", weight=1)
+    found = verify(schedule_of(pipeline, f"0: 0F0@0..2 {ops}"))
+    of_microbatch_0 = [(v.rule, v.ops) for v in found if v.ops[0].microbatch == 0]
+    assert of_microbatch_0 == expected
+    assert [v.ops for v in found if v.ops[0].microbatch == 1] == [
+        (Op(F, 0, 1),),
+        (Op(B, 0, 1), Op(W, 0, 1)),
+    ]
+
+
+def test_messages_of_two_devices_name_the_delay_and_the_right_device() -> None:
+    pipeline = Pipeline(stages=2, batches=1, p2p=3)
+    schedule = schedule_of(pipeline, "0: 0F0@0..1 1F0@4..5 0BW0@11..13", "1: 1BW0@5..7")
+    assert [str(violation) for violation in verify(schedule)] == [
+        "wrong-device: 1F0 runs at 4 on device 0; its stage sits on device 1"
+    ]
+    early = schedule_of(pipeline, "0: 0F0@0..1 0BW0@10..12", "1: 1F0@3..4 1BW0@5..7")
+    assert [str(violation) for violation in verify(early)] == [
+        "forward-order: 1F0 starts at 3 on device 1, but 0F0 ends at 1 on device 0 and p2p takes 3"
+    ]
+
+
+def pairs_by_hand() -> Schedule:
+    """One stage, two microbatches, F = 1 and BW = 2, 2 as one; F1 runs with BW0, drawn by hand:
+
+    device 0: F0, then F1 and BW0 from 1 to 3, then BW1.
+    """
+    rows = [(F, 0, 0, 0, 0, 1), (F, 0, 1, 0, 1, 3), (BW, 0, 0, 0, 1, 3), (BW, 0, 1, 0, 3, 5)]
+    numbered = [(*row, 0, pair) for row, pair in zip(rows, (-1, 4, 4, -1), strict=True)]
+    return Schedule.from_rows(Pipeline(stages=1, batches=2, overlap=2), numbered)
+
+
+def test_a_pair_by_hand() -> None:
+    """It takes time once; F1 is held beside F0 from its start, BW0 gives back at its end."""
+    schedule = pairs_by_hand()
+    assert verify(schedule) == []
+    assert figures(schedule) == Figures(5, 5, busy=(5,), peak_memory=(2,))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"end": [1, 4, 4, 6], "start": [0, 1, 1, 4]}, ["duration", "duration"]),
+        ({"pair": [-1, -1, -1, -1]}, ["duration", "overlap"]),
+        ({"pair": [-1, 0, 0, 0]}, ["pair", "pair", "pair", "duration", "overlap"]),
+        ({"pair": [0, 1, 1, 0]}, ["pair", "pair", "duration"]),
+        ({"end": [1, 2, 3, 5]}, ["pair", "pair", "duration", "overlap"]),
+    ],
+)
+def test_broken_pairs(change: dict[str, list[int]], expected: list[str]) -> None:
+    columns = {name: np.array(values) for name, values in change.items()}
+    found = verify(replace(pairs_by_hand(), **columns))
+    assert [violation.rule.value for violation in found] == expected
+
+
+def test_a_pair_says_what_it_lacks() -> None:
+    found = verify(replace(pairs_by_hand(), pair=np.array([-1, 2, -1, -1])))
+    assert str(found[0]) == (
+        "pair: 0F1 at 1..3 on device 0 is to run as one with no other; a pair is one F and one B "
+        "or BW of different microbatches, on one device, with one start and one end"
+    )
+
+
+def test_slices_by_hand() -> None:
+    """Two slices of one microbatch: F forth, BW back; a slice may not go before another."""
+    pipeline = Pipeline(stages=1, batches=1, slices=2, forward=2, backward=2, weight=2)
+    right = [(F, 0, 0, 0, 0, 1, 0, -1), (F, 0, 0, 0, 1, 2, 1, -1)]
+    right += [(BW, 0, 0, 0, 2, 3, 1, -1), (BW, 0, 0, 0, 3, 4, 0, -1)]
+    assert verify(Schedule.from_rows(pipeline, right)) == []
+    wrong = [(*row[:6], 1 - row[6], -1) for row in right]
+    assert [str(violation) for violation in verify(Schedule.from_rows(pipeline, wrong))] == [
+        "slice-order: 0F0s1 starts at 0 on device 0, but 0F0 ends at 2 on device 0",
+        "slice-order: 0BW0 starts at 2 on device 0, but 0BW0s1 ends at 4 on device 0",
+    ]
+
+
+# Exact at the boundary
+
+ORDER_RULES = {Rule.FORWARD, Rule.BACKWARD, Rule.WEIGHT}
+"""Those that schedules drawn by hand without slices meet; slices are among the drawn ones."""
+
+
+def tight_rows(schedule: Schedule) -> list[tuple[Rule, TableRow]]:
+    """Operations that start at the first moment a rule of order allows, with the rule."""
+    ends = {op_of(row): (row[3], row[5]) for row in table(schedule)}
+    tight = []
+    for row in table(schedule):
+        for rule, before in verify_naive.before(op_of(row), ends):
+            if before in ends:
+                device, end = ends[before]
+                if row[4] == end + schedule.pipeline.ticks.p2p[device][row[3]]:
+                    tight.append((rule, row))
+    return tight
+
+
+@SLOW
+@given(schedules())
+def test_one_tick_early_is_caught_and_on_time_passes(schedule: Schedule) -> None:
+    assert verify(schedule) == []
+    for rule, row in tight_rows(schedule):
+        rows = table(schedule)
+        rows[rows.index(row)] = (*row[:4], row[4] - 1, row[5] - 1, *row[6:])
+        found = verify(Schedule.from_rows(schedule.pipeline, rows))
+        assert (rule, op_of(row)) in {(v.rule, v.ops[0]) for v in found if v.ops}
+
+
+def test_every_rule_of_order_is_tight_somewhere() -> None:
+    hit = Counter(rule for rule, _ in tight_rows(one_f_one_b()) + tight_rows(split_with_p2p()))
+    assert set(hit) == ORDER_RULES
+
+
+@SLOW
+@given(schedules())
+def test_the_limit_may_be_reached_but_not_passed(schedule: Schedule) -> None:
+    limits = peaks(schedule)
+    assert verify(limited(schedule, limits)) == []
+    for device, peak in enumerate(limits):
+        if peak:
+            lower = [limit - (d == device) for d, limit in enumerate(limits)]
+            found = verify(limited(schedule, lower))
+            assert {(v.rule, v.device) for v in found} == {(Rule.MEMORY, device)}
+            assert verify(limited(schedule, lower), enforce_limit=False) == []
+
+
+def test_each_time_the_limit_is_passed_is_reported() -> None:
+    found = verify(limited(one_f_one_b(), [1, 0]))
+    assert [str(violation) for violation in found] == [
+        "memory-limit: device 0 holds 2, above its limit 1, from 1 on, when 0F1 starts",
+        "memory-limit: device 1 holds 1, above its limit 0, from 1 on, when 1F0 starts",
+        "memory-limit: device 1 holds 1, above its limit 0, from 4 on, when 1F1 starts",
+    ]
+
+
+def test_static_memory_above_the_limit_is_reported_by_itself() -> None:
+    found = verify(limited(split_with_p2p(), [1, 7]))
+    assert [str(violation) for violation in found] == [
+        "memory-limit: device 0 holds 1, above its limit 0.5, by static memory alone"
+    ]
+
+
+def test_at_one_instant_ends_come_before_starts() -> None:
+    """F0 and F1 hold one activation each, W0 gives one back at 5: F2 may start at 5, not at 4.
+
+    B takes no time and no memory; W takes no time, so that its release falls at its start.
+    """
+    pipeline = Pipeline(stages=1, batches=3, backward_input=2, weight=0, mem_limit=2)
+    lines = "0: 0F0@0..1 0F1@1..2 0B0@2..4 {} 0B1@6..8 0W1@8..8 0B2@8..10 0W2@10..10"
+    assert verify(schedule_of(pipeline, lines.format("0W0@5..5 0F2@5..6"))) == []
+    # a forward that starts at the instant of the release, and is listed before it
+    assert figures(schedule_of(pipeline, lines.format("0F2@5..6 0W0@5..5"))).peak_memory == (2,)
+    late = verify(schedule_of(pipeline, lines.format("0F2@4..5 0W0@5..5")))
+    assert [(v.rule, v.time) for v in late] == [(Rule.MEMORY, 4)]
+
+
+def test_at_one_instant_a_release_of_no_length_precedes_a_taking_of_no_length() -> None:
+    """B and W take no time, B takes 1 more: at 2, W0 gives back 2 before B1 takes its 1."""
+    pipeline = Pipeline(stages=1, batches=2, backward=0, memory_b=1, mem_limit=3)
+    schedule = schedule_of(pipeline, "0: 0F0@0..1 0B0@1..1 0F1@1..2 0B1@2..2 0W0@2..2 0W1@2..2")
+    assert verify(schedule) == []
+    assert figures(schedule).peak_memory == (3,)
+
+
+def test_an_operation_of_no_length_may_touch_another_but_not_split_it() -> None:
+    pipeline = Pipeline(stages=1, batches=2, backward_input=0, weight=2)
+    lines = "0: 0F0@0..1 0F1@1..2 0W0@2..4 0W1@4..6 0B0@2..2 0B1@{0}..{0}"
+    for instant in (2, 4):
+        assert verify(schedule_of(pipeline, lines.format(instant))) == []
+    (violation,) = verify(schedule_of(pipeline, lines.format(3)))
+    assert str(violation) == "overlap: 0B1 starts at 3 on device 0 while 0W0 runs from 2 to 4"

@@ -1,0 +1,163 @@
+"""The verifier on damaged schedules and garbage: complete, exact, and never at a loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt.errors import InputError
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.precedence import Ints
+from ppopt.schedule.schedule import Row, Schedule
+from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
+from tests.verifier import verify_naive
+from tests.factories.schedules import BW, F, peaks, pipelines, schedules, table
+from tests.verifier.verify_fixtures import one_f_one_b, rules
+
+SLOW = settings(deadline=None)
+"""The machine may be busy: no deadline for one example."""
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+# Against the rules in plain Python
+
+
+def _findings(violations: list[Violation]) -> Counter[verify_naive.Finding]:
+    """What the oracle finds: of memory only device and time."""
+    return Counter(
+        (v.rule, v.device, v.time, v.ops[0] if v.ops and v.rule is not Rule.MEMORY else None)
+        for v in violations
+    )
+
+
+HOSTILE = (-(2**63), -(2**53) - 1, -1, 0, 1, 2, 3, 4, 2**53 + 1, 2**62, 2**63 - 1)
+
+
+def damaged(schedule: Schedule, random: Random, times: int) -> Schedule:
+    """Change, drop, repeat and exchange rows at random."""
+    rows: list[Any] = table(schedule)
+    for _ in range(times):
+        row = random.randrange(len(rows))
+        match random.randrange(5):
+            case 0:
+                rows.append(list(random.choice(rows)))
+            case 1 if len(rows) > 1:
+                rows.pop(row)
+            case 2:
+                rows[row] = _set(rows[row], random.randrange(8), random.choice(HOSTILE))
+            case 3:
+                rows[row] = _set(rows[row], random.randrange(3, 6), random.randrange(20))
+            case _:
+                by = random.choice((-2, -1, 1, 2))
+                rows[row] = _set(rows[row], 4, rows[row][4] + by)
+                rows[row] = _set(rows[row], 5, rows[row][5] + by)
+    return Schedule.from_rows(schedule.pipeline, rows)
+
+
+def _set(row: Any, field: int, value: int) -> list[int]:
+    changed = list(row)
+    changed[field] = min(2**63 - 1, max(-(2**63), value))
+    return changed
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedules(), SEEDS, st.integers(1, 8))
+def test_damaged_schedules_agree_with_the_rules_in_plain_python(
+    schedule: Schedule, seed: int, times: int
+) -> None:
+    broken = damaged(schedule, Random(seed), times)
+    found = verify(broken)
+    assert _findings(found) == verify_naive.findings(broken)
+    assert explain(broken, found).count("\n") >= len(found)
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedules(), SEEDS, st.integers(0, 8))
+def test_figures_agree_with_brute_force(schedule: Schedule, seed: int, times: int) -> None:
+    broken = damaged(schedule, Random(seed), times)
+    found = figures(broken)
+    busy, makespan, span = verify_naive.busy_and_span(broken)
+    assert (list(found.busy), found.makespan, found.device_span) == (busy, makespan, span)
+    only_sane = Schedule.from_rows(broken.pipeline, verify_naive.sane(broken))
+    assert list(found.peak_memory) == peaks(only_sane)
+
+
+# Hostile columns
+
+
+def _rearranged(schedule: Schedule, rows: Ints) -> Schedule:
+    columns = {name: getattr(schedule, name)[rows] for name in Row._fields}
+    return replace(schedule, **columns)
+
+
+@SLOW
+@given(schedules(), SEEDS, st.integers(0, 4))
+def test_the_order_of_rows_makes_no_difference(schedule: Schedule, seed: int, times: int) -> None:
+    schedule = damaged(schedule, Random(seed), times)
+    mixed = np.random.default_rng(seed).permutation(len(schedule))
+    other = _rearranged(schedule, mixed)
+    assert verify(other) == verify(schedule)
+    assert figures(other) == figures(schedule)
+
+
+INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5)
+
+
+@SLOW
+@given(pipelines(), st.lists(st.tuples(*[INT64] * 8), max_size=30))
+def test_garbage_is_reported_and_never_crashes(
+    pipeline: Pipeline, rows: list[tuple[int, ...]]
+) -> None:
+    schedule = Schedule.from_rows(pipeline, rows)
+    found = verify(schedule, {"makespan": -1})
+    assert {Rule.MISSING, Rule.CLAIM} <= rules(found)
+    assert _findings([v for v in found if v.rule is not Rule.CLAIM]) == verify_naive.findings(
+        schedule
+    )
+    assert str(found[-1]) in explain(schedule, found)
+
+
+def test_a_schedule_of_nothing() -> None:
+    schedule = Schedule.from_rows(Pipeline(stages=2, batches=1, static=3), [])
+    assert [violation.rule for violation in verify(schedule)] == [Rule.MISSING] * 4
+    assert figures(schedule) == Figures(0, 0, (0, 0), (3, 3))
+    assert figures(schedule).bubble_rate() == figures(schedule).bubble_overhead() == 0
+    assert "4 violations" in explain(schedule, verify(schedule))
+    truth_values = verify(schedule, {"makespan": False, "busy": [0, False]})
+    assert [violation.rule for violation in truth_values][4:] == [Rule.CLAIM] * 2
+
+
+def test_makespan_runs_from_0_even_where_everything_ends_before() -> None:
+    pipeline = Pipeline(stages=1, batches=1)
+    rows = [(F, 0, 0, 0, -5, -4), (BW, 0, 0, 0, -4, -2)]
+    found = figures(Schedule.from_rows(pipeline, rows))
+    assert (found.makespan, found.device_span, found.busy) == (0, 3, (3,))
+
+
+def test_sums_beyond_int64_stay_exact() -> None:
+    pipeline = Pipeline(stages=1, batches=1, activation=10**12)
+    long = [(F, 0, 0, 0, -(2**53), 2**53)] * 3000
+    found = figures(Schedule.from_rows(pipeline, long))
+    assert found.busy == (3000 * 2**54,)
+    assert found.peak_memory == (3000 * 10**12,)
+
+
+def test_a_duration_that_wraps_around_int64_is_caught() -> None:
+    pipeline = Pipeline(stages=1, batches=1)
+    start, end = 2**63 - 1, -(2**63)
+    schedule = Schedule.from_rows(pipeline, [(F, 0, 0, 0, start, end), (BW, 0, 0, 0, 0, 2)])
+    assert [violation.rule for violation in verify(schedule)] == [Rule.DURATION, Rule.START]
+
+
+def test_columns_that_are_not_whole_numbers_of_one_length_are_refused() -> None:
+    schedule = one_f_one_b()
+    for column in (schedule.start.astype(float), schedule.start[1:], schedule.start[None]):
+        with pytest.raises(InputError, match="schedule: column"):
+            verify(replace(schedule, start=column))

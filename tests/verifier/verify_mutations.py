@@ -1,0 +1,228 @@
+"""For every rule, a way to break a valid schedule in that rule and in no other.
+
+Most use one idea: shift everything later and run one operation in the time won at the front,
+where nothing can be in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, NamedTuple
+
+from hypothesis import assume
+
+from ppopt.problem.operation import OpKind
+from ppopt.schedule.schedule import Schedule
+from ppopt.verifier import Rule, figures
+from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
+
+
+class Broken(NamedTuple):
+    """A schedule that breaks one rule, with the claims made for it."""
+
+    schedule: Schedule
+    claims: dict[str, object] | None = None
+
+
+def unknown(random: Random, schedule: Schedule) -> Broken:
+    """Add an operation that does not exist, or run a forward on a device that does not."""
+    pipeline, rows = schedule.pipeline, table(schedule)
+    field, size = random.choice(
+        (
+            (0, len(OpKind)),
+            (1, pipeline.num_stages),
+            (2, pipeline.batches),
+            (3, pipeline.num_devices),
+            (6, pipeline.slices or 1),
+        )
+    )
+    number = random.choice((-1, size, -(2**63), 2**63 - 1))
+    if field == 3:
+        assume(all(row[7] == ALONE for row in rows))
+        return _with(
+            schedule, [_change(row, device=number) if row[0] == F else row for row in rows]
+        )
+    strange: Any = [*random.choice(rows)[:7], ALONE]
+    strange[field] = number
+    return _with(schedule, [*rows, strange])
+
+
+def duplicate(random: Random, schedule: Schedule) -> Broken:
+    """Run an operation again, or a full backward besides B and W, after everything else."""
+    rows = table(schedule)
+    again = random.choice(rows)
+    kind = BW if again[0] in (B, W) and random.random() < 0.5 else again[0]
+    duration = schedule.pipeline.ticks.durations[kind][again[1]]
+    again = (kind, *again[1:4], 0, duration, again[6], ALONE)
+    return _with(schedule, [*rows, _at(again, _makespan(rows))])
+
+
+def missing(random: Random, schedule: Schedule) -> Broken:
+    """Leave an operation out."""
+    rows = table(schedule)
+    rows.remove(random.choice([row for row in rows if row[7] == ALONE] or rows))
+    return _with(limited(schedule, None), rows)
+
+
+def wrong_device(random: Random, schedule: Schedule) -> Broken:
+    """Run a first forward on another device, at the front."""
+    devices = schedule.pipeline.num_devices
+    rows = [row for row in _alone(schedule) if row[:2] == (F, 0) and row[6] == 0]
+    assume(rows)
+    row = random.choice(rows)
+    other = (row[3] + random.randrange(1, devices)) % devices
+    return _front(schedule, [(row, _change(row, device=other))])
+
+
+def duration(random: Random, schedule: Schedule) -> Broken:
+    """End an operation too early."""
+    rows = table(schedule)
+    row = random.choice([row for row in rows if row[4] < row[5]])
+    end = random.randrange(row[4], row[5])
+    for place, other in enumerate(rows):
+        if other == row or (other[7] == row[7] != ALONE):
+            rows[place] = (*other[:5], end, *other[6:])
+    return _with(schedule, rows)
+
+
+def start(random: Random, schedule: Schedule) -> Broken:
+    """Move everything to an earlier time, the first operations below 0."""
+    rows = table(schedule)
+    by = min(row[4] for row in rows) + random.randrange(1, 10)
+    return _with(schedule, [_at(row, row[4] - by) for row in rows])
+
+
+def forward_order(random: Random, schedule: Schedule) -> Broken:
+    """Run the forward of a later stage at the front."""
+    return _any_to_front(random, schedule, lambda row: row[0] == F and row[1] > 0 and not row[6])
+
+
+def backward_order(random: Random, schedule: Schedule) -> Broken:
+    """Run a backward at the front, before its own forward."""
+    last = (schedule.pipeline.slices or 1) - 1
+    return _any_to_front(random, schedule, lambda row: row[0] in (B, BW) and row[6] == last)
+
+
+def pair(random: Random, schedule: Schedule) -> Broken:
+    """Give two operations one number that do not run as one, or an operation alone a number."""
+    rows = [row for row in table(schedule) if row[7] == ALONE]
+    assume(rows)
+    chosen = random.sample(rows, random.randint(1, min(3, len(rows))))
+    kinds = {row[0] for row in chosen}
+    assume(not (len(chosen) == 2 and F in kinds and kinds & {B, BW}))
+    number = len(schedule)
+    numbered = [(*row[:7], number) if row in chosen else row for row in table(schedule)]
+    return _with(schedule, numbered)
+
+
+def slice_order(random: Random, schedule: Schedule) -> Broken:
+    """Run the forward of a later slice at stage 0 at the front."""
+    return _any_to_front(random, schedule, lambda row: row[:2] == (F, 0) and row[6] > 0)
+
+
+def weight_order(random: Random, schedule: Schedule) -> Broken:
+    """Run a W at the front, before its B."""
+    return _any_to_front(random, schedule, lambda row: row[0] == W)
+
+
+def overlap(random: Random, schedule: Schedule) -> Broken:
+    """Run two first forwards of one device at the front, at the same time or one tick apart."""
+    rows = [row for row in _alone(schedule) if row[:2] == (F, 0) and row[6] == 0]
+    assume(rows)
+    one = random.choice(rows)
+    others = [row for row in rows if row[3] == one[3] and row != one]
+    assume(others)
+    other = random.choice(others)
+    late = random.randrange(one[5] - one[4])
+    return _front(schedule, [(one, one), (other, _at(other, late))], late)
+
+
+def memory(random: Random, schedule: Schedule) -> Broken:
+    """Set the limit of one device a single tick below its peak."""
+    limits = peaks(schedule)
+    assume(any(limits))
+    device = random.choice([device for device, peak in enumerate(limits) if peak])
+    limits[device] -= 1
+    return Broken(limited(schedule, limits))
+
+
+def claim(random: Random, schedule: Schedule) -> Broken:
+    """State a figure that is wrong by a little, of the wrong type, or unknown."""
+    right = figures(schedule)
+    wrong: list[dict[str, object]] = [
+        {"makespan": right.makespan + 1},
+        {"device_span": right.device_span - 1},
+        {"makespan": float(right.makespan)},
+        {"makespan": True},
+        {"busy": [*right.busy[1:], right.busy[0] + 1]},
+        {"busy": list(right.busy[1:])},
+        {"busy": sum(right.busy)},
+        {"peak_memory": [peak + 1 for peak in right.peak_memory]},
+        {"peak_memory": [str(peak) for peak in right.peak_memory]},
+        {"bubble_rate": float(right.bubble_rate()) + 1e-9},
+        {"bubble_rate": float("nan")},
+        {"bubble_overhead": None},
+        {"bubble_overhead": 10**400},
+        {"span": right.device_span},
+        {"objective": "latency"},
+    ]
+    return Broken(schedule, random.choice(wrong))
+
+
+MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
+    Rule.UNKNOWN: unknown,
+    Rule.DUPLICATE: duplicate,
+    Rule.MISSING: missing,
+    Rule.DEVICE: wrong_device,
+    Rule.PAIR: pair,
+    Rule.DURATION: duration,
+    Rule.START: start,
+    Rule.FORWARD: forward_order,
+    Rule.BACKWARD: backward_order,
+    Rule.WEIGHT: weight_order,
+    Rule.SLICE: slice_order,
+    Rule.OVERLAP: overlap,
+    Rule.MEMORY: memory,
+    Rule.CLAIM: claim,
+}
+
+
+def _with(schedule: Schedule, rows: Iterable[TableRow]) -> Broken:
+    return Broken(Schedule.from_rows(schedule.pipeline, rows))
+
+
+def _change(row: TableRow, *, device: int) -> TableRow:
+    return (*row[:3], device, *row[4:])
+
+
+def _at(row: TableRow, time: int) -> TableRow:
+    return (*row[:4], time, time + row[5] - row[4], *row[6:])
+
+
+def _alone(schedule: Schedule) -> list[TableRow]:
+    """Rows in no pair: these can be moved by themselves."""
+    return [row for row in table(schedule) if row[7] == ALONE]
+
+
+def _makespan(rows: Iterable[TableRow]) -> int:
+    return max(row[5] for row in rows)
+
+
+def _any_to_front(random: Random, schedule: Schedule, suits: Callable[[TableRow], bool]) -> Broken:
+    rows = [row for row in _alone(schedule) if suits(row)]
+    assume(rows)
+    row = random.choice(rows)
+    return _front(schedule, [(row, row)])
+
+
+def _front(schedule: Schedule, moves: list[tuple[TableRow, TableRow]], late: int = 0) -> Broken:
+    """Run `moves` (row as it was, row as it becomes) at the front; memory is left unlimited.
+
+    The last one starts at `late`, the others at 0.
+    """
+    room = late + sum(row[5] - row[4] for row, _ in moves)
+    gone = [row for row, _ in moves]
+    rows = [_at(row, row[4] + room) for row in table(schedule) if row not in gone]
+    moved = [_at(row, 0) for _, row in moves[:-1]] + [_at(moves[-1][1], late)]
+    return _with(limited(schedule, None), [*rows, *moved])

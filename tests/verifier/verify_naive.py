@@ -1,0 +1,203 @@
+"""The rules once more, in plain Python straight from the semantics: an oracle for the verifier."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator
+from itertools import product
+
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
+from ppopt.verifier import Rule
+from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, duration_of, held, table
+
+EXACT = 2**53
+Finding = tuple[Rule, int | None, int | None, Op | None]
+"""Rule, device, time in ticks, and the operation at fault (None for memory and the unknown)."""
+
+
+def findings(schedule: Schedule) -> Counter[Finding]:
+    """Every violation of a schedule, claims aside."""
+    pipeline, rows = schedule.pipeline, _sorted(table(schedule))
+    named = [row for row in rows if _named(pipeline, row)]
+    found = [
+        *_strangers(pipeline, rows),
+        *_counts(pipeline, named),
+        *_single_rows(pipeline, named),
+        *_order(pipeline, named),
+        *_overlaps(sane(schedule)),
+        *_memory(pipeline, sane(schedule)),
+    ]
+    return Counter(found)
+
+
+def sane(schedule: Schedule) -> list[TableRow]:
+    """The rows that occupy a device."""
+    pipeline = schedule.pipeline
+    return [
+        row
+        for row in _sorted(table(schedule))
+        if _named(pipeline, row)
+        and 0 <= row[3] < pipeline.num_devices
+        and -EXACT <= row[4] <= row[5] <= EXACT
+    ]
+
+
+def _sorted(rows: list[TableRow]) -> list[TableRow]:
+    """By device, start and end, then operation: of two equal ones the first is well defined."""
+    return sorted(rows, key=lambda row: (*row[3:6], *row[:3], row[6]))
+
+
+def busy_and_span(schedule: Schedule) -> tuple[list[int], int, int]:
+    """Busy ticks per device, makespan, device span."""
+    rows = sane(schedule)
+    hosted = [[row for row in rows if row[3] == d] for d in range(schedule.pipeline.num_devices)]
+    together = {(row[3], *row[4:6], row[7]) for row in rows if joined(row, rows)}
+    spells = [(row[3], row[5] - row[4]) for row in rows if not joined(row, rows)]
+    spells += [(device, end - start) for device, start, end, _ in together]
+    busy = [sum(t for d, t in spells if d == device) for device in range(len(hosted))]
+    spans = [max(row[5] for row in own) - min(row[4] for row in own) for own in hosted if own]
+    return busy, max([0, *(row[5] for row in rows)]), max(spans, default=0)
+
+
+def partner(row: TableRow, rows: list[TableRow]) -> TableRow | None:
+    """The other row of a pair: one of two with its number, an F and a backward, of different
+    microbatches."""
+    same = [other for other in rows if other[7] == row[7] != ALONE]
+    if len(same) != 2 or same[0][2] == same[1][2]:
+        return None
+    if sorted(other[0] == F for other in same) != [False, True] or any(o[0] == W for o in same):
+        return None
+    return same[1] if row == same[0] else same[0]
+
+
+def joined(row: TableRow, rows: list[TableRow]) -> bool:
+    """Whether a row runs as one with its partner."""
+    other = partner(row, rows)
+    return other is not None and other[3:6] == row[3:6]
+
+
+def _named(pipeline: Pipeline, row: TableRow) -> bool:
+    kind, stage, microbatch = row[:3]
+    return (
+        kind in {0, 1, 2, 3}
+        and 0 <= stage < pipeline.num_stages
+        and 0 <= microbatch < pipeline.batches
+        and 0 <= row[6] < (pipeline.slices or 1)
+    )
+
+
+def op_of(row: TableRow) -> Op:
+    """The operation of a row that exists in the pipeline."""
+    return Op(OpKind(row[0]), row[1], row[2], row[6])
+
+
+def _fault(rule: Rule, row: TableRow) -> Finding:
+    return rule, row[3], row[4], op_of(row)
+
+
+def _strangers(pipeline: Pipeline, rows: list[TableRow]) -> Iterator[Finding]:
+    for row in rows:
+        if not _named(pipeline, row):
+            yield Rule.UNKNOWN, row[3], row[4], None
+        elif not 0 <= row[3] < pipeline.num_devices:
+            yield _fault(Rule.UNKNOWN, row)
+
+
+def _first(named: list[TableRow]) -> dict[Op, TableRow]:
+    return {op_of(row): row for row in reversed(named)}
+
+
+def _counts(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
+    seen: set[Op] = set()
+    for row in named:
+        if op_of(row) in seen:
+            yield _fault(Rule.DUPLICATE, row)
+        seen.add(op_of(row))
+    first = _first(named)
+    parts = range(pipeline.slices or 1)
+    for place in product(range(pipeline.num_stages), range(pipeline.batches), parts):
+        f, b, w, full = (Op(kind, *place) for kind in OpKind)
+        missing = [] if f in seen else [f]
+        if full in seen:
+            yield from (_fault(Rule.DUPLICATE, first[op]) for op in (b, w) if op in seen)
+        else:
+            missing += [op for op in (b, w) if op not in seen][:1]
+        for op in missing:
+            yield Rule.MISSING, pipeline.device(*place[:2]), None, op
+
+
+def _single_rows(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
+    for row in named:
+        _, stage, microbatch, device, start, end, _, number = row
+        if number != ALONE and not joined(row, named):
+            yield _fault(Rule.PAIR, row)
+        if 0 <= device < pipeline.num_devices and device != pipeline.device(stage, microbatch):
+            yield _fault(Rule.DEVICE, row)
+        other = partner(row, named)
+        group = [op_of(row)] if other is None else [op_of(row), op_of(other)]
+        if end - start != duration_of(pipeline, group):
+            yield _fault(Rule.DURATION, row)
+        if start < 0 or not _timed(row):
+            yield _fault(Rule.START, row)
+
+
+def _timed(row: TableRow) -> bool:
+    return abs(row[4]) <= EXACT and abs(row[5]) <= EXACT
+
+
+def _order(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
+    first = _first(named)
+    for op, row in first.items():
+        for rule, wait in before(op, first):
+            if wait in first and _timed(row) and _timed(first[wait]):
+                here, there = (pipeline.device(o.stage, o.microbatch) for o in (op, wait))
+                if row[4] < first[wait][5] + pipeline.ticks.p2p[there][here]:
+                    yield _fault(rule, row)
+
+
+def before(op: Op, first: Container[Op]) -> Iterator[tuple[Rule, Op]]:
+    """What an operation waits for, and by which rule; `first` holds the operations there are."""
+    kind, stage, microbatch, part = op
+    if kind is F:
+        yield Rule.FORWARD, Op(F, stage - 1, microbatch, part)
+        yield Rule.SLICE, Op(F, stage, microbatch, part - 1)
+    if kind in (B, BW):
+        split = Op(B, stage + 1, microbatch, part)
+        yield Rule.BACKWARD, split if split in first else split._replace(kind=BW)
+        yield Rule.BACKWARD, Op(F, stage, microbatch, part)
+        later = Op(B, stage, microbatch, part + 1)
+        yield Rule.SLICE, later if later in first else later._replace(kind=BW)
+    if kind is W:
+        yield Rule.WEIGHT, Op(B, stage, microbatch, part)
+
+
+def _overlaps(rows: list[TableRow]) -> Iterator[Finding]:
+    rows = [
+        row
+        for position, row in enumerate(rows)
+        if not (joined(row, rows) and partner(row, rows) in rows[:position])
+    ]
+    for position, row in enumerate(rows):
+        if any(_conflict(row, earlier) for earlier in rows[:position] if earlier[3] == row[3]):
+            yield _fault(Rule.OVERLAP, row)
+
+
+def _conflict(row: TableRow, other: TableRow) -> bool:
+    (start, end), (start2, end2) = row[4:6], other[4:6]
+    if start == end or start2 == end2:
+        return start2 < start < end2 or start < start2 < end
+    return max(start, start2) < min(end, end2)
+
+
+def _memory(pipeline: Pipeline, rows: list[TableRow]) -> Iterator[Finding]:
+    limits = pipeline.ticks.limits or ()
+    for device, limit in enumerate(limits):
+        if pipeline.ticks.static[device] > limit:
+            yield Rule.MEMORY, device, None, None
+        for time in {time for row in rows for time in row[4:6]}:
+            after_ends = held(pipeline, rows, device, time, starts=False)
+            after_starts = held(pipeline, rows, device, time, starts=True)
+            if after_ends <= limit < after_starts:
+                yield Rule.MEMORY, device, time, None
