@@ -16,7 +16,7 @@ from benchmarks.baselines.problem import Limits, Outcome
 from benchmarks.suite import Instance, operations
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.studies.evaluate import checked
+from ppopt.verifier import checked
 
 PATIENCE = 30.0
 """Seconds beyond twice the limit after which a process is ended; its record says `killed`."""

@@ -13,9 +13,9 @@ from time import monotonic
 
 from benchmarks.machine import heading
 from ppopt import Objective, Verdict
+from tests.factories.instances import Case
 from tests.oracles import bounds
 from tests.oracles.bounds import Sample
-from tests.factories.instances import Case
 from tests.oracles.pyjobshop import UndecidedError
 
 

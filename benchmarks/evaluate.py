@@ -24,7 +24,7 @@ from benchmarks.machine import commit, heading
 from ppopt import Pipeline, Schedule
 from ppopt.schedule import timing
 from ppopt.strategies import Options, resolve
-from ppopt.studies.evaluate import checked
+from ppopt.verifier import checked
 
 CHUNKS = {"interleaved": 2}
 STRATEGIES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p")

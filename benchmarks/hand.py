@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ppopt import InputError, Objective, Pipeline, Schedule, evaluate
-from ppopt.schedule.metrics import fits_limits
 from ppopt.strategies import Options, registry
 
 
@@ -14,7 +13,7 @@ def fitting(pipeline: Pipeline, objective: Objective) -> dict[str, Schedule]:
     otherwise, which is another problem.
     """
     made = {name: _made(name, pipeline, objective) for name in registry()}
-    return {name: one for name, one in made.items() if one is not None and fits_limits(one)}
+    return {name: one for name, one in made.items() if one is not None and one.fits_limits}
 
 
 def _made(name: str, pipeline: Pipeline, objective: Objective) -> Schedule | None:

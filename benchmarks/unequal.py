@@ -19,7 +19,6 @@ from ppopt import InputError, Objective, Pipeline, Schedule, evaluate, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.exact import plain
 from ppopt.report.svg import svg
-from ppopt.schedule.metrics import fits_limits
 from ppopt.strategies import registry
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -128,7 +127,7 @@ def hands(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list
             made = evaluate(strategy.unplaced(pipeline), name, objective)
         except InputError:
             continue
-        if fits_limits(made):
+        if made.fits_limits:
             value = made.pipeline.ticks.time(made.metrics.value(objective))
             found.append(Hand(value, name, made))
     return sorted(found, key=lambda hand: (hand.value, hand.name))

@@ -11,10 +11,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ppopt.problem.operation import Op
+from typing import Any
 
 
 class PpoptError(Exception):
@@ -28,11 +25,11 @@ class InputError(PpoptError):
 class DeadlockError(InputError):
     """An order whose operations wait for each other in a circle.
 
-    `cycle` names the operations; each must end before the next may start, and the last
+    `cycle` names the operations (`ppopt.Op`); each must end before the next may start, and the last
     before the first.
     """
 
-    def __init__(self, cycle: tuple[Op, ...]) -> None:
+    def __init__(self, cycle: tuple[Any, ...]) -> None:
         self.cycle = cycle
         shown = " -> ".join(str(op) for op in (*cycle, cycle[0]))
         super().__init__(f"the order deadlocks: {shown}; reorder one of these operations")

@@ -29,9 +29,9 @@ from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.evaluate import checked
+from ppopt.verifier import checked
 
 TOLERANCE = 1e-6
 """HiGHS's own tolerance on feasibility, which its bounds may be off by."""
@@ -59,7 +59,7 @@ def _by_hand(orders: Orders, objective: Objective) -> Schedule | None:
     pipeline = orders.jobs.pipeline
     made = hand.fitting(pipeline, objective).values()
     timed = [_timed(orders, _starts(one), objective) for one in made]
-    kept = filter(fits_limits, timed)
+    kept = (one for one in timed if one.fits_limits)
     return min(kept, key=lambda one: one.metrics.value(objective), default=None)
 
 

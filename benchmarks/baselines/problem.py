@@ -17,7 +17,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.precedence import data_flow
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.evaluate import checked
+from ppopt.verifier import checked
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 

@@ -43,20 +43,20 @@ class Group(TyperGroup):
             code = self._run(sys.argv[1:] if args is None else args, prog_name or "ppopt", extra)
             print(end="", flush=True)
         except InputError as error:
-            _fail(str(error))
+            fail(str(error))
         except (RunError, VerificationError) as error:
-            _fail(str(error), EXIT_BUG)
+            fail(str(error), EXIT_BUG)
         except _UsageError as error:
-            _fail(error.format_message())
+            fail(error.format_message())
         except KeyboardInterrupt:
-            _fail(INTERRUPTED, EXIT_UNKNOWN)
+            fail(INTERRUPTED, EXIT_UNKNOWN)
         except BrokenPipeError:
             _drop_output()
             sys.exit(0)
         except OSError as error:
             if error.filename is None:
                 _drop_output()
-            _fail(f"{error.filename or 'standard output'}: {error.strerror}")
+            fail(f"{error.filename or 'standard output'}: {error.strerror}")
         sys.exit(code)
 
     def _run(self, args: Sequence[str], prog_name: str, extra: dict[str, Any]) -> int:
@@ -92,7 +92,8 @@ class Command(TyperCommand):
         return left
 
 
-def _fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
+def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
+    """End with a line on stderr and an exit code."""
     if code == EXIT_INPUT:
         message = " ".join(message.split())
     print(f"error: {message}", file=sys.stderr)
@@ -163,14 +164,3 @@ def with_options(
         return run
 
     return decorate
-
-
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of `ppopt`."""
-    try:
-        # Each registers its commands.
-        from ppopt.cli import checking, commands, exchange, profiling, running  # noqa: F401, PLC0415
-    except KeyboardInterrupt:
-        _fail(INTERRUPTED, EXIT_UNKNOWN)
-    app(arguments, prog_name="ppopt")
-    raise AssertionError("the application exits by itself")

@@ -73,7 +73,7 @@ def import_(
     from ppopt.formats.fields import within
     from ppopt.report.objects import of_evaluation
     from ppopt.schedule.metrics import Objective
-    from ppopt.studies.evaluate import checked
+    from ppopt.verifier import checked
 
     assert source is ImportFormat.TORCH_CSV
     objective = Objective(settings.get("objective", "makespan"))

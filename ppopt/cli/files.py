@@ -80,7 +80,7 @@ def valid_schedule(path: Path) -> Schedule:
     does not speak of times.
     """
     from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
-    from ppopt.profiles.measured import faults  # noqa: PLC0415
+    from ppopt.verifier.measured import faults  # noqa: PLC0415
 
     schedule, claims = read_schedule(path)
     found = faults(schedule, claims)

@@ -16,11 +16,11 @@ from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
-from ppopt.profiles.measured import UNTIMED, is_measured
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
 from ppopt.report.words import robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
+from ppopt.verifier.measured import UNTIMED, is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck

@@ -13,9 +13,10 @@ import json
 from ppopt.errors import InputError
 from ppopt.formats.torch_csv import microbatch_numbers
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.measured import planned
-from ppopt.schedule.schedule import Row, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import Row
 from ppopt.verifier import verify
+from ppopt.verifier.measured import planned
 
 
 def dumps(schedule: Schedule) -> str:

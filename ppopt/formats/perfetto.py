@@ -23,10 +23,11 @@ from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
 from ppopt.problem.precedence import data_flow
-from ppopt.profiles.measured import faults
 from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.orders import split_of
-from ppopt.schedule.schedule import Row, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import Row
+from ppopt.verifier.measured import faults
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Length of a unit of time."""

@@ -44,7 +44,8 @@ from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
 from ppopt.rechecker.certificate import Argument
 from ppopt.schedule.metrics import Objective
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
 SCHEMA = 1
 LARGEST_FILE = 2**28

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.measured import planned
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
+from ppopt.verifier.measured import planned
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""

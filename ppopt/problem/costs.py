@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
-
-if TYPE_CHECKING:
-    from ppopt.problem.pipeline import Pipeline
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
@@ -95,18 +92,21 @@ class Ticks(NamedTuple):
         return Fraction(ticks, self.memory_per_unit)
 
 
-def ticks_of(pipeline: Pipeline) -> Ticks:
-    """Turn a pipeline's costs into ticks of the common denominator: nothing is lost.
+def ticks_of(
+    costs: StageCosts,
+    links: tuple[tuple[Fraction, ...], ...],
+    static: tuple[Fraction, ...],
+    limits: tuple[Fraction, ...] | None,
+    pieces: int,
+) -> Ticks:
+    """Turn costs into ticks of the common denominator: nothing is lost.
 
-    Raises InputError where times or memory are so large, or so finely divided, that sums of
-    ticks would pass `MOST_TICKS`.
+    `links` are the delays [from device][to device], or one delay between any two; `static` and
+    `limits` have one entry per device; `pieces` is the number of microbatches times slices. Raises
+    InputError where times or memory are so large, or so finely divided, that sums of ticks would
+    pass `MOST_TICKS`.
     """
-    costs = pipeline.costs
-    size = range(pipeline.num_devices)
-    links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
     times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
-    limits = pipeline.limits
-    statics = [pipeline.static_of(device) for device in size]
     memory = (costs.activation, costs.memory_b, costs.static, limits or ())
     per_unit = exact.common_denominator(chain(*times, costs.overlap, *links))
     memory_per_unit = exact.common_denominator(chain(*memory))
@@ -115,13 +115,13 @@ def ticks_of(pipeline: Pipeline) -> Ticks:
         memory_per_unit=memory_per_unit,
         durations=tuple(_scale(row, per_unit) for row in times),
         overlap=_scale(costs.overlap, per_unit),
-        p2p=_matrix([_scale(row, per_unit) for row in links], len(size)),
+        p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
         activation=_scale(costs.activation, memory_per_unit),
         memory_b=_scale(costs.memory_b, memory_per_unit),
-        static=_scale(statics, memory_per_unit),
+        static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    _check_range(ticks, pipeline.batches * pipeline.num_slices)
+    _check_range(ticks, pieces)
     return ticks
 
 
@@ -133,7 +133,7 @@ def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ..
     return tuple((delay,) * d + (0,) + (delay,) * (size - d - 1) for d in range(size))
 
 
-def _scale(values: tuple[Fraction, ...] | list[Fraction], per_unit: int) -> tuple[int, ...]:
+def _scale(values: tuple[Fraction, ...], per_unit: int) -> tuple[int, ...]:
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
 

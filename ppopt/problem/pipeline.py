@@ -350,7 +350,10 @@ class Pipeline:
     @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the one duration table of the project."""
-        return ticks_of(self)
+        links = self.p2p if isinstance(self.p2p, tuple) else ((self.p2p,),)
+        static = tuple(self.static_of(device) for device in range(self.num_devices))
+        pieces = self.batches * self.num_slices
+        return ticks_of(self.costs, links, static, self.limits, pieces)
 
 
 def _whole(value: object, what: str) -> int:

@@ -18,13 +18,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
-Ints = npt.NDArray[np.int64]
-Split = npt.NDArray[np.bool_]
+Split = Bools
 """Whether the backward of [stage, microbatch, slice] is split into B and W (else one BW)."""
 
 

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -99,13 +98,6 @@ class Profile:
     steps: int
     held: Mapping[int, Held] = field(default_factory=dict)
     """By stage, where it was measured."""
-
-    def to_file(self, path: str | Path, description: str, source: str) -> None:
-        """Write the pipeline file that `ppopt solve --config` takes (see `pipeline_file`)."""
-        from ppopt.formats.files import write  # noqa: PLC0415  loads on use
-        from ppopt.profiles.pipeline_file import dumps  # noqa: PLC0415
-
-        write(Path(path), dumps(self, description=description, source=source))
 
     @property
     def outliers(self) -> tuple[Record, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ppopt.errors import InputError
 from ppopt.problem.costs import StageCosts
@@ -11,34 +11,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import profile
 from ppopt.profiles.records import Record
 from ppopt.schedule.schedule import Schedule
-from ppopt.verifier import Rule, Violation, verify
-
-MEASURED = "measured"
-"""Strategy of a measured schedule: its operations take their own time each, so that it keeps the
-rules of order but not those of duration."""
-UNTIMED = frozenset((Rule.UNKNOWN, Rule.DUPLICATE, Rule.MISSING, Rule.DEVICE, Rule.START))
-"""The verifier's rules that speak of no times."""
-
-
-def is_measured(schedule: Schedule) -> bool:
-    """Whether a schedule is what was measured, and no plan."""
-    return schedule.origin.get("strategy") == MEASURED
-
-
-def faults(schedule: Schedule, claims: Mapping[str, object] | None = None) -> list[Violation]:
-    """What the verifier finds, whatever the limit; of a measured step, what speaks of no times."""
-    found = verify(schedule, claims, enforce_limit=False)
-    if not is_measured(schedule):
-        return found
-    return [violation for violation in found if violation.rule in UNTIMED]
-
-
-def planned(schedule: Schedule, what: str) -> None:
-    """Raise InputError, beginning with `what`, for a measured step, where a plan is needed."""
-    if is_measured(schedule):
-        raise InputError(
-            f"{what}: a measured step is no planned schedule; give the schedule that ran"
-        )
+from ppopt.verifier.measured import MEASURED, is_measured
 
 
 def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedule:

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable
 from datetime import date
 from fractions import Fraction
+from pathlib import Path
 
+from ppopt.formats.files import write
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import Link, Profile
@@ -24,6 +26,14 @@ _TIMES = {
 _MEMORY = ("activation", "memory_b", "static")
 """Keys and fields of memory."""
 _MOST_LISTED = 5
+
+
+def write_pipeline(profile: Profile, path: str | Path, *, description: str, source: str) -> None:
+    """Write the pipeline file that `ppopt solve --config` takes; see `dumps`.
+
+    Raises InputError where it cannot be written.
+    """
+    write(Path(path), dumps(profile, description=description, source=source))
 
 
 def dumps(

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ppopt import processors
 from ppopt.errors import InputError, VerificationError
 from ppopt.problem import exact
 from ppopt.rechecker import arithmetic, claim, follow, waits
 from ppopt.rechecker.claim import Claim
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 from ppopt.verifier import verify
 
 if TYPE_CHECKING:
     from ppopt.rechecker.refute import Times
-    from ppopt.solver.result import Result
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
@@ -35,6 +35,14 @@ FOLLOW_SHARE = 0.75
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
 MOST_WORKERS = 1024
+
+
+class HasClaim(Protocol):
+    """What states a bound: a result of `ppopt.solve`."""
+
+    @property
+    def claim(self) -> Claim | None:
+        """What it claims; None: nothing."""
 
 
 class Verdict(StrEnum):
@@ -63,7 +71,7 @@ class Recheck:
 
 
 def recheck(
-    given: Result | Schedule,
+    given: HasClaim | Schedule,
     *,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -76,7 +84,7 @@ def recheck(
     `workers` default to the processors available. Of a schedule the bound alone is checked: for
     the rest there is `ppopt.verify`. Raises InputError where no bound is stated.
     """
-    stated = claim.of_schedule(given) if isinstance(given, Schedule) else claim.of_result(given)
+    stated = claim.of_schedule(given) if isinstance(given, Schedule) else given.claim
     if stated is None:
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
     if not 0 < time_limit < inf:

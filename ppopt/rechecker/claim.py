@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from ppopt.schedule.schedule import Schedule
-    from ppopt.solver.result import Result
+from ppopt.schedule.timetable import Timetable
 
 
 class Claim(NamedTuple):
@@ -82,17 +79,7 @@ class Claim(NamedTuple):
         return rest + (max(forward, backward) if self.paired else forward + backward)
 
 
-def of_result(result: Result) -> Claim | None:
-    """Read the claim of a search: its bound, or that nothing keeps the limits; None: neither."""
-    bound = result.lower_bound
-    if bound is None and result.status != "infeasible":
-        return None
-    ticks = None if bound is None else _ticks(result.pipeline, bound)
-    devices = result.certificate.devices
-    return Claim(result.pipeline, result.objective == "device-span", result.fused, ticks, devices)
-
-
-def of_schedule(schedule: Schedule) -> Claim | None:
+def of_schedule(schedule: Timetable) -> Claim | None:
     """Read the claim of a schedule's origin; None where it states no bound.
 
     Raises InputError where the certificate names a device that is none, and where the bound is said
@@ -110,7 +97,7 @@ def of_schedule(schedule: Schedule) -> Claim | None:
         raise InputError(
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
-    ticks = _ticks(pipeline, Fraction(bound))
+    ticks = bound_in_ticks(pipeline, Fraction(bound))
     claim = Claim(pipeline, span, bool(origin.get("fused")), ticks, devices)
     if set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
@@ -118,6 +105,6 @@ def of_schedule(schedule: Schedule) -> Claim | None:
     return claim
 
 
-def _ticks(pipeline: Pipeline, bound: Fraction) -> int:
+def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:
     """Turn a bound into ticks; between two it says as much as the later one."""
     return ceil(exact.in_ticks(bound, pipeline.ticks.per_unit))

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.measured import MEASURED
 from ppopt.report.summary import summary
 from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.metrics import Objective
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
+from ppopt.verifier.measured import MEASURED
 
 _NAMED = 3
 """Causes of idle time that are named, the largest."""

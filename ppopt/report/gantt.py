@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import memory_changes
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
 Numbers = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Ints
 from ppopt.report import colours
 from ppopt.report.gantt import BAR, MOST_LABELS, Numbers, in_units
 from ppopt.schedule.metrics import memory_profile

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ppopt.formats import schedule_json
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
-from ppopt.profiles.measured import is_measured
 from ppopt.report.summary import summary
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
@@ -23,6 +22,7 @@ from ppopt.studies.compare import Comparison, Row
 from ppopt.studies.frontier import Frontier, Hand
 from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
+from ppopt.verifier.measured import is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ppopt.problem import precedence
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.gantt import BAR, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
@@ -19,7 +19,8 @@ from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
 from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.orders import rows_by_code, split_backwards
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
 _TYPES = ("i1", "i2", "i4")
 

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Ints
 from ppopt.report.colours import channels
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
 Pixels = npt.NDArray[np.float64]
 LINES = 7

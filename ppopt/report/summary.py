@@ -6,7 +6,7 @@ from typing import Any
 
 from ppopt.problem.exact import plain
 from ppopt.rechecker import confirmed
-from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 
 ORIGIN_KEYS = (
@@ -36,7 +36,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "bubble_overhead": plain(found.bubble_overhead),
         "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
         "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
-        "fits_limit": fits_limits(schedule),
+        "fits_limit": schedule.fits_limits,
     }
 
 

@@ -15,14 +15,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import NUM_KINDS, OpKind
-from ppopt.problem.precedence import Ints
 from ppopt.report import colours
 from ppopt.report.gantt import parts
 from ppopt.report.raster import Ink, png
 from ppopt.report.summary import summary
 from ppopt.report.words import KIND_WORDS, clean, lowered, number, percent, spread, title
-from ppopt.schedule.schedule import ALONE, Row, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE, Row
 
 WIDTH = 880
 """Pixels; the picture shrinks where there is less room."""

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from rich.text import Text
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Ints
 from ppopt.report.words import number
-from ppopt.schedule.schedule import Row, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import Row
 
 IDLE = "."
 STYLES = {OpKind.F: "blue", OpKind.B: "yellow", OpKind.W: "green", OpKind.BW: "red"}

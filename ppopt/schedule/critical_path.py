@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Ints
 from ppopt.schedule.idle import FREE, Arrivals, arrivals
 from ppopt.schedule.schedule import Schedule
 

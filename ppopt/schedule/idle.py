@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem import precedence
+from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
-from ppopt.problem.precedence import Ints
 from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule

@@ -13,15 +13,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Bools, Floats, Ints
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Wait(NamedTuple):

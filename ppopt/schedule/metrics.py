@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
-from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import Timetable
 
 
 class Objective(StrEnum):
@@ -61,7 +61,7 @@ class Metrics(NamedTuple):
         return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
 
 
-def metrics(schedule: Schedule) -> Metrics:
+def metrics(schedule: Timetable) -> Metrics:
     """Compute every figure of a schedule that is complete (each device has an operation)."""
     devices = schedule.pipeline.num_devices
     duration = schedule.end - schedule.start
@@ -81,17 +81,9 @@ def metrics(schedule: Schedule) -> Metrics:
     )
 
 
-def _per_device(pick: Callable[..., Ints] | np.ufunc, values: Ints, schedule: Schedule) -> Ints:
+def _per_device(pick: Callable[..., Ints] | np.ufunc, values: Ints, schedule: Timetable) -> Ints:
     starts = np.searchsorted(schedule.device, np.arange(schedule.pipeline.num_devices))
     return np.asarray(pick.reduceat(values, starts))  # type: ignore[union-attr]
-
-
-def fits_limits(schedule: Schedule) -> bool:
-    """Whether every device's peak is within its limit."""
-    limits = schedule.pipeline.ticks.limits
-    return limits is None or all(
-        peak <= limit for peak, limit in zip(schedule.metrics.peak_memory, limits, strict=True)
-    )
 
 
 def communication(pipeline: Pipeline) -> int:
@@ -113,7 +105,7 @@ class MemoryProfile(NamedTuple):
     """Ticks of memory, static memory included."""
 
 
-def memory_profile(schedule: Schedule, device: int) -> MemoryProfile:
+def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
     """Memory of a device: increases at the start of an operation, decreases at its end."""
     low, high = np.searchsorted(schedule.device, [device, device + 1])
     here = slice(int(low), int(high))

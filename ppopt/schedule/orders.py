@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints, Split, devices
+from ppopt.problem.precedence import Split, devices
 from ppopt.schedule.schedule import Schedule
 
 Orders = Sequence[Ints]

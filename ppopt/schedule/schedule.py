@@ -1,83 +1,31 @@
-"""A schedule: when every operation runs, as arrays."""
+"""A schedule: a timetable with its figures, its orders, and the ways it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
+from ppopt.schedule.metrics import Metrics, metrics
+from ppopt.schedule.timetable import ALONE, Row, Timetable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
-    from ppopt.schedule.metrics import Metrics
 
-ALONE = -1
-"""Pair number of an operation that runs alone."""
+class Schedule(Timetable):
+    """A timetable that makes itself from rows, measures itself, and writes itself.
 
-
-class Row(NamedTuple):
-    """One operation of a schedule, in ticks."""
-
-    kind: OpKind
-    stage: int
-    microbatch: int
-    device: int
-    start: int
-    end: int
-    slice: int = 0
-    pair: int = ALONE
-
-    @property
-    def op(self) -> Op:
-        """The operation without its place and time."""
-        return Op(self.kind, self.stage, self.microbatch, self.slice)
-
-
-def _not_given() -> Ints:
-    return np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """Operations with start and end, sorted by device, then start, then end.
-
-    The columns are arrays of one length n (operations): `kind` codes of OpKind, `stage`,
-    `microbatch`, `slice`, `device` numbers from 0, `start` and `end` in ticks. The two operations
-    of an overlapped pair have one start, one end and one number `pair`, those that run alone have
-    ALONE. Nothing is promised of their contents: `ppopt.verify` says whether they are a schedule
-    of the pipeline.
+    `to_json`, `to_html`, `plot` and the notebook view reach the rooms above on use: the one door
+    upwards.
     """
-
-    pipeline: Pipeline
-    kind: Ints
-    stage: Ints
-    microbatch: Ints
-    device: Ints
-    start: Ints
-    end: Ints
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    """How it was made: `strategy` and, of a search, status, bound, proof and provenance."""
-    slice: Ints = field(default_factory=_not_given)
-    """Part of the microbatch; left out: 0 throughout."""
-    pair: Ints = field(default_factory=_not_given)
-    """Number of the overlapped pair; left out: ALONE throughout."""
-    from_file: bool = False
-    """Whether it was read: what its origin says of a bound was not proved here."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("slice", 0), ("pair", ALONE)):
-            if len(self.kind) and not len(getattr(self, name)):
-                object.__setattr__(self, name, np.full(len(self.kind), value, dtype=np.int64))
 
     @classmethod
     def from_rows(
@@ -109,10 +57,7 @@ class Schedule:
         kind, stage, microbatch = kind[place], stage[place], microbatch[place]
         device, start, end = device[place], start[place], end[place]
         part, pair, made = part[place], _renumbered(pair[place]), dict(origin or {})
-        return cls(pipeline, kind, stage, microbatch, device, start, end, made, part, pair)
-
-    def __len__(self) -> int:
-        return len(self.kind)
+        return cls(pipeline, kind, stage, microbatch, device, start, end, part, pair, made)
 
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""
@@ -129,32 +74,18 @@ class Schedule:
 
     __hash__ = None  # type: ignore[assignment]  # arrays are not hashable
 
-    @property
-    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """The first six columns in the order of `Row`."""
-        return self.kind, self.stage, self.microbatch, self.device, self.start, self.end
-
-    @property
-    def orders(self) -> list[Ints]:
-        """For every device, the numbers of its operations in order; see `schedule.orders`."""
-        codes = self.pipeline.code(self.kind, self.stage, self.microbatch, self.slice)
-        codes = np.where(self.seconds, ~codes, codes)
-        return np.split(
-            codes, np.searchsorted(self.device, np.arange(1, self.pipeline.num_devices))
-        )
-
-    @property
-    def seconds(self) -> npt.NDArray[np.bool_]:
-        """Whether an operation is the second of its pair, the first being the row before it."""
-        same = (self.pair[1:] == self.pair[:-1]) & (self.pair[1:] != ALONE)
-        return np.append(False, same)[: len(self)]
-
     @cached_property
     def metrics(self) -> Metrics:
         """Makespan, spans, busy time and peak memory, in ticks; see `ppopt.schedule.metrics`."""
-        from ppopt.schedule.metrics import metrics  # noqa: PLC0415  it builds on this module
-
         return metrics(self)
+
+    @property
+    def fits_limits(self) -> bool:
+        """Whether every device's peak memory is within its limit."""
+        limits = self.pipeline.ticks.limits
+        return limits is None or all(
+            peak <= limit for peak, limit in zip(self.metrics.peak_memory, limits, strict=True)
+        )
 
     def to_json(self, path: str | Path) -> None:
         """Write the native schedule file; raises InputError where that cannot be done."""
@@ -200,12 +131,6 @@ class Schedule:
         """Fields that tell something: slice and pair only where there are any."""
         told = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
         return tuple(name for name in Row._fields if told.get(name, True))
-
-    def rows(self) -> Iterator[Row]:
-        """The operations, sorted by device, then start."""
-        lists = (column.tolist() for column in (*self.columns, self.slice, self.pair))
-        for kind, *rest in zip(*lists, strict=True):
-            yield Row(OpKind(kind), *rest)
 
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:

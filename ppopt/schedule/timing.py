@@ -11,12 +11,14 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem import precedence
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import NUM_KINDS, Op
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Constraints, Ints
+from ppopt.problem.precedence import Constraints
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
-from ppopt.schedule.schedule import ALONE, Schedule, split_codes
+from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.timetable import ALONE
 
 FREE = -1
 
@@ -216,7 +218,7 @@ def schedule(
     kind, stage, microbatch, part = split_codes(pipeline, net.ops)
     device, begin, end = net.device[net.place], (end - net.duration)[net.place], end[net.place]
     origin, pair = origin or {}, _pair_numbers(net)
-    return Schedule(pipeline, kind, stage, microbatch, device, begin, end, origin, part, pair)
+    return Schedule(pipeline, kind, stage, microbatch, device, begin, end, part, pair, origin)
 
 
 def _pair_numbers(net: Network) -> Ints:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ppopt.errors import VerificationError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.metrics import Objective
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -91,7 +91,7 @@ class Search:
     def take(self, made: Schedule) -> None:
         """Take a schedule at its own times if it keeps the limits and betters the best value."""
         value = made.metrics.value(self.problem.objective)
-        if fits_limits(made) and (self.value is None or value < self.value):
+        if made.fits_limits and (self.value is None or value < self.value):
             self.best, self.value = made, value
             self._check()
             self.report()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.certificate import Certificate
+from ppopt.rechecker.claim import Claim, bound_in_ticks
 from ppopt.schedule.metrics import Objective
 
 if TYPE_CHECKING:
@@ -93,6 +94,17 @@ class Result:
         if self.hint is None or self.value is None:
             return None
         return 1 - self.value / self.hint.value if self.hint.value else Fraction(0)
+
+    @property
+    def claim(self) -> Claim | None:
+        """Its bound, or that no schedule keeps the limits; None where it states neither."""
+        if self.lower_bound is None and self.status is not Status.INFEASIBLE:
+            return None
+        bound = None
+        if self.lower_bound is not None:
+            bound = bound_in_ticks(self.pipeline, self.lower_bound)
+        span = self.objective is Objective.DEVICE_SPAN
+        return Claim(self.pipeline, span, self.fused, bound, self.certificate.devices)
 
     def origin(self) -> dict[str, Any]:
         """How the schedule was found, for files: everything but the time it took."""

@@ -25,7 +25,7 @@ from ppopt.solver.heuristics.improve import Improver
 from ppopt.solver.incumbent import LARGEST_MODEL, Problem, Progress, Search
 from ppopt.solver.result import Hinted, Provenance, Result, Status
 from ppopt.solver.warm_start import Start
-from ppopt.studies.evaluate import checked
+from ppopt.verifier import checked
 
 if TYPE_CHECKING:
     from ppopt.solver.bounds.subset_dynamic_program import Few

@@ -18,7 +18,6 @@ from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import fits_limits
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -50,7 +49,7 @@ class Hint(NamedTuple):
     @property
     def fits(self) -> bool:
         """Whether it keeps the memory limits."""
-        return fits_limits(self.given)
+        return self.given.fits_limits
 
     def told(self, problem: Problem, *, followed: bool) -> Hinted:
         """What the result says of it; `followed`: whether a search could start from it."""
@@ -112,7 +111,7 @@ def _offer(search: Search, hint: Hint) -> None:
     made = hint.given
     if hint.moved is not None:
         made = timing.schedule(pipeline, hint.moved, objective)
-    if fits_limits(made):
+    if made.fits_limits:
         search.take(made)
         search.offer(made.orders)
     else:

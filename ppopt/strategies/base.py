@@ -15,9 +15,9 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem import placement
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule.orders import Orders
 
 

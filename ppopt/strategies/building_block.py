@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule.orders import Orders
 from ppopt.strategies import weight_filling
 from ppopt.strategies.weight_filling import Source

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 
 
 class Phase(NamedTuple):

@@ -8,9 +8,9 @@ from itertools import count
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, in_steps, register
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register
 

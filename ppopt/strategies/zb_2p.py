@@ -7,9 +7,9 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import Objective, metrics
 from ppopt.schedule.orders import Orders

@@ -12,7 +12,7 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem.pipeline import Layout, Pipeline
-from ppopt.schedule.metrics import Metrics, Objective, communication, fits_limits
+from ppopt.schedule.metrics import Metrics, Objective, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.solver.result import Result, Status
@@ -239,7 +239,7 @@ def _row(made: Made, objective: Objective, optimum: Result | None) -> Row:
         seconds=seconds,
         figures=figures,
         value=value,
-        fits_limit=fits_limits(schedule),
+        fits_limit=schedule.fits_limits,
         ratio_to_best=None,
         ratio_to_optimum=ratio,
         optimum_proved=proved,

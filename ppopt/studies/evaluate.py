@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ppopt.errors import VerificationError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
-from ppopt.verifier import explain, verify
+from ppopt.verifier import checked
 
 
 def evaluate(
@@ -43,14 +42,3 @@ def evaluate(
     )
     best = min(made, key=lambda schedule: schedule.metrics.value(objective))
     return checked(best, enforce_limit=False)
-
-
-def checked(schedule: Schedule, *, enforce_limit: bool = True) -> Schedule:
-    """Return the schedule if the verifier accepts it; raises VerificationError otherwise."""
-    found = verify(schedule, enforce_limit=enforce_limit)
-    if found:
-        raise VerificationError(
-            "a schedule made here breaks its own rules: please report it\n"
-            + explain(schedule, found)
-        )
-    return schedule

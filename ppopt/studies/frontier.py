@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective, fits_limits
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.metrics import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -23,9 +24,9 @@ from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
 from ppopt.studies import memory_limits
 from ppopt.studies.compare import evaluate_all
-from ppopt.studies.evaluate import checked
 from ppopt.studies.frontier_curve import Curve, Found
 from ppopt.studies.frontier_search import Explorer
+from ppopt.verifier import checked
 
 HANDS = 0.25
 """Largest share of the time for hand strategies."""
@@ -256,7 +257,7 @@ def _hands(
         memory = ticks.memory(max(figures.peak_memory))
         value = ticks.time(figures.value(problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
-        same = fits_limits(schedule) and _comparable(schedule, problem.pipeline)
+        same = schedule.fits_limits and _comparable(schedule, problem.pipeline)
         ratio = value / best[-1] if same and best and best[-1] else None
         hands.append(Hand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

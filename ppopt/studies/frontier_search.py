@@ -17,7 +17,6 @@ from math import inf
 
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.metrics import fits_limits
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import head_body_tail
@@ -88,7 +87,7 @@ class Explorer:
             self._take(timing.schedule(pipeline, orders, self.problem.objective))
 
     def _take(self, made: Schedule) -> None:
-        if fits_limits(made):
+        if made.fits_limits:
             self.curve.add(
                 Found(self._peak(made), made.metrics.value(self.problem.objective), made)
             )

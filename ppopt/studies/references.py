@@ -10,13 +10,13 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown, unknown_key, whole, within
 from ppopt.problem import exact
-from ppopt.profiles.measured import planned
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.strategies import Options, names
 from ppopt.studies.evaluate import evaluate
+from ppopt.verifier.measured import planned
 
 SEARCHED = "optimal"
 """Strategy of what a search found."""

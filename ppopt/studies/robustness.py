@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.schedule.levels import Floats, Run
+from ppopt.problem.arrays import Floats
+from ppopt.schedule.levels import Run
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 

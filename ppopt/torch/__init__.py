@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ppopt.torch.version import require
 
 if TYPE_CHECKING:
+    from ppopt.profiles.pipeline_file import write_pipeline
     from ppopt.torch.building import as_run, placement, runtime
     from ppopt.torch.probing import probe
     from ppopt.torch.profiler import Profiler
@@ -25,19 +26,20 @@ if TYPE_CHECKING:
 require()
 
 _HOMES = {
-    "Profiler": "profiler",
-    "as_run": "building",
-    "placement": "building",
-    "probe": "probing",
-    "runtime": "building",
+    "Profiler": "torch.profiler",
+    "as_run": "torch.building",
+    "placement": "torch.building",
+    "probe": "torch.probing",
+    "runtime": "torch.building",
+    "write_pipeline": "profiles.pipeline_file",
 }
 
-__all__ = ["Profiler", "as_run", "placement", "probe", "runtime"]
+__all__ = ["Profiler", "as_run", "placement", "probe", "runtime", "write_pipeline"]
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'ppopt.torch' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"ppopt.torch.{_HOMES[name]}"), name)
+    found = getattr(importlib.import_module(f"ppopt.{_HOMES[name]}"), name)
     globals()[name] = found
     return found

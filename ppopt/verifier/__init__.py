@@ -7,18 +7,22 @@ assumes nothing of a schedule's contents, and recomputes every figure from the o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-from ppopt.schedule.schedule import Schedule
+from ppopt.errors import VerificationError
+from ppopt.schedule.timetable import Timetable
 from ppopt.verifier import grid, measure, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.violation import Rule, Violation, in_order
 
-__all__ = ["Figures", "Rule", "Violation", "explain", "figures", "verify"]
+__all__ = ["Figures", "Rule", "Violation", "checked", "explain", "figures", "verify"]
+
+Checked = TypeVar("Checked", bound=Timetable)
 
 
 def verify(
-    schedule: Schedule, claims: Mapping[str, object] | None = None, *, enforce_limit: bool = True
+    schedule: Timetable, claims: Mapping[str, object] | None = None, *, enforce_limit: bool = True
 ) -> list[Violation]:
     """Find every violation, in the order of rule, device, time, operations; [] if it is valid.
 
@@ -44,7 +48,7 @@ def verify(
     return in_order(found)
 
 
-def figures(schedule: Schedule) -> Figures:
+def figures(schedule: Timetable) -> Figures:
     """Recompute the figures of a schedule, over the operations that have a device and a time.
 
     Raises InputError where the columns are not whole numbers of one length.
@@ -52,7 +56,7 @@ def figures(schedule: Schedule) -> Figures:
     return measure.of_rows(read(schedule).sane)
 
 
-def explain(schedule: Schedule, violations: Sequence[Violation]) -> str:
+def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:
     """Draw the order of every device with an arrow at each fault, and list the violations.
 
     A large schedule is cut to the surroundings of the first fault that has a place.
@@ -60,3 +64,14 @@ def explain(schedule: Schedule, violations: Sequence[Violation]) -> str:
     count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
     lines = [grid.grid(read(schedule), violations), count, *map(str, violations)]
     return "\n".join(lines)
+
+
+def checked(schedule: Checked, *, enforce_limit: bool = True) -> Checked:
+    """Return the schedule if the verifier accepts it; raises VerificationError otherwise."""
+    found = verify(schedule, enforce_limit=enforce_limit)
+    if found:
+        raise VerificationError(
+            "a schedule made here breaks its own rules: please report it\n"
+            + explain(schedule, found)
+        )
+    return schedule

@@ -13,7 +13,7 @@ from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.timetable import ALONE, Timetable
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -148,7 +148,7 @@ class Rows:
         return str(exact.plain(self.pipeline.ticks.memory(int(ticks))))
 
 
-def read(schedule: Schedule) -> Rows:
+def read(schedule: Timetable) -> Rows:
     """Read a schedule's columns, in whatever order they come.
 
     Raises InputError where they are not columns of whole numbers of one length.
@@ -163,7 +163,7 @@ def read(schedule: Schedule) -> Rows:
     return rows.take(np.lexsort((*named, rows.end, rows.start, rows.device)))
 
 
-def _column(schedule: Schedule, field: str) -> Ints:
+def _column(schedule: Timetable, field: str) -> Ints:
     column: npt.NDArray[Any] = np.asarray(getattr(schedule, field))
     if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
         raise InputError(f"schedule: column {field} is not a list of whole numbers (int64)")

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ppopt.problem.operation import Op, OpKind
-from ppopt.schedule.schedule import ALONE
+from ppopt.schedule.timetable import ALONE
 from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
 from ppopt.verifier.violation import Rule, Violation
 

@@ -17,8 +17,8 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Objective
 from ppopt.verifier import verify
-from tests.oracles import exhaustive
 from tests.factories.instances import tiny_cases
+from tests.oracles import exhaustive
 
 LIMITS = Limits(seconds=60.0, workers=1, seed=0)
 Question = tuple[Pipeline, Objective]

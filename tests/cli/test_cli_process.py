@@ -64,7 +64,7 @@ class TestCtrlC:
 
     def test_while_commands_are_loaded_it_is_one_line(self) -> None:
         code = (
-            "import os, signal, sys; from ppopt.cli.app import main; "
+            "import os, signal, sys; from ppopt.cli import main; "
             "find = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
             "sys.meta_path.insert(0, type('Finder', (), {'find_spec': find})); "
             "main(['strategies'])"

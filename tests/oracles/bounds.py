@@ -18,9 +18,9 @@ from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import applies
 from ppopt.solver.incumbent import Problem
-from tests.oracles import exhaustive, pyjobshop
 from tests.factories import searches
 from tests.factories.instances import Case, draw
+from tests.oracles import exhaustive, pyjobshop
 
 EXHAUSTIVE = 13
 """Most operations of an instance for exhaustive search."""

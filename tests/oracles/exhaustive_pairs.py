@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import Objective
 from tests.factories.schedules import duration_of, may_pair

@@ -10,10 +10,10 @@ import pytest
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from tests.oracles import exhaustive
 from tests.factories.instances import Case, instant_cases, middle_cases, tiny_cases
-from tests.oracles.least_limit import design_limit, least_limit
+from tests.oracles import exhaustive
 from tests.oracles.exhaustive import best
+from tests.oracles.least_limit import design_limit, least_limit
 from tests.oracles.pyjobshop import best_device_span, best_makespan
 
 AMPLE = 10**4

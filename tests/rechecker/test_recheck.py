@@ -20,10 +20,10 @@ from ppopt.rechecker.claim import Claim
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.incumbent import Problem
 from ppopt.verifier import figures, verify
-from tests.oracles import exhaustive
-from tests.factories.schedules import schedules
 from tests.factories.instances import Case, V, tiny_cases
+from tests.factories.schedules import schedules
 from tests.factories.searches import ended
+from tests.oracles import exhaustive
 
 HARD = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
 

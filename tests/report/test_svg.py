@@ -18,7 +18,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.raster import LINES, Ink, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
-from ppopt.schedule.schedule import ALONE
+from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import F, schedules
 
 SVG = "{http://www.w3.org/2000/svg}"

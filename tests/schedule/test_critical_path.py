@@ -11,7 +11,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import arrivals
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 from ppopt.studies.evaluate import evaluate
 from tests.factories.schedules import TableRow, schedules, table
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from ppopt import Objective, Pipeline, verify
-from ppopt.schedule.metrics import fits_limits
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat.cpsat import Limits
@@ -40,7 +39,7 @@ def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
                 run = Shop(longer)
                 made = run.schedule(found.unrolled(run))
                 assert verify(made) == []
-                assert fits_limits(made)
+                assert made.fits_limits
     assert tight > 20
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ppopt import Objective, Pipeline, Status, solve, verify
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.metrics import fits_limits
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.subset_dynamic_program import Few
 from ppopt.solver.budget import Budget
@@ -25,9 +24,9 @@ from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
 from ppopt.solver.exact.dynamic_program import Sweeps, applies, step
 from ppopt.solver.incumbent import Problem
-from tests.oracles import exhaustive, pyjobshop
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
 from tests.factories.searches import begun, ended
+from tests.oracles import exhaustive, pyjobshop
 
 CASES = list(tiny_cases(81, 190))
 TIGHT = Pipeline(
@@ -67,7 +66,7 @@ def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> Non
         assert sweep.best == best, problem
         made = timing.schedule(pipeline, sweep.classes.orders(sweep.path()))
         assert made.metrics.makespan == best
-        assert fits_limits(made)
+        assert made.fits_limits
         assert not verify(made)
         assert ended(problem, every, best).best is None, problem
         several += pipeline.num_stages > pipeline.num_devices
@@ -123,7 +122,7 @@ def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_firs
                 assert most == 1
                 continue
             made = timing.schedule(problem.pipeline, sweep.classes.orders(sweep.path()))
-            assert fits_limits(made)
+            assert made.fits_limits
             assert not verify(made)
             assert best <= made.metrics.makespan == sweep.best
             missed += most == 1 and sweep.best > best

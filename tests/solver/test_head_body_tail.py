@@ -15,9 +15,9 @@ from ppopt.solver.bounds import head_body_tail as solver_bounds
 from ppopt.solver.bounds import idle_bounds, relaxation_bound
 from ppopt.solver.cp_sat import device_subset
 from ppopt.solver.cp_sat.delays import Chain
+from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
 from tests.oracles.bounds import Sample
-from tests.factories.instances import Case, tiny_cases
 
 Patch = pytest.MonkeyPatch
 

@@ -13,7 +13,7 @@ from ppopt import Pipeline, Status, evaluate, solve, verify
 from ppopt.errors import VerificationError
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule.metrics import Objective
-from ppopt.schedule.schedule import ALONE
+from ppopt.schedule.timetable import ALONE
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound
 from ppopt.solver.bounds.relaxation_bound import bound_of
 from ppopt.solver.cp_sat.cpsat import Limits

@@ -22,9 +22,9 @@ from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.cp_sat.model import in_order
 from ppopt.solver.heuristics.priority_rules import policies
 from ppopt.solver.incumbent import Problem
-from tests.oracles import exhaustive
-from tests.factories.schedules import schedules
 from tests.factories.instances import tiny_cases
+from tests.factories.schedules import schedules
+from tests.oracles import exhaustive
 
 
 def assert_all_hold(schedule: Schedule, view: View) -> None:

@@ -30,9 +30,9 @@ from ppopt.solver.exact.dynamic_program import needed_by
 from ppopt.solver.incumbent import Problem, Progress
 from ppopt.solver.remote import PAUSE, Beside, Job, News, _Link, serve
 from tests.cli.cli_run import process
+from tests.cli.terminal import of_session
 from tests.factories.instances import V
 from tests.factories.searches import begun
-from tests.cli.terminal import of_session
 
 PROBLEM = Problem(V, Objective.MAKESPAN, False)
 LONG = Problem(

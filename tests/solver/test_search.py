@@ -13,8 +13,8 @@ from ppopt.solver import search as solving
 from ppopt.solver.heuristics import improve
 from ppopt.solver.incumbent import Problem
 from ppopt.verifier import verify
-from tests.oracles import exhaustive
 from tests.factories.instances import tiny_cases
+from tests.oracles import exhaustive
 
 
 def ticks(result: Result) -> int | None:

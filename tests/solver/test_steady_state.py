@@ -10,7 +10,6 @@ import pytest
 
 from ppopt import Objective, Pipeline, Status, evaluate, solve, verify
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import fits_limits
 from ppopt.solver import search as solving
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.heuristics import steady_state
@@ -122,7 +121,7 @@ def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> N
     assert search.value <= constructed
     assert search.best is not None
     assert search.best.pipeline == pipeline
-    assert fits_limits(search.best)
+    assert search.best.fits_limits
     assert verify(search.best) == []
 
 

@@ -9,9 +9,9 @@ from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.budget import Budget
 from ppopt.solver.exact import value_questions
 from ppopt.solver.incumbent import Problem
-from tests.oracles import exhaustive
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import begun
+from tests.oracles import exhaustive
 
 
 @pytest.mark.parametrize("objective", list(Objective))

@@ -15,7 +15,6 @@ from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, s
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import fits_limits
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -24,9 +23,9 @@ from ppopt.solver.heuristics.repair import follow
 from ppopt.solver.incumbent import Problem
 from ppopt.solver.result import Provenance
 from ppopt.strategies import Options, registry
-from tests.factories import schedules
 from tests.cli.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
 from tests.cli.cli_run import done, run, shown
+from tests.factories import schedules
 from tests.factories.instances import tiny_cases
 from tests.oracles.least_limit import least_limit
 from tests.verifier.verify_fixtures import schedule_of
@@ -176,7 +175,7 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
         assert orders is not None, case
         made = timing.schedule(tight.pipeline, orders)
         assert verify(made) == [], case
-        over += not fits_limits(tight)
+        over += not tight.fits_limits
     assert over > 50
 
 

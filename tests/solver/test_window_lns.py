@@ -11,7 +11,6 @@ from random import Random
 from ppopt import Objective, Pipeline, verify
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.metrics import fits_limits
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import pairs
@@ -22,8 +21,8 @@ from ppopt.solver.heuristics.window_lns import Recutter, layouts
 from ppopt.solver.incumbent import Problem, Search
 from ppopt.solver.result import Status
 from ppopt.solver.search import solve
-from tests.oracles import exhaustive
 from tests.factories.instances import Case, middle_cases, tiny_cases
+from tests.oracles import exhaustive
 
 LIMITS = Limits(60, 1, 0)
 
@@ -107,7 +106,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         order[first:after] = found.order
         made = shop.schedule(timed(shop, order))
         assert verify(made) == []
-        assert fits_limits(made)
+        assert made.fits_limits
         assert made.metrics.makespan < value
     assert bettered > 20
 
@@ -177,7 +176,7 @@ def test_backwards_that_hurry_make_valid_schedules_within_limits() -> None:
         made = shop.hurried(start, count, rng.choice((0.25, 0.5, 1.0)))
         schedule = shop.schedule(made)
         assert verify(schedule) == []
-        assert fits_limits(schedule)
+        assert schedule.fits_limits
         other += made != start
     assert other > 20
 

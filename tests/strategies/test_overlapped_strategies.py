@@ -10,7 +10,8 @@ import pytest
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.schedule import ALONE, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 from ppopt.strategies import Options
 
 F, B, W, BW = OpKind

@@ -18,7 +18,6 @@ import pytest
 
 from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, solve, verify
 from ppopt.rechecker.certificate import Argument, Certificate
-from ppopt.schedule.metrics import fits_limits
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.incumbent import Problem
@@ -28,7 +27,6 @@ from ppopt.studies import frontier as made
 from ppopt.studies import frontier_search
 from ppopt.studies.frontier_curve import Curve, Found, Proved
 from ppopt.studies.memory_limits import candidates, within
-from tests.oracles import exhaustive
 from tests.cli.cli_json import (
     EVALUATED,
     FLAG,
@@ -41,8 +39,9 @@ from tests.cli.cli_json import (
     assert_types,
 )
 from tests.cli.cli_run import done, run, shown
-from tests.report.drawn import Content
 from tests.factories.instances import Case, tiny_cases
+from tests.oracles import exhaustive
+from tests.report.drawn import Content
 
 FRONTIER = {
     "schema": INT,
@@ -120,7 +119,7 @@ def assert_sound(found: Frontier) -> None:
         result = point.result
         assert result.schedule is not None
         assert verify(result.schedule) == []
-        assert fits_limits(result.schedule)
+        assert result.schedule.fits_limits
         peak = max(result.schedule.metrics.peak_memory)
         assert result.schedule.pipeline.ticks.memory(peak) == point.limit
         assert result.lower_bound is not None

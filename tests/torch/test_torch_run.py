@@ -18,8 +18,8 @@ from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import Held
 from ppopt.schedule import timing
 from ppopt.strategies import names
-from tests.torch import torch_jobs
 from tests.factories.schedules import build
+from tests.torch import torch_jobs
 from tests.torch.torch_jobs import RANKS
 from tests.torch.torch_world import VERSION
 

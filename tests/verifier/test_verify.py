@@ -16,8 +16,19 @@ from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Figures, Rule, explain, figures, verify
+from tests.factories.schedules import (
+    BW,
+    B,
+    F,
+    TableRow,
+    W,
+    limited,
+    peaks,
+    pipelines,
+    schedules,
+    table,
+)
 from tests.verifier import verify_naive
-from tests.factories.schedules import BW, B, F, TableRow, W, limited, peaks, pipelines, schedules, table
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
 from tests.verifier.verify_mutations import MUTATIONS
 from tests.verifier.verify_naive import op_of

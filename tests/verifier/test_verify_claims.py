@@ -17,8 +17,8 @@ from ppopt import InputError, recheck, solve
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, explain, figures, verify
-from tests.verifier import verify_naive
 from tests.factories.schedules import BW, B, F, W, peaks, schedules, table
+from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b
 
 SLOW = settings(deadline=None)

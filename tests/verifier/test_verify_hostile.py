@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
+from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
-from ppopt.schedule.schedule import Row, Schedule
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import Row
 from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
-from tests.verifier import verify_naive
 from tests.factories.schedules import BW, F, peaks, pipelines, schedules, table
+from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules
 
 SLOW = settings(deadline=None)

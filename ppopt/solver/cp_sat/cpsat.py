@@ -11,7 +11,8 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem import precedence
-from ppopt.schedule.schedule import ALONE, Schedule, split_codes
+from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.model import Model
 

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Constraints, Ints
+from ppopt.problem.precedence import Constraints
 from ppopt.schedule.metrics import Objective
 from ppopt.solver.cp_sat.delays import Chain
 

@@ -20,9 +20,10 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem import precedence
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Constraints, Ints
+from ppopt.problem.precedence import Constraints
 from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timing import durations

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Ints
 from ppopt.schedule.schedule import Schedule
 
 

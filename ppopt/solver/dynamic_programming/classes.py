@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Ints
 from ppopt.schedule.metrics import Objective
 from ppopt.solver.cp_sat.device_subset import View, floors, releases
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Ints
 from ppopt.solver.dynamic_programming.classes import Classes
 
 Matrix = npt.NDArray[np.signedinteger]

@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem import precedence
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Ints
+from ppopt.schedule.list_scheduling import NEVER
 from ppopt.schedule.metrics import Objective, memory_changes
-from ppopt.schedule.plain_list_scheduling import NEVER
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timing import durations
 from ppopt.solver.cp_sat import device_subset

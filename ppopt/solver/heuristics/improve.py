@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Built, Decoder, Policy
-from ppopt.schedule.metrics import Objective, fits_limits
+from ppopt.schedule.metrics import Objective
 from ppopt.schedule.orders import Orders
 from ppopt.solver import interrupts
 from ppopt.solver.heuristics.annealing import climb
@@ -121,7 +121,7 @@ class Improver:
             return
         pipeline, objective = search.problem.pipeline, search.problem.objective
         made = timing.schedule(pipeline, orders, objective)
-        if not fits_limits(made):
+        if not made.fits_limits:
             followed = follow(made, pipeline, search.deadline)
             if followed is None:
                 return

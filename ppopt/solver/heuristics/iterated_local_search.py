@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Ints
 from ppopt.schedule import timing
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.repair import follow

@@ -21,12 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem import precedence
+from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Ints
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.metrics import fits_limits
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.repair import follow
@@ -121,7 +120,7 @@ def _stretch(search: Search, stretch: Stretch, until: float) -> None:
         if search.over:
             return
         made = stretch.made(search.problem.pipeline, trial.window)
-        if fits_limits(made):
+        if made.fits_limits:
             search.take(made)
         else:
             search.offer(follow(made, search.problem.pipeline, search.deadline))
@@ -163,7 +162,7 @@ class Stretch:
             more = max(3, TRIAL // window.size) * window.size
             made = self.made(replace(self.short.pipeline, batches=batches + more), window)
             rate = (made.metrics.value(self.problem.objective) - value) / more
-            trials.append(Trial(not fits_limits(made), rate, window))
+            trials.append(Trial(not made.fits_limits, rate, window))
         return sorted(trials)
 
     def _windows(self) -> Iterator[Window]:

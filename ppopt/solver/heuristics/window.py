@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.precedence import Ints
+from ppopt.problem.arrays import Ints
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.heuristics.double_justification import Shop
