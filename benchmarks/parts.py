@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective, Problem
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.relaxation_bound import Relaxations
 from ppopt.solver.bounds.subset_dynamic_program import Few
@@ -16,7 +16,7 @@ from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact import full_model
 from ppopt.solver.heuristics.improve import Improver
 from ppopt.solver.heuristics.initial_orders import candidates
-from ppopt.solver.incumbent import Problem, Progress, Search
+from ppopt.solver.incumbent import Progress, Search
 from ppopt.solver.search import FIRST_ROUND
 
 Work = Callable[[Search, Limits], None]

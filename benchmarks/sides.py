@@ -12,7 +12,7 @@ import pkgutil
 import ppopt.solver
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size, Solver
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.strategies import registry
 
 OURS = "ppopt"

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.problem.operation import Op, OpKind
     from ppopt.problem.pipeline import Pipeline
+    from ppopt.problem.problem import Objective
     from ppopt.rechecker import Recheck, Verdict, recheck
-    from ppopt.schedule.metrics import Metrics, Objective
+    from ppopt.schedule.metrics import Metrics
     from ppopt.schedule.schedule import Schedule
     from ppopt.solver.result import Result, Status
     from ppopt.solver.search import solve
@@ -37,7 +38,8 @@ _HOMES = {
     "problem.operation": ("Op", "OpKind"),
     "problem.pipeline": ("Pipeline",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
-    "schedule.metrics": ("Metrics", "Objective"),
+    "problem.problem": ("Objective",),
+    "schedule.metrics": ("Metrics",),
     "schedule.schedule": ("Schedule",),
     "solver.result": ("Result", "Status"),
     "solver.search": ("solve",),

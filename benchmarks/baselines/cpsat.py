@@ -22,7 +22,7 @@ from ortools.sat.python import cp_model
 
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 
 
 def solve(

@@ -28,8 +28,8 @@ from benchmarks.baselines.order import Orders
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
 

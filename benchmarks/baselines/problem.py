@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import data_flow
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
 
@@ -123,7 +123,7 @@ class Jobs:
         groups: list[list[int]] = [[] for _ in range(pipeline.num_devices)]
         for row in rows:
             groups[pipeline.device(pipeline.op(row[0]).stage, 0)] += row
-        flow = data_flow(pipeline, True)
+        flow = Instance(pipeline, SPLIT).operation_flow
         links = zip(*(column.tolist() for column in flow), strict=True)
         return cls(
             pipeline=pipeline,

@@ -21,8 +21,8 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import data_flow
 from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.orders import split_of
 from ppopt.schedule.schedule import Schedule

@@ -42,8 +42,8 @@ from ppopt.formats.fields import finite, flag, section, shown, text, whole, whol
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.rechecker.certificate import Argument
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 

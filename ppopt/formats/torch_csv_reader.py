@@ -32,8 +32,8 @@ from ppopt.problem import placement
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 

@@ -1,1 +1,1 @@
-"""What is to be scheduled: stages, placement, costs, precedence. Imports `ppopt.errors` alone."""
+"""What is to be scheduled: pipelines, costs, the instance. Imports `ppopt.errors` alone."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Objective
 from ppopt.report.summary import summary
 from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
 from ppopt.schedule.idle import Cause, idle, totals
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.verifier.measured import MEASURED

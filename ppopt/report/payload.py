@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.problem import precedence
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import BAR, parts
@@ -91,7 +91,7 @@ def _needs(schedule: Schedule) -> list[Ints]:
 
     FREE where there are fewer.
     """
-    flow = precedence.data_flow(schedule.pipeline, split_backwards(schedule))
+    flow = data_flow(schedule.pipeline, split_backwards(schedule))
     row = rows_by_code(schedule)
     before, after = row[flow.before], row[flow.after]
     place = np.argsort(after, kind="stable")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ppopt.problem.exact import plain
+from ppopt.problem.problem import Objective
 from ppopt.rechecker import confirmed
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 
 ORIGIN_KEYS = (

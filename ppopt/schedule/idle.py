@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem import precedence
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
+from ppopt.problem.instance import data_flow
 from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
@@ -77,7 +77,7 @@ class Arrivals(NamedTuple):
 
 def arrivals(schedule: Schedule) -> Arrivals:
     """Evaluate the data flow of a complete schedule at its own times."""
-    flow = precedence.data_flow(schedule.pipeline, split_backwards(schedule))
+    flow = data_flow(schedule.pipeline, split_backwards(schedule))
     row = rows_by_code(schedule)
     before, after = row[flow.before], row[flow.after]
     # a pair waits for what either of its operations waits for

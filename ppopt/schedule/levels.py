@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Floats, Ints
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 
 

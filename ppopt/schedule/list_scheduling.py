@@ -19,7 +19,7 @@ import numpy as np
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.schedule.orders import Orders
 
 NEVER = 2**62

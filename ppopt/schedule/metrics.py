@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.errors import InputError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule.timetable import Timetable
-
-
-class Objective(StrEnum):
-    """What a search makes small."""
-
-    MAKESPAN = "makespan"
-    """End of the last operation, from time 0."""
-    DEVICE_SPAN = "device-span"
-    """Longest time any one device takes from its first operation to its last (zero-bubble
-    papers, arXiv 2401.10241, section 2.3: cost without the synchronisation at the end)."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Objective:
-        raise InputError(f"objective: {value!r} is unknown; use {' or '.join(cls)}")
 
 
 class Metrics(NamedTuple):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.instance import devices
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Split, devices
 from ppopt.schedule.schedule import Schedule
 
 Orders = Sequence[Ints]
@@ -21,7 +21,7 @@ overlapped pair of an F and a B or BW of different microbatches.
 """
 
 
-def split_of(pipeline: Pipeline, orders: Orders) -> Split:
+def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
     """Tell which backwards the orders split, after checking that the orders are complete.
 
     Raises InputError where an operation is missing, repeated, of both forms, or on a device that
@@ -43,7 +43,7 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Split:
     return np.asarray(backward == 1)
 
 
-def split_backwards(schedule: Schedule) -> Split:
+def split_backwards(schedule: Schedule) -> Bools:
     """Tell which backwards a complete schedule splits."""
     pipeline = schedule.pipeline
     split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
@@ -83,7 +83,7 @@ def overlapped_pairs(pipeline: Pipeline, orders: Orders) -> Ints:
     return np.concatenate(found)
 
 
-def _check_pairs(pipeline: Pipeline, device: int, both: Ints, loose: Split) -> None:
+def _check_pairs(pipeline: Pipeline, device: int, both: Ints, loose: Bools) -> None:
     part = np.divmod(both // pipeline.num_slices, pipeline.batches)
     kind, microbatch = part[0] // pipeline.num_stages, part[1]
     backward = (kind[:, 1] == OpKind.B) | (kind[:, 1] == OpKind.BW)

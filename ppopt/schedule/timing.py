@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem import precedence
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import NUM_KINDS, Op
+from ppopt.problem.instance import Constraints, data_flow, durations
+from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Constraints
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
@@ -88,18 +87,11 @@ def _numbered(bounds: Ints) -> Ints:
     return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
-def durations(pipeline: Pipeline) -> Ints:
-    """Time of every operation number, in ticks."""
-    table = np.array(pipeline.ticks.durations, dtype=np.int64)
-    pieces = pipeline.batches * pipeline.num_slices
-    return np.repeat(table.reshape(NUM_KINDS * pipeline.num_stages), pieces)
-
-
 def network(pipeline: Pipeline, orders: Orders) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete."""
     if len(orders) != pipeline.num_devices:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
-    flow = precedence.data_flow(pipeline, split_of(pipeline, orders))
+    flow = data_flow(pipeline, split_of(pipeline, orders))
     pairs = overlapped_pairs(pipeline, orders)
     listed = np.concatenate(list(orders))
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1

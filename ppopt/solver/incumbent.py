@@ -10,9 +10,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.errors import VerificationError
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -28,21 +27,6 @@ class Progress(NamedTuple):
     phase: str
     value: Fraction | None
     lower_bound: Fraction
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is searched: a pipeline within its limits, an objective, split or fused backwards."""
-
-    pipeline: Pipeline
-    objective: Objective
-    fused: bool
-
-    @property
-    def operations(self) -> int:
-        """Number of operations of every schedule."""
-        pieces = self.pipeline.batches * self.pipeline.num_slices
-        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
 
 
 @dataclass

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ppopt.errors import VerificationError
+from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.bounds.subset_dynamic_program import Few
 from ppopt.solver.budget import Budget
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 
 PAUSE = 0.05
 """Seconds from one look at what the other side has found to the next."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.rechecker.certificate import Certificate
 from ppopt.rechecker.claim import Claim, bound_in_ticks
-from ppopt.schedule.metrics import Objective
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule

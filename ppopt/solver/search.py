@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective, Problem
 from ppopt.rechecker.certificate import Argument, Certificate
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver import warm_start as hints
@@ -22,7 +22,7 @@ from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.cp_sat import pairs
 from ppopt.solver.heuristics import steady_state
 from ppopt.solver.heuristics.improve import Improver
-from ppopt.solver.incumbent import LARGEST_MODEL, Problem, Progress, Search
+from ppopt.solver.incumbent import LARGEST_MODEL, Progress, Search
 from ppopt.solver.result import Hinted, Provenance, Result, Status
 from ppopt.solver.warm_start import Start
 from ppopt.verifier import checked

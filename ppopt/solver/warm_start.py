@@ -17,13 +17,14 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.heuristics.initial_orders import split
 from ppopt.solver.heuristics.repair import follow
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 from ppopt.solver.result import Hinted
 from ppopt.verifier import verify
 

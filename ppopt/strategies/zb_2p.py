@@ -10,8 +10,9 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective, metrics
+from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
 

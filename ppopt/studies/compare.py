@@ -12,7 +12,8 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem.pipeline import Layout, Pipeline
-from ppopt.schedule.metrics import Metrics, Objective, communication
+from ppopt.problem.problem import Objective
+from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.solver.result import Result, Status

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective, Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.incumbent import Progress
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders, codes
@@ -22,7 +23,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.heuristics.initial_orders import split
-from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.incumbent import Progress
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import Start

@@ -10,8 +10,8 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown, unknown_key, whole, within
 from ppopt.problem import exact
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.strategies import Options, names

@@ -15,8 +15,8 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Floats
+from ppopt.problem.problem import Objective
 from ppopt.schedule.levels import Run
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 
 SAMPLES = 1000

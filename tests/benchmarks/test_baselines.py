@@ -15,7 +15,7 @@ from benchmarks.targets import TARGETS
 from ppopt.errors import VerificationError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.verifier import verify
 from tests.factories.instances import tiny_cases
 from tests.oracles import exhaustive

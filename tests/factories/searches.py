@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -12,7 +13,7 @@ from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 
 
 def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Search:

@@ -23,7 +23,7 @@ from ppopt.formats.config import (
     read_config,
 )
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from tests.formats.config_text import as_text, refuse, write
 
 SPELLINGS = {

@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from ppopt import Objective, Status, Verdict, solve
+from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim
@@ -17,7 +18,6 @@ from ppopt.solver.bounds import head_body_tail, relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import applies
-from ppopt.solver.incumbent import Problem
 from tests.factories import searches
 from tests.factories.instances import Case, draw
 from tests.oracles import exhaustive, pyjobshop

@@ -18,8 +18,8 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective
 from tests.factories.schedules import duration_of, may_pair
 
 F, B, W, BW = OpKind

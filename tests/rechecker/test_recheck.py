@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
 from ppopt.rechecker import Recheck, check, follow
 from ppopt.rechecker.certificate import Argument
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.incumbent import Problem
 from ppopt.verifier import figures, verify
 from tests.factories.instances import Case, V, tiny_cases
 from tests.factories.schedules import schedules
@@ -167,7 +167,7 @@ def test_it_shares_no_code_with_what_makes_schedules() -> None:
         "ppopt.solver",
         "ppopt.strategies",
         "ppopt.schedule.timing",
-        "ppopt.problem.precedence",
+        "ppopt.problem.instance",
     )
     assert "ppopt.rechecker.model" in loaded
     assert [name for name in loaded if name.startswith(makers)] == []

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
 from tests.factories.schedules import BW, B, F, TableRow, W, build, limited, peaks, schedules, table

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from ortools.sat.python import cp_model
 
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem import precedence
+from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.metrics import Objective, metrics
+from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders, codes, split_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
@@ -37,7 +38,7 @@ def cp_sat_value(pipeline: Pipeline, orders: Orders, objective: Objective) -> in
                 cp.add(start[before] == start[~after])
                 both = [pipeline.op(before), pipeline.op(~after)]
                 duration[[before, ~after]] = duration_of(pipeline, both)
-    flow = precedence.data_flow(pipeline, split)
+    flow = data_flow(pipeline, split)
     for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
         cp.add(start[after] >= start[before] + int(duration[before]) + lag)
     value = cp.new_int_var(0, 10**7, "")
@@ -129,7 +130,7 @@ def test_a_deadlock_names_its_cycle() -> None:
 
 def assert_is_cycle(pipe: Pipeline, orders: Orders, error: DeadlockError) -> None:
     """Every step of the cycle is a constraint of the data flow or of a device's order."""
-    flow = precedence.data_flow(pipe, split_of(pipe, orders))
+    flow = data_flow(pipe, split_of(pipe, orders))
     steps = set(zip(flow.before.tolist(), flow.after.tolist(), strict=True))
     for order in orders:
         steps |= set(product_of_later(order.tolist()))

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat.cpsat import Limits
 from ppopt.solver.heuristics.cyclic import cycle, cycles, least_period
 from ppopt.solver.heuristics.double_justification import Shop
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 from tests.factories.instances import tiny_cases
 from tests.solver.test_window_lns import feasible
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.destructive_bounds import Between, question
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.incumbent import Problem
 
 
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))

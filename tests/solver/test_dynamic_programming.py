@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, Status, solve, verify
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
@@ -23,7 +24,6 @@ from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
 from ppopt.solver.exact.dynamic_program import Sweeps, applies, step
-from ppopt.solver.incumbent import Problem
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
 from tests.factories.searches import begun, ended
 from tests.oracles import exhaustive, pyjobshop

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ppopt import Objective, Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.solver.heuristics.improve import FIRST, Improver
 from ppopt.solver.heuristics.iterated_local_search import Shaker
-from ppopt.solver.incumbent import Problem
 from tests.factories.searches import begun
 
 TIGHT = Problem(Pipeline(stages=4, batches=8, mem_limit=3), Objective.MAKESPAN, False)

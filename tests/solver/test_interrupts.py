@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ppopt import Objective, Pipeline, Status
+from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver import search as made
 from ppopt.solver.bounds.destructive_bounds import question
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.incumbent import Problem
 
 
 def press() -> None:

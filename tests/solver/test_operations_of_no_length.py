@@ -9,13 +9,14 @@ import pytest
 
 import ppopt
 from ppopt import Objective, Pipeline, VerificationError
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.refute import refute
 from ppopt.solver.bounds import head_body_tail, relaxation_bound
 from ppopt.solver.bounds.destructive_bounds import question
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact import full_model
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 from tests.factories.instances import instant_cases
 from tests.oracles.exhaustive import best
 

@@ -11,14 +11,13 @@ import pytest
 
 from ppopt import Pipeline, Status, evaluate, solve, verify
 from ppopt.errors import VerificationError
+from ppopt.problem.problem import Objective, Problem
 from ppopt.rechecker.certificate import Argument, Certificate
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound
 from ppopt.solver.bounds.relaxation_bound import bound_of
 from ppopt.solver.cp_sat.cpsat import Limits
 from ppopt.solver.cp_sat.pairs import most_saved, useful
-from ppopt.solver.incumbent import Problem
 from ppopt.solver.result import Result
 from tests.oracles.exhaustive_pairs import best
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective, Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Decoder, one_at_a_time
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound, infeasibility
@@ -21,7 +21,6 @@ from ppopt.solver.cp_sat.delays import Chain
 from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.cp_sat.model import in_order
 from ppopt.solver.heuristics.priority_rules import policies
-from ppopt.solver.incumbent import Problem
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import schedules
 from tests.oracles import exhaustive

@@ -19,6 +19,7 @@ import pytest
 
 import ppopt
 from ppopt import Objective, Pipeline, Status, VerificationError, solve
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver.bounds.destructive_bounds import question
@@ -27,7 +28,7 @@ from ppopt.solver.bounds.subset_dynamic_program import Few
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import needed_by
-from ppopt.solver.incumbent import Problem, Progress
+from ppopt.solver.incumbent import Progress
 from ppopt.solver.remote import PAUSE, Beside, Job, News, _Link, serve
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session

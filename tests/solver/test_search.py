@@ -9,9 +9,9 @@ import pytest
 
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
+from ppopt.problem.problem import Problem
 from ppopt.solver import search as solving
 from ppopt.solver.heuristics import improve
-from ppopt.solver.incumbent import Problem
 from ppopt.verifier import verify
 from tests.factories.instances import tiny_cases
 from tests.oracles import exhaustive

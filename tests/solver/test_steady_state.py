@@ -9,13 +9,14 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, Status, evaluate, solve, verify
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver import search as solving
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.heuristics import steady_state
 from ppopt.solver.heuristics.improve import Improver
 from ppopt.solver.heuristics.steady_state import Stretch, Window
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 from ppopt.solver.result import Result
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases

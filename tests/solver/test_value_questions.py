@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.budget import Budget
 from ppopt.solver.exact import value_questions
-from ppopt.solver.incumbent import Problem
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import begun
 from tests.oracles import exhaustive

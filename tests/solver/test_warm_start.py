@@ -13,6 +13,7 @@ import pytest
 
 from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, verify
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule import timing
 from ppopt.solver import search as solving
@@ -20,7 +21,6 @@ from ppopt.solver import warm_start as hints
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.heuristics.initial_orders import ADAPTIVE, candidates, split
 from ppopt.solver.heuristics.repair import follow
-from ppopt.solver.incumbent import Problem
 from ppopt.solver.result import Provenance
 from ppopt.strategies import Options, registry
 from tests.cli.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types

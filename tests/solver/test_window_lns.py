@@ -9,6 +9,7 @@ from itertools import chain, permutations, repeat
 from random import Random
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
@@ -18,7 +19,7 @@ from ppopt.solver.cp_sat.cpsat import Limits
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.window import Layout, Run, Window, holdings, timed
 from ppopt.solver.heuristics.window_lns import Recutter, layouts
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 from ppopt.solver.result import Status
 from ppopt.solver.search import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, solve, verify
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.incumbent import Problem
 from ppopt.solver.result import Provenance, Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as made

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import model
-from ppopt.solver.incumbent import Problem
 
 FIRST_STEPS = 64
 """The first step up is the distance between bound and value over this."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Objective
 from ppopt.rechecker.certificate import Argument, Certificate
-from ppopt.schedule.metrics import Objective
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.cp_sat import pairs
 from ppopt.solver.cp_sat.delays import Chain

@@ -8,12 +8,13 @@ from itertools import chain
 from ppopt.errors import VerificationError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.solver.bounds.destructive_bounds import Between, question
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat, model
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 
 Devices = tuple[int, ...]
 SPREADS = (2, 3, 4, 8)

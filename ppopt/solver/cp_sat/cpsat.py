@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem import precedence
+from ppopt.problem.instance import devices
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
@@ -201,7 +201,7 @@ def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
     end = np.array([solver.value(model.end[code]) for code in codes.tolist()], dtype=np.int64)
     kind, stage, microbatch, part = split_codes(pipeline, codes)
-    device = precedence.devices(pipeline)[stage, microbatch]
+    device = devices(pipeline)[stage, microbatch]
     pair = np.full(len(codes), ALONE)
     chosen = [pair for pair, literal in model.pairs.items() if solver.value(literal)]
     row = {code: place for place, code in enumerate(codes.tolist())}

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import Constraints
 from ppopt.problem.operation import OpKind
-from ppopt.problem.precedence import Constraints
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.solver.cp_sat.delays import Chain
 
 

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem import precedence
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import SPLIT, WHOLE, Constraints, Instance, durations
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.precedence import Constraints
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timing import durations
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import device_subset
 from ppopt.solver.cp_sat.delays import Chain
@@ -153,7 +151,8 @@ def _add_slices(model: Model) -> None:
     Order holds slice by slice: of one kind, stage, route and slice.
     """
     pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
-    _add_precedence(model, precedence.data_flow(pipeline, not model.fused))
+    kinds = WHOLE if model.fused else SPLIT
+    _add_precedence(model, Instance(pipeline, kinds).operation_flow)
     for code in model.start:
         op = pipeline.op(code)
         if (op.microbatch + 1) % share:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.metrics import Objective
+from ppopt.problem.problem import Objective
 from ppopt.solver.cp_sat.device_subset import View, floors, releases
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import inf
 
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Objective, Problem
 from ppopt.rechecker.certificate import Argument, Certificate
-from ppopt.schedule.metrics import Objective
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.bounds.relaxation_bound import Devices, needed, spread
 from ppopt.solver.budget import Budget
@@ -17,7 +17,7 @@ from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 
 SPREADS = (3, 2, 4)
 """Sizes of the sets of devices spread along the pipeline: three often need as long as all, and two

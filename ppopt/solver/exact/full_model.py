@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.errors import VerificationError
+from ppopt.problem.problem import Objective, Problem
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim
-from ppopt.schedule.metrics import Objective
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 
 FOCUSES = (("ordering",), ("ordering_quick_restart",), ("ordering",))
 """CP-SAT's subsolvers per round, beside large neighbourhoods: the first proves most, the other one

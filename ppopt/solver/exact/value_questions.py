@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -23,7 +24,7 @@ from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import Stretch, Window
-from ppopt.solver.incumbent import LARGEST_MODEL, Problem, Search
+from ppopt.solver.incumbent import LARGEST_MODEL, Search
 
 CLOSE = 100
 """The bound may well be met where the gap is at most this fraction of the value."""

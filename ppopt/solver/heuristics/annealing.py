@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from ppopt.problem.problem import Objective
 from ppopt.schedule.list_scheduling import Built, Decoder, Policy
-from ppopt.schedule.metrics import Objective
 
 WARMTH = 0.005
 """Share of the value by which a step may be worse at the start."""

@@ -24,12 +24,12 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.window import timed
-from ppopt.solver.incumbent import Problem
 
 Step = tuple[OpKind, int]
 """Kind and stage of an operation."""

@@ -23,18 +23,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem import precedence
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import devices, durations
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Objective, Problem
 from ppopt.schedule.list_scheduling import NEVER
-from ppopt.schedule.metrics import Objective, memory_changes
+from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.schedule import Schedule, split_codes
-from ppopt.schedule.timing import durations
 from ppopt.solver.cp_sat import device_subset
 from ppopt.solver.cp_sat.delays import Chain
 from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.cp_sat.symmetry import renamed
-from ppopt.solver.incumbent import Problem
 
 BUSY = 0.97
 """Least work of a busy device, as a part of the most."""
@@ -63,7 +62,7 @@ class Shop:
         self.problem = problem
         self.codes: Ints = np.sort(np.concatenate([view.operations for view in views]))
         self.kind, self.stage, self.microbatch, _ = split_codes(pipeline, self.codes)
-        hosts = precedence.devices(pipeline)[self.stage, self.microbatch]
+        hosts = devices(pipeline)[self.stage, self.microbatch]
         self.hosts: Ints = hosts
         self.device: list[int] = hosts.tolist()
         self.time: list[int] = durations(pipeline)[self.codes].tolist()

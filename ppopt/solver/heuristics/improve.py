@@ -11,9 +11,9 @@ from operator import itemgetter
 from random import Random
 from typing import TYPE_CHECKING
 
+from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Built, Decoder, Policy
-from ppopt.schedule.metrics import Objective
 from ppopt.schedule.orders import Orders
 from ppopt.solver import interrupts
 from ppopt.solver.heuristics.annealing import climb

@@ -20,16 +20,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem import precedence
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import devices
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.repair import follow
-from ppopt.solver.incumbent import Problem, Search
+from ppopt.solver.incumbent import Search
 from ppopt.solver.result import Result, Status
 
 PER_DEVICE = (4, 8)
@@ -198,7 +199,7 @@ class Stretch:
         kind, stage, microbatch = np.indices(start.shape)
         kind = np.array(self.kinds)[kind]
         times = np.array(longer.ticks.durations, dtype=np.int64)[kind, stage]
-        device = precedence.devices(longer)[stage, microbatch]
+        device = devices(longer)[stage, microbatch]
         columns = (kind, stage, microbatch, device, start, start + times)
         return Schedule.from_columns(longer, *(column.ravel() for column in columns)).orders
 

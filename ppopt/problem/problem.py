@@ -1,0 +1,46 @@
+"""What is searched: a pipeline within its limits, an objective, and the form of its backwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from ppopt.errors import InputError
+from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.problem.pipeline import Pipeline
+
+
+class Objective(StrEnum):
+    """What a search makes small."""
+
+    MAKESPAN = "makespan"
+    """End of the last operation, from time 0."""
+    DEVICE_SPAN = "device-span"
+    """Longest time any one device takes from its first operation to its last (zero-bubble
+    papers, arXiv 2401.10241, section 2.3: cost without the synchronisation at the end)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Objective:
+        raise InputError(f"objective: {value!r} is unknown; use {' or '.join(cls)}")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A pipeline, an objective, and whether backwards are whole or split."""
+
+    pipeline: Pipeline
+    objective: Objective
+    fused: bool
+    """Whether every backward is whole (BW); else every one is split (B and W)."""
+
+    @cached_property
+    def instance(self) -> Instance:
+        """The operations of the problem."""
+        return Instance(self.pipeline, WHOLE if self.fused else SPLIT)
+
+    @property
+    def operations(self) -> int:
+        """Number of operations of every schedule."""
+        pieces = self.pipeline.batches * self.pipeline.num_slices
+        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
