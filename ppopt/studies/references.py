@@ -12,6 +12,7 @@ from ppopt.formats.fields import shown, unknown_key, whole, within
 from ppopt.problem import exact
 from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
+from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.incumbent import Progress
 from ppopt.strategies import Options, names
@@ -179,11 +180,11 @@ def _figures(schedule: Schedule) -> dict[str, str]:
     }
 
 
-def _op(schedule: Schedule, codes: Any, place: int) -> str:
-    if place >= len(codes):
+def _op(schedule: Schedule, order: Any, place: int) -> str:
+    if place >= len(order):
         return "nothing"
-    alone = str(schedule.pipeline.op(codes(codes)[place]))
-    return alone if codes[place] >= 0 else f"{alone} overlapped"
+    alone = str(schedule.pipeline.op(codes(order)[place]))
+    return alone if order[place] >= 0 else f"{alone} overlapped"
 
 
 def _interval(schedule: Schedule, row: int) -> str:

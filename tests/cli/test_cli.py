@@ -199,14 +199,14 @@ class TestExitCodes:
         assert found["lower_bound"] == 27
 
     def test_interrupted_outside_the_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ppopt.studies.evaluate.verify", interrupt)
+        monkeypatch.setattr("ppopt.verifier.verify", interrupt)
         ran = run(f"eval 1f1b {UNIT}")
         assert (ran.code, ran.out) == (4, "")
         assert ran.err == "error: interrupted before there was a result\n"
 
     def test_a_bug_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         late = Violation(Rule.START, (), 0, 0, "starts too early")
-        monkeypatch.setattr("ppopt.studies.evaluate.verify", lambda *_, **__: [late])
+        monkeypatch.setattr("ppopt.verifier.verify", lambda *_, **__: [late])
         ran = run(f"eval 1f1b {UNIT} --json")
         assert (ran.code, ran.out) == (1, "")
         assert ran.err.startswith("error: a schedule made here breaks its own rules")

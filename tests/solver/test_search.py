@@ -75,7 +75,7 @@ def test_values_measured_before(given: dict, value: int) -> None:
 
 def test_an_optimum_that_takes_long_to_find() -> None:
     """523 of the same measurements, interleaved: bound at once, and met by a schedule on file."""
-    path = Path(__file__).parents[1] / "references" / "solved-interleaved-4x8.json"
+    path = Path(__file__).parents[1] / "studies" / "references" / "solved-interleaved-4x8.json"
     made, _ = read_schedule(path)
     result = solve(made.pipeline, hint=made)
     assert_sound(result)
