@@ -16,7 +16,8 @@ from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact import full_model
 from ppopt.solver.heuristics.improve import Improver
 from ppopt.solver.heuristics.initial_orders import candidates
-from ppopt.solver.incumbent import Progress, Search
+from ppopt.solver.incumbent import Search
+from ppopt.solver.result import Progress
 from ppopt.solver.search import FIRST_ROUND
 
 Work = Callable[[Search, Limits], None]

@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 
 from ppopt.report.words import number
-from ppopt.solver.incumbent import Progress
+from ppopt.solver.result import Progress
 
 AFTER = 1.0
 """Seconds before the line appears."""

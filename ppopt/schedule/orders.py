@@ -106,3 +106,32 @@ def _check_devices(pipeline: Pipeline, orders: Orders) -> None:
                 f"device {device}: {op} is in its order, but stage {op.stage} of microbatch "
                 f"{op.microbatch} sits on device {host[strange[0]]}"
             )
+
+
+def split_whole(pipeline: Pipeline, orders: Orders) -> Orders:
+    """The same orders with every BW replaced by B and, at once, W."""
+    size = pipeline.num_codes // len(OpKind)
+    parts = []
+    for order in orders:
+        alone = codes(order)
+        full = alone >= OpKind.BW * size
+        pair = np.stack([alone, alone], axis=1)
+        pair[full] += np.array([OpKind.B - OpKind.BW, OpKind.W - OpKind.BW]) * size
+        pair[order < 0, 0] = ~pair[order < 0, 0]
+        keep = np.stack([np.ones_like(full), full], axis=1)
+        parts.append(pair[keep])
+    return parts
+
+
+def join_split(pipeline: Pipeline, orders: Orders) -> Orders:
+    """The same orders with every B replaced by BW and every W left out.
+
+    No new circle of waits arises: what had to come before B still does, and less after it.
+    """
+    size = pipeline.num_codes // len(OpKind)
+    parts = []
+    for order in orders:
+        kind = codes(order) // size
+        whole = codes(order) + (kind == OpKind.B) * (OpKind.BW - OpKind.B) * size
+        parts.append(np.where(order < 0, ~whole, whole)[kind != OpKind.W])
+    return parts

@@ -1,16 +1,69 @@
-"""How a search shares out its time: by the clock, or by work that repeats itself."""
+"""The time of a search, and the shares of it that methods get."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from ppopt.solver.cp_sat.cpsat import Limits, Outcome
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import Incumbent
 
 
-@dataclass
+@dataclass(frozen=True)
+class Limits:
+    """How long and how wide to search."""
+
+    seconds: float
+    workers: int
+    seed: int
+    work: float = inf
+    """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
+    them does not depend on how fast the machine is."""
+    presolve: bool = True
+    """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
+    focus: tuple[str, ...] = ()
+    """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
+    linear: bool = False
+    """Whether CP-SAT solves linear relaxations too."""
+    enough: Callable[[], bool] = lambda: False
+    """Asked now and then whether to stop before."""
+
+    def turned(self, turn: int) -> Limits:
+        """The same with another seed: what one is unlucky with, the next may not be."""
+        return replace(self, seed=(self.seed + turn) % 2**31)
+
+
+class Clock:
+    """The time limit of a search, and whether it was interrupted."""
+
+    def __init__(self, seconds: float, began: float | None = None) -> None:
+        """Start now, or at an instant of `time.monotonic`."""
+        self.began = time.monotonic() if began is None else began
+        self.seconds = seconds
+        self.interrupted = False
+        self.stopped: Callable[[], bool] = lambda: False
+        """The caller's stop criterion."""
+        self.poll: Callable[[], None] = lambda: None
+        """Called at every stop check: takes what another process has found."""
+
+    @property
+    def deadline(self) -> float:
+        """The instant of `time.monotonic` at which time is up."""
+        return self.began + self.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left; 0 after an interruption."""
+        return 0.0 if self.interrupted else self.deadline - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether time is up, or the search was interrupted or stopped."""
+        self.poll()
+        return self.left <= 0 or self.stopped()
+
+
 class Budget:
     """A share of a search's time.
 
@@ -19,51 +72,52 @@ class Budget:
     as a whole: a run that ends by proof leads to the same schedule on a slow machine.
     """
 
-    search: Search
-    workers: int
-    seed: int
-    seconds: float
-    spent: float = 0.0
-    """Deterministic units used; by the clock: not counted."""
-    until: float = inf
-    """Instant at which the share ends, by the clock."""
+    def __init__(
+        self, incumbent: Incumbent, clock: Clock, workers: int, seed: int, seconds: float = inf
+    ) -> None:
+        """Share so many seconds of the time left, or with one worker so many units of work."""
+        self.incumbent = incumbent
+        self.clock = clock
+        self.workers = workers
+        self.seed = seed
+        self.by_clock = workers > 1
+        self.seconds = min(seconds, clock.left) if self.by_clock else seconds
+        self.spent = 0.0
+        """Deterministic units used; not counted where the clock rules."""
+        self._until = time.monotonic() + self.seconds if self.by_clock else inf
 
-    @classmethod
-    def of(cls, search: Search, workers: int, seed: int, seconds: float) -> Budget:
-        """So many seconds of the time left, or with one worker so many units of work."""
-        if workers > 1:
-            seconds = min(seconds, search.left)
-            return cls(search, workers, seed, seconds, until=time.monotonic() + seconds)
-        return cls(search, workers, seed, seconds)
+    @property
+    def search_over(self) -> bool:
+        """Whether the search ends here: closed, out of time, stopped, or interrupted."""
+        return self.clock.over or self.incumbent.closed
 
     @property
     def over(self) -> bool:
-        """Whether the share is used up, or the search over."""
-        return self.search.over or self.left <= 0
+        """Whether the share is used up, or the search is over."""
+        return self.search_over or self.left <= 0
 
     @property
     def left(self) -> float:
         """Seconds, or deterministic units, left of the share."""
-        if self.workers > 1:
-            return min(self.until - time.monotonic(), self.search.left)
+        if self.by_clock:
+            return min(self._until - time.monotonic(), self.clock.left)
         return self.seconds - self.spent
 
     def limits(self, part: float = 1.0, focus: tuple[str, ...] = ()) -> Limits:
         """Limits of one run of CP-SAT: at most this part of the whole share."""
         most = min(self.left, part * self.seconds)
-        if self.workers > 1:
+        if self.by_clock:
             return Limits(
-                most, self.workers, self.seed, focus=focus, enough=lambda: self.search.over
+                most, self.workers, self.seed, focus=focus, enough=lambda: self.search_over
             )
-        return Limits(self.search.left, self.workers, self.seed, work=most, focus=focus)
+        return Limits(self.clock.left, self.workers, self.seed, work=most, focus=focus)
 
     def alone(self, seconds: float, work: float, seed: int) -> Limits:
         """Limits of one small run by one worker: seconds count only where the clock rules."""
         limits = self.limits()
-        by_clock = limits.workers > 1
         return replace(
             limits,
-            seconds=min(limits.seconds, seconds) if by_clock else limits.seconds,
+            seconds=min(limits.seconds, seconds) if self.by_clock else limits.seconds,
             workers=1,
             work=min(limits.work, work),
             seed=seed,
@@ -72,8 +126,9 @@ class Budget:
     def part(self, share: float) -> Budget:
         """At most this part of the whole share; what it spends is to be paid here."""
         seconds = min(self.left, share * self.seconds)
-        return Budget.of(self.search, self.workers, self.seed, seconds)
+        return Budget(self.incumbent, self.clock, self.workers, self.seed, seconds)
 
-    def pay(self, outcome: Outcome) -> None:
-        """Count what a run has used."""
-        self.spent += outcome.work
+    def pay(self, work: float, *, interrupted: bool = False) -> None:
+        """Count what a run of CP-SAT has used; note where Ctrl-C ended it."""
+        self.spent += work
+        self.clock.interrupted |= interrupted

@@ -1,13 +1,9 @@
-"""State of one search: the best schedule, the best bound, the clock, and who is told of them."""
+"""The incumbent: the best schedule and the best bound of a problem, and who is told of them."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import NamedTuple
 
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
@@ -15,41 +11,37 @@ from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.verifier import checked
 
-LARGEST_MODEL = 4_000
-"""Most operations for which a CP-SAT model of all devices is built."""
-
-
-class Progress(NamedTuple):
-    """Where a search stands; times in the user's unit."""
-
-    seconds: float
-    phase: str
-    value: Fraction | None
-    lower_bound: Fraction
+VERIFIED_AT_ONCE = 20_000
+"""Most operations of a schedule that is verified when it is submitted; a longer one is verified
+before the search returns it."""
 
 
-@dataclass
-class Search:
-    """A search under way."""
+class Incumbent:
+    """The best schedule known of a problem, and the best bound; neither ever gets worse.
 
-    problem: Problem
-    began: float
-    deadline: float
-    notify: Callable[[Progress], None]
-    bound: Bound
-    best: Schedule | None = None
-    value: int | None = None
-    """Objective of the best schedule, in ticks."""
-    infeasible: str = ""
-    """Why no schedule exists, once that is proved."""
-    phase: str = "bounds"
-    interrupted: bool = False
-    listen: Callable[[], None] = lambda: None
-    """Takes what is found out beside this search; asked wherever its end is asked for."""
-    _telling: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
-    _told_value: int | None = field(default=None, init=False)
-    _told_bound: int = field(default=0, init=False)
+    `announce(value, bound)` is called at every change, in ticks, with the best values so far.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        bound: Bound,
+        announce: Callable[[int | None, int], None] = lambda _value, _bound: None,
+        value: int | None = None,
+    ) -> None:
+        """`value` is that of a schedule which another process holds; None: there is none."""
+        self.problem = problem
+        self.bound = bound
+        self.best: Schedule | None = None
+        self.value = value
+        """Objective of the best schedule, in ticks."""
+        self.infeasible = ""
+        """Why there is no schedule, once that is proved."""
+        self._announce = announce
+        self._lock = threading.RLock()
+        self._announced: tuple[int | None, int] = (None, 0)
 
     @property
     def closed(self) -> bool:
@@ -57,35 +49,43 @@ class Search:
         return bool(self.infeasible) or self.value == self.bound.value
 
     @property
-    def left(self) -> float:
-        """Seconds left."""
-        return 0.0 if self.interrupted else self.deadline - time.monotonic()
+    def gap(self) -> int | None:
+        """Ticks between the bound and the value; None without a schedule."""
+        return None if self.value is None else self.value - self.bound.value
 
-    @property
-    def over(self) -> bool:
-        """Whether the search ends here: closed, out of time, or interrupted."""
-        self.listen()
-        return self.closed or self.left <= 0
-
-    def offer(self, orders: Orders | None) -> None:
-        """Take an order, at its earliest starts, if it is better."""
-        if orders is not None:
-            self.take(timing.schedule(self.problem.pipeline, orders, self.problem.objective))
-
-    def take(self, made: Schedule) -> None:
-        """Take a schedule at its own times if it keeps the limits and betters the best value."""
-        value = made.metrics.value(self.problem.objective)
-        if made.fits_limits and (self.value is None or value < self.value):
-            self.best, self.value = made, value
+    def submit(self, schedule: Schedule) -> None:
+        """Take a schedule at its own times if it keeps the limits and is better than the best."""
+        value = schedule.metrics.value(self.problem.objective)
+        if schedule.fits_limits and (self.value is None or value < self.value):
+            if len(schedule) <= VERIFIED_AT_ONCE:
+                checked(schedule)
+            self.best, self.value = schedule, value
             self._check()
-            self.report()
+            self.announce(self.value, self.bound.value)
+
+    def submit_orders(self, orders: Orders | None) -> None:
+        """Submit an order at its earliest starts."""
+        if orders is not None:
+            self.submit(timing.schedule(self.problem.pipeline, orders, self.problem.objective))
 
     def raise_bound(self, bound: Bound) -> None:
         """Take a lower bound if it is better."""
         if bound.value > self.bound.value:
             self.bound = bound
             self._check()
-            self.report()
+            self.announce(self.value, self.bound.value)
+
+    def announce(self, value: int | None, bound: int) -> None:
+        """Announce a value and a bound in ticks, or the better ones announced before.
+
+        CP-SAT announces what it finds from a thread of its own, before it is submitted.
+        """
+        with self._lock:
+            known, low = self._announced
+            least = min((one for one in (value, known) if one is not None), default=None)
+            low = max(bound, low)
+            self._announced = least, low
+            self._announce(least, low if least is None else min(low, least))
 
     def _check(self) -> None:
         if self.value is not None and self.value < self.bound.value:
@@ -93,27 +93,3 @@ class Search:
                 f"the bound {self.bound.value} lies above a schedule of {self.value} ticks: "
                 f"please report it ({self.bound.proof})"
             )
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase of the search."""
-        self.phase = phase
-        self.report()
-
-    def report(self) -> None:
-        """Tell the observer where the search stands."""
-        self.tell(self.value, self.bound.value)
-
-    def tell(self, value: int | None, bound: int) -> None:
-        """Tell the observer a value and a bound, in ticks, or better ones told before.
-
-        CP-SAT tells them from a thread of its own.
-        """
-        ticks = self.problem.pipeline.ticks
-        with self._telling:
-            told = (item for item in (value, self._told_value) if item is not None)
-            self._told_value = least = min(told, default=None)
-            low = max(bound, self._told_bound)
-            self._told_bound = low if least is None else min(low, least)
-            shown = None if least is None else ticks.time(least)
-            seconds = time.monotonic() - self.began
-            self.notify(Progress(seconds, self.phase, shown, ticks.time(self._told_bound)))

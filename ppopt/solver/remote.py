@@ -1,8 +1,8 @@
 """Dynamic programming over subsets of devices, in a process of its own beside the search.
 
-They keep a processor busy for as long as they are given, and Python runs one thread of a process at
-a time. The search tells them of its values and bounds, they tell it of their bounds: both read what
-there is wherever they ask whether they are to end.
+It keeps a processor busy for as long as it is given, and Python runs one thread of a process at a
+time. The search sends its values and bounds, the process sends its bounds; both sides read what
+there is at every stop check.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ from contextlib import contextmanager
 from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.bounds.subset_dynamic_program import Few
-from ppopt.solver.budget import Budget
-from ppopt.solver.incumbent import Search
+from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
+from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome
+from ppopt.solver.parameters import RemoteParams, SubsetParams
 
-PAUSE = 0.05
-"""Seconds from one look at what the other side has found to the next."""
-FIRST_ROUND = 6.0
-"""Seconds of the first round of sweeps; each round takes twice as long."""
-LEAST = 3.0
-"""Fewest seconds left of a search for which to start the process: that takes half a second."""
 BY_CLOCK = 2
-"""Workers of a budget by the clock, which these sweeps are under."""
+"""Workers of a budget by the clock, which this process is under."""
 _CODE = "import sys; sys.path[:] = {path!r}; from ppopt.solver.remote import serve; serve({number})"
 
 
@@ -55,48 +51,67 @@ class News(NamedTuple):
     bound: Bound
 
 
-class Beside:
-    """A process that sweeps few devices for a search, from `begin` until the block is left."""
+class RemoteSubsetDP:
+    """A proxy of `SubsetDP`: after a first turn here it goes on in a process of its own.
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    Where no process can be started, and after one has failed, the turns are taken here.
+    """
+
+    name = SubsetDP.name
+
+    def __init__(self, local: SubsetDP, params: RemoteParams) -> None:
+        self._local = local
+        self._params = params
         self._process: subprocess.Popen[bytes] | None = None
         self._link: _Link | None = None
+        self._clock: Clock | None = None
 
-    def __enter__(self) -> Self:
-        return self
+    def supports(self, problem: Problem) -> bool:
+        """As the method that it stands for."""
+        return self._local.supports(problem)
 
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None and self._link is not None:
-            with interrupts.held():
-                self._search.listen = lambda: None
-                self._process.kill()
-                self._process.wait()
-                self._link.connection.close()
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Take a turn here, then begin the process; while it runs there is nothing to do."""
+        if self.active:
+            return Outcome()
+        outcome = self._local.run(incumbent, budget)
+        if not outcome.exhausted and not budget.search_over:
+            self.begin(incumbent, budget.clock)
+        return outcome
 
     @property
-    def sweeps(self) -> bool:
+    def active(self) -> bool:
         """Whether the process does its work, or has done it."""
         return self._process is not None and (self._process.poll() or 0) <= 0
 
     @interrupts.held()
-    def begin(self) -> None:
+    def begin(self, incumbent: Incumbent, clock: Clock) -> None:
         """Start the process, once, where there is time and the system has a way to.
 
-        The search must have a schedule.
+        The incumbent must have a schedule.
         """
-        search, python = self._search, spawn.get_executable()
-        frozen = getattr(sys, "frozen", False)
-        if self._process or os.name != "posix" or not python or frozen or search.left < LEAST:
+        python = spawn.get_executable()
+        unable = os.name != "posix" or not python or getattr(sys, "frozen", False)
+        if self._process or unable or clock.left < self._params.least:
             return
-        assert search.value is not None
+        assert incumbent.value is not None
         try:
-            here, self._process = _started(os.fsdecode(python))
+            here, self._process = _started(os.fsdecode(python or b""))
         except OSError:
             return
-        self._link = _Link(here, search, leads=True)
-        search.listen = self._link.exchange
-        self._link.send(Job(search.problem, search.left, search.value, search.bound))
+        self._clock = clock
+        self._link = _Link(here, incumbent, clock, self._params.pause, leads=True)
+        clock.poll = self._link.exchange
+        self._link.send(Job(incumbent.problem, clock.left, incumbent.value, incumbent.bound))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None and self._link is not None and self._clock is not None:
+            with interrupts.held():
+                self._clock.poll = lambda: None
+                self._process.kill()
+                self._process.wait()
+                self._link.connection.close()
 
 
 def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
@@ -131,41 +146,50 @@ def _ctrl_c_not_passed_on() -> Iterator[None]:
 
 
 def serve(number: int) -> None:
-    """Sweep for the search at the other end of a pipe, until it ends or nothing is left to ask."""
+    """Search for the other end of a pipe, until it ends or nothing is left to ask."""
     with Connection(number) as connection:
         job: Job = connection.recv()
-        now = time.monotonic()
-        search = Search(
-            job.problem, now, now + job.seconds, lambda _: None, job.bound, value=job.value
-        )
-        link = _Link(connection, search, leads=False)
-        search.listen = link.exchange
+        incumbent = Incumbent(job.problem, job.bound, value=job.value)
+        clock, params = Clock(job.seconds), RemoteParams()
+        link = _Link(connection, incumbent, clock, params.pause, leads=False)
+        clock.poll = link.exchange
         try:
-            _sweep(search)
+            _search(incumbent, clock, params)
         except VerificationError as error:
             link.send(error)
         link.tell()
 
 
-def _sweep(search: Search) -> None:
-    few, seconds = Few(search), FIRST_ROUND
-    while few.open and not search.over:
-        few.raise_bound(Budget.of(search, BY_CLOCK, 0, seconds))
+def _search(incumbent: Incumbent, clock: Clock, params: RemoteParams) -> None:
+    """Rounds of twice the length of the last, by the clock."""
+    subsets, seconds = SubsetDP(incumbent.problem, SubsetParams()), params.first_round
+    while subsets.open and not (clock.over or incumbent.closed):
+        subsets.run(incumbent, Budget(incumbent, clock, BY_CLOCK, 0, seconds))
         seconds *= 2
 
 
 class _Link:
     """One end of the pipe between two searches of the same problem."""
 
-    def __init__(self, connection: Connection, search: Search, *, leads: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        incumbent: Incumbent,
+        clock: Clock,
+        pause: float,
+        *,
+        leads: bool,
+    ) -> None:
         """The one that leads alone has schedules, and goes on where the other one has ended."""
-        assert search.value is not None
+        assert incumbent.value is not None
         self.connection = connection
-        self._search = search
+        self._incumbent = incumbent
+        self._clock = clock
+        self._pause = pause
         self._leads = leads
         self._cut = False
-        self._value = search.value
-        self._bound = search.bound.value
+        self._value = incumbent.value
+        self._bound = incumbent.bound.value
         self._next = 0.0
 
     def exchange(self) -> None:
@@ -173,7 +197,7 @@ class _Link:
         now = time.monotonic()
         if self._cut or now < self._next:
             return
-        self._next = now + PAUSE
+        self._next = now + self._pause
         for news in self._received():
             self._take(news)
         self.tell()
@@ -193,7 +217,7 @@ class _Link:
 
     def tell(self) -> None:
         """Tell the other side what it does not know."""
-        search = self._search
+        search = self._incumbent
         assert search.value is not None
         if search.value < self._value or search.bound.value > self._bound:
             self._value, self._bound = search.value, search.bound.value
@@ -210,10 +234,10 @@ class _Link:
 
     def _end(self) -> None:
         self._cut = True
-        self._search.interrupted |= not self._leads
+        self._clock.interrupted |= not self._leads
 
     def _take(self, news: News) -> None:
-        search = self._search
+        search = self._incumbent
         assert search.value is not None
         if not self._leads:
             search.value = min(search.value, news.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Pipeline
@@ -28,6 +28,16 @@ class Status(StrEnum):
     """Proved: no schedule keeps the memory limit."""
     UNKNOWN = "unknown"
     """Time ran out before anything was found."""
+
+
+class Progress(NamedTuple):
+    """Where a search stands; times in the user's unit."""
+
+    seconds: float
+    phase: str
+    """Name of the method at work."""
+    value: Fraction | None
+    lower_bound: Fraction
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.orders import Orders, codes
+from ppopt.schedule.orders import Orders, join_split, split_whole
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.heuristics.initial_orders import split
+from ppopt.solver.budget import Clock
 from ppopt.solver.heuristics.repair import follow
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.result import Hinted
 from ppopt.verifier import verify
 
@@ -73,15 +71,15 @@ def read(problem: Problem, schedule: Schedule) -> Hint:
     given, notes = _on(problem, schedule)
     moved = None
     if problem.fused and OpKind.B in given.kind:
-        moved = joined(problem.pipeline, given.orders)
+        moved = join_split(problem.pipeline, given.orders)
         notes.append(JOINED)
     elif not problem.fused and OpKind.BW in given.kind:
-        moved = split(problem.pipeline, given.orders)
+        moved = split_whole(problem.pipeline, given.orders)
         notes.append(SPLIT)
     return Hint(given, moved, tuple(notes))
 
 
-class Start(NamedTuple):
+class WarmStart(NamedTuple):
     """What a search knows before it begins."""
 
     hint: Hint | None = None
@@ -96,27 +94,27 @@ class Start(NamedTuple):
         return None if self.hint is None else self.hint.told(problem, followed=followed)
 
 
-def begin(search: Search, start: Start) -> None:
+def begin(incumbent: Incumbent, clock: Clock, start: WarmStart) -> None:
     """Give a search what is known before."""
     if start.bound is not None:
-        search.raise_bound(start.bound)
-    known = [Hint(replace(made, pipeline=search.problem.pipeline)) for made in start.schedules]
+        incumbent.raise_bound(start.bound)
+    known = [Hint(replace(made, pipeline=incumbent.problem.pipeline)) for made in start.schedules]
     for hint in ([start.hint] if start.hint else []) + known:
-        if not search.over:
-            _offer(search, hint)
+        if not (clock.over or incumbent.closed):
+            _submit(incumbent, hint, clock.deadline)
 
 
-def _offer(search: Search, hint: Hint) -> None:
-    """Offer a hint at its own times where it may keep them, and in its order."""
-    pipeline, objective = search.problem.pipeline, search.problem.objective
+def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
+    """Submit a hint at its own times where it may keep them, and in its order."""
+    pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
     made = hint.given
     if hint.moved is not None:
         made = timing.schedule(pipeline, hint.moved, objective)
     if made.fits_limits:
-        search.take(made)
-        search.offer(made.orders)
+        incumbent.submit(made)
+        incumbent.submit_orders(made.orders)
     else:
-        search.offer(follow(made, pipeline, search.deadline))
+        incumbent.submit_orders(follow(made, pipeline, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:
@@ -159,17 +157,3 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     if any(getattr(mine, cost) != getattr(theirs, cost) for cost in MEMORY):
         notes.append(OTHER_MEMORY)
     return given, notes
-
-
-def joined(pipeline: Pipeline, orders: Orders) -> Orders:
-    """The same orders with every B replaced by BW and every W left out.
-
-    No new circle of waits arises: what had to come before B still does, and less after it.
-    """
-    size = pipeline.num_codes // len(OpKind)
-    parts = []
-    for order in orders:
-        kind = codes(order) // size
-        whole = codes(order) + (kind == OpKind.B) * (OpKind.BW - OpKind.B) * size
-        parts.append(np.where(order < 0, ~whole, whole)[kind != OpKind.W])
-    return parts

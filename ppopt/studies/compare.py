@@ -15,8 +15,7 @@ from ppopt.problem.pipeline import Layout, Pipeline
 from ppopt.problem.problem import Objective
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.incumbent import Progress
-from ppopt.solver.result import Result, Status
+from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import TIME_LIMIT, solve
 from ppopt.strategies import Options, registry
 from ppopt.studies import robustness

@@ -18,8 +18,7 @@ from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.incumbent import Progress
-from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
 from ppopt.studies import memory_limits

@@ -18,15 +18,13 @@ from math import inf
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.orders import Orders, codes
+from ppopt.schedule.orders import Orders, codes, split_whole
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.heuristics.initial_orders import split
-from ppopt.solver.incumbent import Progress
-from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import search_from
-from ppopt.solver.warm_start import Start
+from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import memory_limits
 from ppopt.studies.frontier_curve import Curve, Found, Proved, Segment
 
@@ -83,7 +81,7 @@ class Explorer:
         for hand in hands:
             if hand.pipeline.layout == pipeline.layout:
                 orders: Orders = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
-                starts.append(orders if fused else split(pipeline, orders))
+                starts.append(orders if fused else split_whole(pipeline, orders))
         for orders in starts:
             self._take(timing.schedule(pipeline, orders, self.problem.objective))
 
@@ -140,7 +138,7 @@ class Explorer:
         )
         known = (self.curve.best(limit), self.curve.next(limit))
         proved = self.curve.bound(limit)
-        start = Start(
+        start = WarmStart(
             schedules=tuple(found.schedule for found in known if found is not None),
             bound=None if proved is None else proved.bound,
         )

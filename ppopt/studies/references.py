@@ -14,7 +14,7 @@ from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.incumbent import Progress
+from ppopt.solver.result import Progress
 from ppopt.strategies import Options, names
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier.measured import planned

@@ -28,7 +28,7 @@ from ppopt.solver.bounds.subset_dynamic_program import Few
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import needed_by
-from ppopt.solver.incumbent import Progress
+from ppopt.solver.result import Progress
 from ppopt.solver.remote import PAUSE, Beside, Job, News, _Link, serve
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session

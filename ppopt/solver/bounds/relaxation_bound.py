@@ -12,111 +12,112 @@ from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.solver.bounds.destructive_bounds import Between, question
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.budget import Budget
+from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat, model
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome
+from ppopt.solver.parameters import RelaxationParams
 
 Devices = tuple[int, ...]
-SPREADS = (2, 3, 4, 8)
-"""Sizes of the sets of devices spread along the pipeline."""
-FOCUSES = (cpsat.PROOFS, cpsat.PROOFS, ("core", "objective_lb_search"), ())
-"""CP-SAT's subsolvers per round that searches: on these models each is, now and then, ten times
-faster."""
-FIRST = 4
-"""Devices alone that come before the sets."""
-SHARE = 0.5
-"""Largest share of a round's time for one relaxed model, and of that for one question."""
 
 
-class Relaxations:
-    """The relaxed models worth solving, and which of them are settled."""
+class RelaxationBound:
+    """The relaxed models worth solving, and which of them are settled.
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        self._round = 0
-        pipeline = search.problem.pipeline
-        first, *others = singles(pipeline), *(spread(pipeline, count) for count in SPREADS)
-        self._open = [*first[:FIRST], *chain.from_iterable(others), *first[FIRST:]]
+    Every other turn minimises, the most promising sets first; those between ask whether given
+    values can be met (`destructive_bounds`), sets that raised the bound first, and last those that
+    were asked in vain. Each set gets a share of the time; settled ones do not come back.
+    """
+
+    name = "bounds"
+
+    def __init__(self, problem: Problem, params: RelaxationParams) -> None:
+        self._params = params
+        self._turn = 0
+        pipeline = problem.pipeline
+        first, *others = (
+            singles(pipeline),
+            *(spread(pipeline, count) for count in params.spreads),
+        )
+        self._open = [*first[: params.first], *chain.from_iterable(others), *first[params.first :]]
         self._next = self._open
-        """The same sets, as they are to be asked."""
-        self.fruitful = True
-        """Whether the last round raised the bound."""
+        """The same sets, in the order in which they are asked."""
 
-    @property
-    def settled(self) -> bool:
-        """Whether every relaxed model has been solved to its end."""
-        return not self._open
+    def supports(self, problem: Problem) -> bool:
+        """A device subset replaces the others by delays, which knows no slices."""
+        return problem.pipeline.num_slices == 1
 
-    def raise_bound(self, budget: Budget) -> None:
-        """Solve what is open, each set for a share of the time; settled ones do not come back.
-
-        Every other round searches, the most promising sets first; those between ask, sets that
-        raised the bound first, and last those that were asked in vain.
-        """
-        self._search.enter("bounds")
-        before = self._search.bound.value
-        asks = self._round % 2
-        raised, vain, settled = self._tried(self._next if asks else self._open, budget)
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Solve what is open, or ask it."""
+        before = incumbent.bound.value
+        asks = self._turn % 2
+        raised, in_vain, settled = self._tried(
+            self._next if asks else self._open, incumbent, budget
+        )
         if asks:
-            done = {*raised, *vain, *settled}
-            self._next = [*raised, *(one for one in self._next if one not in done), *vain]
+            done = {*raised, *in_vain, *settled}
+            self._next = [*raised, *(one for one in self._next if one not in done), *in_vain]
         self._open = [one for one in self._open if one not in settled]
         self._next = [one for one in self._next if one not in settled]
-        self._round += 1
-        self.fruitful = self._search.bound.value > before
+        self._turn += 1
+        fruitful = incumbent.bound.value > before
+        return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
 
-    def _tried(self, sets: list[Devices], budget: Budget) -> tuple[list[Devices], ...]:
-        """Try sets of devices in turn; return what raised the bound, was in vain, is settled."""
-        search = self._search
-        settle = self._ask if self._round % 2 else self._minimize
+    def _tried(
+        self, sets: list[Devices], incumbent: Incumbent, budget: Budget
+    ) -> tuple[list[Devices], ...]:
+        """Try sets of devices in turn; return those that raised the bound, in vain, settled."""
+        solve = self._ask if self._turn % 2 else self._minimize
         raised: list[Devices] = []
-        vain: list[Devices] = []
+        in_vain: list[Devices] = []
         settled: list[Devices] = []
         for devices in sets:
-            if budget.over or search.value is None:
+            if budget.over or incumbent.value is None:
                 break
-            before = search.bound.value
-            if settle(devices, budget):
+            before = incumbent.bound.value
+            if solve(devices, incumbent, budget):
                 settled.append(devices)
             else:
-                (raised if search.bound.value > before else vain).append(devices)
-        return raised, vain, settled
+                (raised if incumbent.bound.value > before else in_vain).append(devices)
+        return raised, in_vain, settled
 
-    def _minimize(self, devices: Devices, budget: Budget) -> bool:
+    def _minimize(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Search the least value of a relaxed model; return whether it is found."""
-        search = self._search
-        assert search.value is not None
-        focus = FOCUSES[self._round // 2 % len(FOCUSES)]
-        limits = replace(budget.limits(SHARE, focus), presolve=False)
-        bound, outcome = bound_of(search.problem, devices, search.bound, search.value, limits)
-        budget.pay(outcome)
-        search.raise_bound(bound)
+        assert incumbent.value is not None
+        focuses = self._params.focuses
+        focus = focuses[self._turn // 2 % len(focuses)]
+        limits = replace(budget.limits(self._params.share, focus), presolve=False)
+        bound, outcome = bound_of(
+            incumbent.problem, devices, incumbent.bound, incumbent.value, limits
+        )
+        budget.pay(outcome.work)
+        incumbent.raise_bound(bound)
         return outcome.complete
 
-    def _ask(self, devices: Devices, budget: Budget) -> bool:
+    def _ask(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Close in on that value by questions; return whether it is found."""
-        search = self._search
-        assert search.value is not None
-        part = budget.part(SHARE)
-        between = Between(search.bound.value, search.value)
-        for target in between.questions(lambda: search.bound.value):
+        assert incumbent.value is not None
+        share = self._params.share
+        part = budget.part(share)
+        between = Between(incumbent.bound.value, incumbent.value)
+        for target in between.questions(lambda: incumbent.bound.value):
             if part.over:
                 break
-            limits = replace(part.limits(SHARE, cpsat.PROOFS), presolve=False)
-            outcome = _answer(question(search.problem, target, devices), limits)
-            part.pay(outcome)
+            limits = replace(part.limits(share, cpsat.PROOFS), presolve=False)
+            outcome = _answer(question(incumbent.problem, target, devices), limits)
+            part.pay(outcome.work)
             if outcome.infeasible:
-                search.raise_bound(needed(devices, target + 1))
+                incumbent.raise_bound(needed(devices, target + 1))
             elif outcome.ended:
                 between.high = target
             else:
                 between.skip(target)
-        budget.spent += part.spent
+        budget.pay(part.spent)
         return between.low == between.high
 
 
 def bound_of(
-    problem: Problem, devices: Devices, known: Bound, value: int, limits: cpsat.Limits
+    problem: Problem, devices: Devices, known: Bound, value: int, limits: Limits
 ) -> tuple[Bound, cpsat.Outcome]:
     """Raise a known bound by what `devices` alone need, up to the value of a known schedule.
 
@@ -142,7 +143,7 @@ def bound_of(
     return needed(devices, outcome.bound), outcome
 
 
-def _answer(built: model.Model, limits: cpsat.Limits) -> cpsat.Outcome:
+def _answer(built: model.Model, limits: Limits) -> cpsat.Outcome:
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     if outcome.interrupted:
         raise KeyboardInterrupt

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.destructive_bounds import Between
 from ppopt.solver.bounds.relaxation_bound import Devices, singles
 from ppopt.solver.budget import Budget
@@ -16,17 +17,10 @@ from ppopt.solver.cp_sat.delays import Chain
 from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
-from ppopt.solver.exact.dynamic_program import MOST_ENTRIES, applies, needed_by, small, step
-from ppopt.solver.incumbent import Search
-
-SHARE = 0.5
-"""Largest share of a round's time for one set of devices, and of that for one question."""
-HOPE = 1 / 3
-"""A sweep for all that is better than the best schedule goes on while it has less left to do than
-this part of the search, if there came to be no fewer beginnings than there are now."""
-BULGE = 10
-"""A question is followed while what is left would take at most so many times its time, if there
-came to be no fewer beginnings than there are now."""
+from ppopt.solver.exact.dynamic_program import applies, needed_by, small, step
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome
+from ppopt.solver.parameters import SubsetParams
 
 
 @dataclass
@@ -38,12 +32,19 @@ class _Asked:
     """The sweep for all that is better than the best schedule; None: it was hopeless."""
 
 
-class Few:
-    """Sets of devices of several stages each of which it is not known yet what they need."""
+class SubsetDP:
+    """Dynamic programming over subsets of devices of several stages, one subset after the other.
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        problem = search.problem
+    Each subset gets a share of the time; settled ones do not come back, and those asked in vain
+    come last in the next turn. A settled subset on which the bound rests is asked together with
+    each other device.
+    """
+
+    name = "partial schedules of few devices"
+
+    def __init__(self, problem: Problem, params: SubsetParams) -> None:
+        self._problem = problem
+        self._params = params
         self._chain = Chain(problem.pipeline, problem.fused)
         alone = singles(problem.pipeline) if applies(problem) else []
         several = [one for one in alone if self._chain.host.count(one[0]) > 1]
@@ -54,79 +55,74 @@ class Few:
         """The last settled set on which the bound rested."""
         self.open: dict[Devices, None] = dict.fromkeys(self._needs)
         """The sets to ask, in order."""
-        self.fruitful = True
-        """Whether the last round settled a set or raised the bound."""
 
-    def raise_bound(self, budget: Budget) -> None:
-        """Ask one set after the other, each for a share of the time; settled ones do not come back.
+    def supports(self, problem: Problem) -> bool:
+        """Some device has several stages, and partial schedules are what they are taken for."""
+        return applies(problem) and bool(self.open)
 
-        Those asked in vain come last in the next round. A settled set on which the bound rests is
-        asked together with each other device.
-        """
-        if not self.open:
-            return
-        search = self._search
-        search.enter("partial schedules")
-        self.fruitful = False
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Ask one subset after the other."""
+        fruitful = False
         first: dict[Devices, None] = {}
         last: dict[Devices, None] = {}
         while self.open and not budget.over:
-            devices, known = next(iter(self.open)), search.bound.value
+            devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
-            part = budget.part(SHARE)
-            closed = self._closed(devices, part)
-            raised = search.bound.value > known
+            part = budget.part(self._params.share)
+            closed = self._closed(devices, incumbent, part)
+            raised = incumbent.bound.value > known
             if closed:
                 self._asked.pop(devices, None)
             elif raised or self._asked[devices].sweep is not None:
                 first[devices] = None
             else:
                 last[devices] = None
-            self.fruitful |= closed or raised
-            budget.spent += part.spent
+            fruitful |= closed or raised
+            budget.pay(part.spent)
         self.open = first | self.open | last
+        return Outcome(budget.spent, exhausted=not self.open, fruitful=fruitful)
 
-    def _closed(self, devices: Devices, budget: Budget) -> bool:
+    def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Raise the bound by what a set needs; return whether nothing is left to ask of it.
 
         At first all that is better than the best schedule is followed, which settles it; where that
         is too much, what is nearer to the bound: there are fewer beginnings to follow.
         """
-        search = self._search
         if len(devices) > 1 and not {*self._base} < {*devices}:
             return True
-        assert search.value is not None
+        assert incumbent.value is not None
         if devices not in self._asked:
             classes = Classes(View(self._chain, frozenset(devices)))
             if not small(classes):
                 return True
-            self._asked[devices] = _Asked(classes, Sweep(classes, search.value))
+            self._asked[devices] = _Asked(classes, Sweep(classes, incumbent.value))
         asked = self._asked[devices]
         if asked.sweep is None:
-            return self._questioned(devices, asked.classes, budget)
-        asked.sweep.below = search.value
-        if self._followed(asked.sweep, budget, HOPE * (search.deadline - search.began)):
-            self._settle(devices, asked.sweep)
+            return self._questioned(devices, asked.classes, incumbent, budget)
+        asked.sweep.below = incumbent.value
+        if self._followed(asked.sweep, budget, self._params.hope * budget.clock.seconds):
+            self._settle(devices, asked.sweep, incumbent)
             return True
         if not budget.over:
             asked.sweep = None
-            return self._questioned(devices, asked.classes, budget)
+            return self._questioned(devices, asked.classes, incumbent, budget)
         return False
 
-    def _questioned(self, devices: Devices, classes: Classes, budget: Budget) -> bool:
+    def _questioned(
+        self, devices: Devices, classes: Classes, incumbent: Incumbent, budget: Budget
+    ) -> bool:
         """Ask from the bound up, until one question is too much; return whether it is settled."""
-        search = self._search
-        assert search.value is not None
-        between = Between(search.bound.value, search.value)
-        for target in between.questions(lambda: search.bound.value):
-            sweep, part = Sweep(classes, target + 1), budget.part(SHARE)
-            ended = self._followed(sweep, part, BULGE * part.left)
-            budget.spent += part.spent
+        assert incumbent.value is not None
+        between = Between(incumbent.bound.value, incumbent.value)
+        for target in between.questions(lambda: incumbent.bound.value):
+            sweep, part = Sweep(classes, target + 1), budget.part(self._params.share)
+            ended = self._followed(sweep, part, self._params.bulge * part.left)
+            budget.pay(part.spent)
             if ended and sweep.best is not None:
-                self._settle(devices, sweep)
+                self._settle(devices, sweep, incumbent)
                 return True
             if ended:
-                search.raise_bound(needed_by(devices, target + 1))
+                incumbent.raise_bound(needed_by(devices, target + 1))
             elif budget.over or target == between.low:
                 return False
             else:
@@ -141,28 +137,27 @@ class Few:
         """
         while not sweep.ended:
             seconds = step(sweep)
-            if sweep.left * seconds > hope or sweep.entries > MOST_ENTRIES:
+            if sweep.left * seconds > hope or sweep.entries > self._params.most_entries:
                 return False
-            if budget.over or 2 * seconds > self._search.left:
+            if budget.over or 2 * seconds > budget.clock.left:
                 return False
             sweep.advance()
-            budget.spent += seconds
+            budget.pay(seconds)
         return True
 
-    def _settle(self, devices: Devices, sweep: Sweep) -> None:
+    def _settle(self, devices: Devices, sweep: Sweep, incumbent: Incumbent) -> None:
         """Take what a set needs; where the bound rests on it, ask for it with each other device.
 
         Those that need most come first. Sets without it are no longer asked, but devices alone. All
         devices together are no matter of few.
         """
-        search = self._search
-        search.raise_bound(needed_by(devices, sweep.least))
+        incumbent.raise_bound(needed_by(devices, sweep.least))
         if devices in self._needs:
             self._needs[devices] = sweep.least
-        if search.bound.certificate.devices != devices:
+        if incumbent.bound.certificate.devices != devices:
             return
         self._base = devices
-        if len(devices) + 1 < search.problem.pipeline.num_devices:
+        if len(devices) + 1 < self._problem.pipeline.num_devices:
             for (other,) in sorted(self._needs, key=lambda one: -self._needs[one]):
                 if other not in devices:
                     self.open[tuple(sorted((*devices, other)))] = None

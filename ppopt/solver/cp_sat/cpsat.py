@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -14,6 +13,7 @@ from ppopt.problem.instance import devices
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
+from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat.model import Model
 
 PROOFS = ("ordering", "ordering_quick_restart")
@@ -63,30 +63,6 @@ class Outcome:
     infeasible: bool
     """Whether it proved that nothing is within the horizon."""
     interrupted: bool
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long and how wide to search."""
-
-    seconds: float
-    workers: int
-    seed: int
-    work: float = inf
-    """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
-    them does not depend on how fast the machine is."""
-    presolve: bool = True
-    """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
-    focus: tuple[str, ...] = ()
-    """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
-    linear: bool = False
-    """Whether CP-SAT solves linear relaxations too."""
-    enough: Callable[[], bool] = lambda: False
-    """Asked now and then whether to stop before."""
-
-    def turned(self, turn: int) -> Limits:
-        """The same with another seed: what one is unlucky with, the next may not be."""
-        return replace(self, seed=(self.seed + turn) % 2**31)
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):

@@ -17,141 +17,150 @@ from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
-from ppopt.solver.incumbent import Search
-
-SPREADS = (3, 2, 4)
-"""Sizes of the sets of devices spread along the pipeline: three often need as long as all, and two
-are not much easier."""
-SHARE = 0.5
-"""Largest share of a round's time for one of several sweeps."""
-EACH = 7e-6
-"""Seconds that a beginning takes on the machine on which this was measured."""
-STEP = 1.5e-3
-"""Seconds beside that for all beginnings of one length."""
-FIRST_REACH = 0.12
-"""A sweep of all devices goes on to its end in the first round while what is left takes less than
-this part of the time of the search: about what the round has for the whole model."""
-REACH = 0.5
-"""The same in later rounds."""
-LEAST_BEAM = 200
-"""Fewest beginnings of one length with which schedules are searched without a proof."""
-CHOSEN = 2 * EACH
-"""Seconds that each of these takes: it is found among more of them."""
-MOST_CLASSES = 30
-"""Most classes with which they are: 8 devices of one stage each or 4 of two; with more, what is
-among so few beginnings is worse than what local search finds."""
-MOST_ROWS = 600
-"""Most numbers by which a beginning is described."""
-MOST_FLAGS = 30
-"""Most classes that share memory: each has a bit of a number of 32 bits."""
-MOST_ENTRIES = 40_000_000
-"""Most of these numbers for all beginnings of one length."""
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome
+from ppopt.solver.parameters import DynamicProgramParams
 
 
-class Sweeps:
-    """The sweeps of a search that are worth going on with."""
+class DynamicProgram:
+    """Dynamic programming over all devices, and over few of them where that is enough.
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    Each set of devices goes on for a share of the time, all devices first; what would take longer
+    than the search is given up.
+    """
+
+    name = "partial schedules"
+
+    def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
+        self._problem = problem
+        self._params = params
         self._begun: dict[Devices, Sweep] = {}
-        self.open = dict(_sets(search.problem)) if applies(search.problem) else {}
-        every = self.open.get(tuple(range(search.problem.pipeline.num_devices)))
-        self._all = every if every and len(every) <= MOST_CLASSES else None
-        self._round = 0
+        self._open = dict(_sets(problem, params)) if applies(problem) else {}
+        self._turn = 0
 
-    def follow(self, budget: Budget) -> None:
-        """Go on with every sweep, all devices first, each for a share of the time."""
-        search = self._search
-        search.enter("partial schedules")
-        self._round += 1
-        for devices in tuple(self.open):
-            if budget.over or search.value is None:
-                return
-            part = budget.part(SHARE if len(self.open) > 1 else 1.0)
-            if self._goes_on(devices, part):
-                self._note(devices)
-            budget.spent += part.spent
+    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
+        """Partial schedules are what they are taken for, and few numbers describe them."""
+        return bool(self._open)
 
-    def guess(self, budget: Budget) -> None:
-        """Follow as many beginnings of all devices as the share allows, the most promising ones."""
-        search = self._search
-        if self._all is None or search.over or search.value is None:
-            return
-        sweep = Sweep(self._all, search.value)
-        if _affordable(sweep, budget) < LEAST_BEAM:
-            return
-        search.enter("promising schedules")
-        while not sweep.ended and not search.over:
-            most = max(LEAST_BEAM, _affordable(sweep, budget))
-            sweep.advance(Beam(most, bounds_first=self._round % 2 == 1))
-            budget.spent += STEP + CHOSEN * sweep.width
-        if sweep.ended and sweep.best is not None:
-            search.offer(self._all.orders(sweep.path()))
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Go on with every set of devices."""
+        self._turn += 1
+        before = incumbent.bound.value
+        for devices in tuple(self._open):
+            if budget.over or incumbent.value is None:
+                break
+            part = budget.part(self._params.share if len(self._open) > 1 else 1.0)
+            if self._goes_on(devices, incumbent, part):
+                self._note(devices, incumbent)
+            budget.pay(part.spent)
+        fruitful = incumbent.bound.value > before
+        return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
 
-    def _goes_on(self, devices: Devices, budget: Budget) -> bool:
-        """Go on with one sweep; return whether it has ended. Hopeless ones are given up."""
-        search = self._search
-        assert search.value is not None
+    def _goes_on(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
+        """Go on with one set; return whether it has ended. Hopeless ones are given up."""
+        assert incumbent.value is not None
         if devices not in self._begun:
-            self._begun[devices] = Sweep(self.open[devices], search.value)
-        sweep = self._begun[devices]
-        sweep.below = search.value
-        whole = self._whole(devices)
-        while not sweep.ended and not search.over:
-            part = self._part(sweep)
+            self._begun[devices] = Sweep(self._open[devices], incumbent.value)
+        sweep, params = self._begun[devices], self._params
+        sweep.below = incumbent.value
+        reach = params.reach if self._turn > 1 else params.first_reach
+        while not sweep.ended and not budget.search_over:
+            part = self._part(sweep, budget)
             if part > 1:
                 self._close(devices)
                 return False
-            if 2 * EACH * sweep.width > search.left:
+            if 2 * params.state_seconds * sweep.width > budget.clock.left:
                 return False
-            reach = REACH if self._round > 1 else FIRST_REACH
-            if budget.over and not (whole and part < reach):
+            if budget.over and not (self._whole(devices) and part < reach):
                 return False
             sweep.advance()
-            budget.spent += step(sweep)
+            budget.pay(step(sweep, params))
         return sweep.ended
 
-    def _part(self, sweep: Sweep) -> float:
-        """What a sweep has left to do, as a part of what the whole search may do.
+    def _part(self, sweep: Sweep, budget: Budget) -> float:
+        """What a set has left to do, as a part of what the whole search may do.
 
-        As if there came to be no more beginnings than there are now.
+        As if there came to be no more states than there are now.
         """
-        if sweep.entries > MOST_ENTRIES:
+        if sweep.entries > self._params.most_entries:
             return inf
-        seconds = self._search.deadline - self._search.began
-        return sweep.left * step(sweep) / seconds
+        return sweep.left * step(sweep, self._params) / budget.clock.seconds
 
-    def _note(self, devices: Devices) -> None:
-        """Take what a sweep that has ended found out."""
-        search, sweep = self._search, self._begun[devices]
+    def _note(self, devices: Devices, incumbent: Incumbent) -> None:
+        """Submit what a set that has ended found out."""
+        sweep = self._begun[devices]
         if self._whole(devices):
             if sweep.best is not None:
-                search.offer(sweep.classes.orders(sweep.path()))
-            search.raise_bound(_none_below(search.problem, sweep.least))
+                incumbent.submit_orders(sweep.classes.orders(sweep.path()))
+            incumbent.raise_bound(_none_below(self._problem, sweep.least))
         else:
-            search.raise_bound(needed_by(devices, sweep.least))
+            incumbent.raise_bound(needed_by(devices, sweep.least))
         self._close(devices)
 
     def _whole(self, devices: Devices) -> bool:
-        return len(devices) == self._search.problem.pipeline.num_devices
+        return len(devices) == self._problem.pipeline.num_devices
 
     def _close(self, devices: Devices) -> None:
-        del self.open[devices], self._begun[devices]
+        del self._open[devices], self._begun[devices]
 
 
-def step(sweep: Sweep) -> float:
+class BeamSearch:
+    """Dynamic programming over all devices restricted to the most promising states: no proof."""
+
+    name = "promising schedules"
+
+    def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
+        self._params = params
+        self._turn = 0
+        self._classes = None
+        if applies(problem):
+            chain = Chain(problem.pipeline, problem.fused)
+            every = frozenset(range(problem.pipeline.num_devices))
+            classes = Classes(View(chain, every))
+            if small(classes, params) and len(classes) <= params.most_classes:
+                self._classes = classes
+
+    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
+        """Partial schedules are what they are taken for, and few numbers describe them."""
+        return self._classes is not None
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Follow as many states of all devices as the budget allows, the most promising ones."""
+        self._turn += 1
+        assert self._classes is not None
+        if incumbent.value is None:
+            return Outcome()
+        sweep, least = Sweep(self._classes, incumbent.value), self._params.least_beam
+        if self._affordable(sweep, budget) < least:
+            return Outcome()
+        while not sweep.ended and not budget.search_over:
+            most = max(least, self._affordable(sweep, budget))
+            sweep.advance(Beam(most, bounds_first=self._turn % 2 == 1))
+            budget.pay(self._params.step_seconds + self._chosen * sweep.width)
+        found = sweep.ended and sweep.best is not None
+        if found:
+            incumbent.submit_orders(self._classes.orders(sweep.path()))
+        return Outcome(budget.spent, fruitful=found)
+
+    @property
+    def _chosen(self) -> float:
+        """Seconds that each chosen state takes: it is found among more of them."""
+        return 2 * self._params.state_seconds
+
+    def _affordable(self, sweep: Sweep, budget: Budget) -> int:
+        """States of each length that can be followed to their ends within a budget."""
+        each = budget.left / sweep.left - self._params.step_seconds
+        return int(min(each / self._chosen, self._params.most_entries))
+
+
+def step(sweep: Sweep, params: DynamicProgramParams = DynamicProgramParams()) -> float:
     """Seconds that the next step of a sweep takes, about."""
-    return STEP + EACH * sweep.width
+    return params.step_seconds + params.state_seconds * sweep.width
 
 
 def needed_by(devices: Devices, value: int) -> Bound:
     """What sweeps found that `devices` alone need, as a bound."""
     return needed(devices, value, "found by following partial schedules")
-
-
-def _affordable(sweep: Sweep, budget: Budget) -> int:
-    """Beginnings of each length that can be followed to their ends within a share."""
-    return int((budget.left / sweep.left - STEP) / CHOSEN)
 
 
 def applies(problem: Problem) -> bool:
@@ -174,19 +183,19 @@ def applies(problem: Problem) -> bool:
     )
 
 
-def _sets(problem: Problem) -> Iterator[tuple[Devices, Classes]]:
+def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
     """All devices, and few of them; those alone whose beginnings have few enough rows."""
     pipeline, chain = problem.pipeline, Chain(problem.pipeline, problem.fused)
-    spreads = (sets[0] for size in SPREADS if (sets := spread(pipeline, size)))
+    spreads = (sets[0] for size in params.spreads if (sets := spread(pipeline, size)))
     for devices in (tuple(range(pipeline.num_devices)), *spreads):
         classes = Classes(View(chain, frozenset(devices)))
-        if small(classes):
+        if small(classes, params):
             yield devices, classes
 
 
-def small(classes: Classes) -> bool:
+def small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
     """Whether beginnings have few enough rows."""
-    return classes.rows <= MOST_ROWS and len(classes.sharing) <= MOST_FLAGS
+    return classes.rows <= params.most_rows and len(classes.sharing) <= params.most_flags
 
 
 def _none_below(problem: Problem, value: int) -> Bound:

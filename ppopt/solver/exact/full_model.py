@@ -10,58 +10,107 @@ from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim
 from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.incumbent import Search
-
-FOCUSES = (("ordering",), ("ordering_quick_restart",), ("ordering",))
-"""CP-SAT's subsolvers per round, beside large neighbourhoods: the first proves most, the other one
-what the first is long at."""
-RECHECK = 10.0
-"""Most seconds for a second opinion on that there is no schedule: nobody else could see it."""
-STEPS = 100
-"""Into how many steps a search divides the gap that it starts with."""
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.parameters import FullModelParams
 
 
-def search(state: Search, limits: cpsat.Limits) -> bool:
-    """Search below the best value until proof, time or Ctrl-C; the state takes what is found.
+class FullModel:
+    """The model of all devices, from the best schedule and below it, until proof."""
+
+    name = "CP-SAT"
+
+    def __init__(self, problem: Problem, params: FullModelParams) -> None:
+        self._problem = problem
+        self._params = params
+        self._turn = 0
+
+    def supports(self, problem: Problem) -> bool:
+        """Small problems, and those to which little else applies."""
+        small = problem.operations <= self._params.operations or not is_plain(problem)
+        return small and problem.operations <= self._params.most_operations
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Search by reasoning about orders, with other subsolvers in each turn."""
+        focuses, turn = self._params.focuses, self._turn
+        self._turn += 1
+        limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
+        return self.search(incumbent, budget, self._with_presolve(limits))
+
+    def search(self, incumbent: Incumbent, budget: Budget, limits: Limits) -> Outcome:
+        """Search with steps that get finer as the gap closes."""
+        before = incumbent.value, incumbent.bound.value
+        while _searched(incumbent, budget, limits, self._params) and not budget.search_over:
+            limits = replace(limits, seconds=min(limits.seconds, budget.clock.left))
+        fruitful = (incumbent.value, incumbent.bound.value) != before
+        return Outcome(budget.spent, fruitful=fruitful)
+
+    def _with_presolve(self, limits: Limits) -> Limits:
+        """Leave the time by which CP-SAT may overrun while it simplifies, or do without that."""
+        presolve = self._params.presolve_seconds * self._problem.operations
+        if limits.seconds > presolve:
+            return replace(limits, seconds=limits.seconds - presolve)
+        return replace(limits, presolve=False)
+
+
+class TinyModel(FullModel):
+    """The same by linear relaxations, once: they prove tiny models soonest."""
+
+    def supports(self, problem: Problem) -> bool:
+        """Tiny problems."""
+        return problem.operations <= self._params.tiny_operations
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Search by linear relaxations."""
+        limits = self._with_presolve(replace(budget.limits(), linear=True))
+        return self.search(incumbent, budget, limits)._replace(exhausted=True)
+
+
+def _searched(
+    incumbent: Incumbent, budget: Budget, limits: Limits, params: FullModelParams
+) -> bool:
+    """Search below the best value until proof, time or Ctrl-C; the incumbent takes what is found.
 
     Returns whether nothing much better is left, so that a search with finer steps may follow.
     """
-    problem = state.problem
-    state.enter("CP-SAT")
+    problem = incumbent.problem
     built = model.build(
         problem.pipeline,
         problem.objective,
         fused=problem.fused,
-        horizon=_horizon(state),
-        bound=state.bound.value,
-        step=_step(state),
+        horizon=_horizon(incumbent),
+        bound=incumbent.bound.value,
+        step=_step(incumbent, params.steps),
     )
-    if state.best is not None:
-        model.hint(built, state.best)
-    value = state.value
+    if incumbent.best is not None:
+        model.hint(built, incumbent.best)
+    value = incumbent.value
 
     def follow(found: int | None, bound: int) -> None:
         nonlocal value
         value = value if found is None else found
-        state.tell(value, bound)
+        incumbent.announce(value, bound)
 
     def enough() -> bool:
-        return limits.enough() or value == state.bound.value
+        return limits.enough() or value == incumbent.bound.value
 
     outcome = cpsat.search(built, replace(limits, enough=enough), follow)
-    state.interrupted = outcome.interrupted
+    budget.pay(outcome.work, interrupted=outcome.interrupted)
     if outcome.infeasible:
-        _close_infeasible(state, limits)
+        _close_infeasible(
+            incumbent, min(params.recheck_seconds, max(1.0, budget.clock.left)), limits
+        )
         return True
     if outcome.schedule is not None:
-        state.offer(outcome.schedule.orders)
-        state.take(outcome.schedule)
-    ended = outcome.complete or (state.value is not None and outcome.bound >= state.value)
+        incumbent.submit_orders(outcome.schedule.orders)
+        incumbent.submit(outcome.schedule)
+    ended = outcome.complete or (incumbent.value is not None and outcome.bound >= incumbent.value)
     cut = "CP-SAT proved on the whole model that none is below this bound"
     words = f"{searched(problem)} below" if ended else cut
-    state.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
+    incumbent.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
     return outcome.ended
 
 
@@ -70,14 +119,14 @@ def searched(problem: Problem) -> str:
     return f"CP-SAT searched all orders of the {problem.operations} operations and found none"
 
 
-def _step(state: Search) -> int:
+def _step(state: Incumbent, steps: int) -> int:
     """By how much a schedule must be better than the last: the finer, the smaller the gap."""
     if state.value is None:
         return 1
-    return max(1, (state.value - state.bound.value) // STEPS)
+    return max(1, (state.value - state.bound.value) // steps)
 
 
-def _horizon(state: Search) -> int:
+def _horizon(state: Incumbent) -> int:
     """The best value; without one, more than some schedule needs if there is any.
 
     Where nothing runs and nothing is under way, all that follows may come sooner: so a schedule
@@ -92,12 +141,11 @@ def _horizon(state: Search) -> int:
     return pipeline.batches * pipeline.num_slices * each + 1
 
 
-def _close_infeasible(state: Search, limits: cpsat.Limits) -> None:
+def _close_infeasible(state: Incumbent, seconds: float, limits: Limits) -> None:
     """Take it that there is no schedule, unless one is known or the re-checker finds one."""
     problem = state.problem
     span = problem.objective is Objective.DEVICE_SPAN
     claim = Claim(problem.pipeline, span, problem.fused, bound=None)
-    seconds = min(RECHECK, max(1.0, state.left))
     if state.value is not None:
         raise VerificationError(
             f"the whole model lost a schedule of {state.value} ticks: please report it"

@@ -24,60 +24,89 @@ from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import Stretch, Window
-from ppopt.solver.incumbent import LARGEST_MODEL, Search
-
-CLOSE = 100
-"""The bound may well be met where the gap is at most this fraction of the value."""
-PARTS = 3
-"""The shorter run has this many microbatches per device: warm-up, middle and cool-down alike."""
-SHARE = 0.5
-"""Largest share of a budget for one question, but for one at a bound that is close."""
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.parameters import QuestionParams
 
 
-def search(state: Search, budget: Budget, turn: int) -> None:
-    """Ask, while the budget lasts; the state takes schedules and bounds."""
-    if budget.over or state.value is None:
-        return
-    problem = shorter(state.problem)
-    if problem is not None:
-        if _close(state) and problem.operations <= LARGEST_MODEL:
-            _ask_shorter(state, problem, budget, turn)
-    elif state.problem.operations <= LARGEST_MODEL:
-        _bisect(state, budget, turn)
+class ValueQuestions:
+    """Larger problems: questions between bound and value, or about a shorter run that repeats."""
+
+    name = "CP-SAT between bound and value"
+
+    def __init__(self, problem: Problem, params: QuestionParams) -> None:
+        self._params = params
+        self._turn = 0
+        self._shorter = shorter(problem, params.per_device)
+
+    def supports(self, problem: Problem) -> bool:
+        """Problems too large for the full model, whose own model or a shorter one is not."""
+        asked = self._shorter or problem
+        large = problem.operations > self._params.operations and is_plain(problem)
+        return large and asked.operations <= self._params.most_operations
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Ask while the budget lasts; the incumbent takes schedules and bounds."""
+        turn, before = self._turn, (incumbent.value, incumbent.bound.value)
+        self._turn += 1
+        if budget.over or incumbent.value is None:
+            return Outcome()
+        if self._shorter is None:
+            self._bisect(incumbent, budget, turn)
+        elif self._close(incumbent):
+            self._ask_shorter(incumbent, self._shorter, budget, turn)
+        fruitful = (incumbent.value, incumbent.bound.value) != before
+        return Outcome(budget.spent, fruitful=fruitful)
+
+    def _close(self, incumbent: Incumbent) -> bool:
+        """Whether the bound may well be met."""
+        assert incumbent.value is not None
+        return self._params.close * (incumbent.value - incumbent.bound.value) <= incumbent.value
+
+    def _bisect(self, incumbent: Incumbent, budget: Budget, turn: int) -> None:
+        """Ask between bound and value."""
+        assert incumbent.value is not None
+        problem = incumbent.problem
+        between = Between(incumbent.bound.value, incumbent.value)
+        for target in between.questions(lambda: incumbent.bound.value):
+            if budget.over:
+                return
+            at_bound = target == incumbent.bound.value and self._close(incumbent)
+            part = 1 if at_bound else self._params.share
+            outcome = _answer(question(problem, target), budget, part, turn)
+            if outcome.schedule is not None:
+                incumbent.submit(outcome.schedule)
+                between.high = min(target, incumbent.value)
+            elif outcome.infeasible:
+                incumbent.raise_bound(_none_within(problem, target))
+            else:
+                between.skip(target)
+
+    def _ask_shorter(
+        self, incumbent: Incumbent, problem: Problem, budget: Budget, turn: int
+    ) -> None:
+        """Ask for a schedule of the bound's value by a shorter run whose middle repeats."""
+        fewer = incumbent.problem.pipeline.batches - problem.pipeline.batches
+        value = incumbent.bound.value - fewer * least_period(problem)
+        least = head_body_tail.device_bound(
+            problem.pipeline, problem.objective, fused=problem.fused
+        )
+        if value < least.value:
+            return
+        built = question(problem, value)
+        _repeat(built, least_period(problem))
+        outcome = _answer(built, budget, 1, 2 * turn + 1)
+        if outcome.schedule is not None:
+            incumbent.submit(_stretched(incumbent, problem, outcome.schedule))
 
 
-def _close(state: Search) -> bool:
-    assert state.value is not None
-    return CLOSE * (state.value - state.bound.value) <= state.value
-
-
-def shorter(problem: Problem) -> Problem | None:
+def shorter(problem: Problem, per_device: int) -> Problem | None:
     """The run to be asked for in place of a long one; None where the run itself is not long."""
     pipeline = problem.pipeline
-    few = PARTS * pipeline.num_devices
+    few = per_device * pipeline.num_devices
     if pipeline.batches <= few or pipeline.routes > 1 or pipeline.num_slices > 1:
         return None
     return replace(problem, pipeline=replace(pipeline, batches=few))
-
-
-def _bisect(state: Search, budget: Budget, turn: int) -> None:
-    """Ask between bound and value."""
-    state.enter("CP-SAT between bound and value")
-    assert state.value is not None
-    between = Between(state.bound.value, state.value)
-    for target in between.questions(lambda: state.bound.value):
-        if budget.over:
-            return
-        part = 1 if target == state.bound.value and _close(state) else SHARE
-        outcome = _answer(question(state.problem, target), budget, part, turn)
-        state.interrupted = outcome.interrupted
-        if outcome.schedule is not None:
-            state.take(outcome.schedule)
-            between.high = min(target, state.value)
-        elif outcome.infeasible:
-            state.raise_bound(_none_within(state.problem, target))
-        else:
-            between.skip(target)
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
@@ -88,24 +117,8 @@ def _answer(built: model.Model, budget: Budget, part: float, turn: int) -> cpsat
     focus = cpsat.PLANS if turn % 2 else cpsat.PROOFS
     limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
-    budget.pay(outcome)
+    budget.pay(outcome.work, interrupted=outcome.interrupted)
     return outcome
-
-
-def _ask_shorter(state: Search, problem: Problem, budget: Budget, turn: int) -> None:
-    """Ask for a schedule of the bound's value by a shorter run whose middle repeats."""
-    state.enter("CP-SAT on a run that repeats")
-    fewer = state.problem.pipeline.batches - problem.pipeline.batches
-    value = state.bound.value - fewer * least_period(problem)
-    least = head_body_tail.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
-    if value < least.value:
-        return
-    built = question(problem, value)
-    _repeat(built, least_period(problem))
-    outcome = _answer(built, budget, 1, 2 * turn + 1)
-    state.interrupted = outcome.interrupted
-    if outcome.schedule is not None:
-        state.take(_stretched(state, problem, outcome.schedule))
 
 
 @interrupts.held()
@@ -121,6 +134,6 @@ def _repeat(built: model.Model, apart: int) -> None:
             built.cp.add(start == leader + later * apart)
 
 
-def _stretched(state: Search, problem: Problem, short: Schedule) -> Schedule:
+def _stretched(incumbent: Incumbent, problem: Problem, short: Schedule) -> Schedule:
     middle = Window(problem.pipeline.num_devices, 1, 1, float(least_period(problem)))
-    return Stretch(short, problem).made(state.problem.pipeline, middle)
+    return Stretch(short, problem).made(incumbent.problem.pipeline, middle)

@@ -10,15 +10,56 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from ppopt.problem.problem import Objective
+from ppopt.problem.problem import Objective, Problem
 from ppopt.schedule.list_scheduling import Built, Decoder, Policy
+from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.parameters import AnnealingParams
 
-WARMTH = 0.005
-"""Share of the value by which a step may be worse at the start."""
-PATIENCES = (0, 25, 50, 75, 99)
+
+class RuleAnnealing:
+    """Search around the best priority rules, and justify what each leads to."""
+
+    name = "annealing of priority rules"
+
+    def __init__(self, pool: Pool, rng: Random, params: AnnealingParams) -> None:
+        self._pool = pool
+        self._rng = rng
+        self._params = params
+        self._steps = params.steps(pool.problem.operations)
+
+    def supports(self, problem: Problem) -> bool:
+        """Justification knows neither overlapped pairs nor slices."""
+        return is_plain(problem)
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Search for a number of steps around each rule; the next turn takes twice as many."""
+        pool, objective = self._pool, self._pool.problem.objective
+        for place, (value, rule) in enumerate(pool.rules):
+            if budget.over:
+                break
+            pool.rules[place] = anneal(
+                pool.decoder,
+                rule,
+                value,
+                objective,
+                steps=self._steps,
+                rng=self._rng,
+                found=lambda built: pool.submit_built(built, incumbent),
+                stop=lambda: budget.over,
+                params=self._params,
+            )
+            built = pool.decoder.build(pool.rules[place][1])
+            if built is not None:
+                pool.add(*pool.justify_orders(built.arrays(), incumbent, budget))
+        pool.rules.sort()
+        self._steps *= 2
+        return Outcome()
 
 
-def climb(
+def anneal(
     decoder: Decoder,
     start: Policy,
     value: int,
@@ -28,6 +69,7 @@ def climb(
     rng: Random,
     found: Callable[[Built], None],
     stop: Callable[[], bool],
+    params: AnnealingParams = AnnealingParams(),
 ) -> tuple[int, Policy]:
     """Search from a policy of this value (ticks); return the best one met and its value.
 
@@ -38,12 +80,12 @@ def climb(
     for step in range(steps):
         if stop():
             break
-        policy = _neighbour(current, decoder, rng)
+        policy = _neighbour(current, decoder, rng, params)
         built = decoder.build(policy)
         if built is None:
             continue
         reached = built.value(objective)
-        slack = WARMTH * best_value * (1 - step / steps) * rng.random()
+        slack = params.warmth * best_value * (1 - step / steps) * rng.random()
         if reached <= current_value + slack:
             current, current_value = policy, reached
         if reached < best_value:
@@ -52,23 +94,23 @@ def climb(
     return best_value, best
 
 
-def _neighbour(policy: Policy, decoder: Decoder, rng: Random) -> Policy:
+def _neighbour(policy: Policy, decoder: Decoder, rng: Random, params: AnnealingParams) -> Policy:
     """Change one to three entries."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         field = rng.randrange(len(Policy._fields) - (decoder.pipeline.num_chunks == 1))
         entries: list[Any] = list(policy[field])
         place = rng.randrange(len(entries))
-        entries[place] = _changed(entries[place], field, rng)
+        entries[place] = _changed(entries[place], field, rng, params)
         policy = policy._replace(**{Policy._fields[field]: tuple(entries)})
     return policy
 
 
-def _changed(entry: Any, field: int, rng: Random) -> Any:
+def _changed(entry: Any, field: int, rng: Random, params: AnnealingParams) -> Any:
     match Policy._fields[field]:
         case "cap":
             return max(1, entry + rng.choice((-2, -1, 1, 2)))
         case "patience":
-            return rng.choice(PATIENCES)
+            return rng.choice(params.patiences)
         case "reserve":
             return max(0, entry + rng.choice((-2, -1, 1, 2)))
     return not entry

@@ -26,7 +26,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
-from ppopt.solver.budget import Budget
+from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.window import timed
@@ -137,7 +137,7 @@ class _Grid(NamedTuple):
 
 
 @interrupts.held()
-def cycle(problem: Problem, period: int, limits: cpsat.Limits) -> tuple[Cycle | None, float]:
+def cycle(problem: Problem, period: int, limits: Limits) -> tuple[Cycle | None, float]:
     """A cycle of about this period, and CP-SAT's deterministic units spent; None: none found."""
     grain = max(1, period // FINENESS)
     grid = _Grid(problem, grain, period // grain)

@@ -12,7 +12,6 @@ blocks of arXiv 2405.15362, section 2.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,8 +28,10 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.repair import follow
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.result import Result, Status
 
 PER_DEVICE = (4, 8)
@@ -95,36 +96,51 @@ def short_problem(problem: Problem) -> Problem | None:
     return replace(problem, pipeline=replace(pipeline, batches=short))
 
 
-def offer(search: Search, solve: Callable[[Problem, float], Result]) -> None:
-    """Offer a long run the repeated middle of a short one; others are left alone.
+class SteadyStates:
+    """The repeated middle of a solved shorter run, for a long one; others are left alone."""
 
-    `solve` searches the short problem for so many seconds. Raises KeyboardInterrupt where that
-    was interrupted; one microbatch at a time is there to be returned by then.
-    """
-    problem = short_problem(search.problem)
-    if problem is None or search.over:
-        return
-    search.enter("a shorter run, to repeat its middle")
-    search.offer(one_at_a_time(search.problem.pipeline, fused=search.problem.fused))
-    found = solve(problem, SHARE * search.left)
-    if found.interrupted:
-        raise KeyboardInterrupt
-    closed = found.status is Status.OPTIMAL
-    if found.schedule is not None and (closed or found.provenance.workers > 1):
-        _stretch(search, Stretch(found.schedule, problem), time.monotonic() + SHARE * search.left)
+    name = "a shorter run, to repeat its middle"
+
+    def __init__(self, solve: Callable[[Problem, float], Result]) -> None:
+        """`solve` searches the short problem for so many seconds."""
+        self._solve = solve
+
+    def supports(self, problem: Problem) -> bool:
+        """Long runs of one route and whole microbatches, without pairs."""
+        return is_plain(problem) and short_problem(problem) is not None
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Solve the short run and repeat its middle, once.
+
+        One microbatch at a time is there to be returned by then. Raises KeyboardInterrupt where
+        the short search was interrupted.
+        """
+        problem = short_problem(incumbent.problem)
+        assert problem is not None
+        pipeline = incumbent.problem.pipeline
+        incumbent.submit_orders(one_at_a_time(pipeline, fused=problem.fused))
+        found = self._solve(problem, SHARE * budget.clock.left)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        closed = found.status is Status.OPTIMAL
+        if found.schedule is not None and (closed or found.provenance.workers > 1):
+            part = Budget(incumbent, budget.clock, 2, 0, SHARE * budget.clock.left)
+            _stretch(incumbent, Stretch(found.schedule, problem), part)
+        return Outcome(exhausted=True)
 
 
-def _stretch(search: Search, stretch: Stretch, until: float) -> None:
-    """Offer the windows of the best rates, as far as the time allows."""
-    trials = stretch.best(lambda: search.over or time.monotonic() >= until)
+def _stretch(incumbent: Incumbent, stretch: Stretch, budget: Budget) -> None:
+    """Submit the windows of the best rates, as far as the time allows."""
+    pipeline = incumbent.problem.pipeline
+    trials = stretch.best(lambda: budget.over)
     for trial in trials[:TAKEN]:
-        if search.over:
+        if budget.search_over:
             return
-        made = stretch.made(search.problem.pipeline, trial.window)
+        made = stretch.made(pipeline, trial.window)
         if made.fits_limits:
-            search.take(made)
+            incumbent.submit(made)
         else:
-            search.offer(follow(made, search.problem.pipeline, search.deadline))
+            incumbent.submit_orders(follow(made, pipeline, budget.clock.deadline))
 
 
 @dataclass(frozen=True)

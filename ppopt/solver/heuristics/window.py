@@ -24,6 +24,7 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.arrays import Ints
 from ppopt.solver import interrupts
+from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.heuristics.double_justification import Shop
 
@@ -303,7 +304,7 @@ class Window:
         return bool((enters & leaves).any() or np.isin(entered, left).any())
 
     @interrupts.held()
-    def better(self, limits: cpsat.Limits) -> Found:
+    def better(self, limits: Limits) -> Found:
         """Look for an order that makes the run shorter.
 
         Raises KeyboardInterrupt on Ctrl-C.
@@ -352,7 +353,7 @@ class Window:
         cp.add_cumulative(items, amounts, room)
 
     def _solved(
-        self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: cpsat.Limits
+        self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: Limits
     ) -> Found:
         solver = cpsat.solver(limits)
         solver.parameters.symmetry_level = 0

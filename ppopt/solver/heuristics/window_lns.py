@@ -16,48 +16,93 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 
-from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat import cpsat
+from ppopt.problem.problem import Objective, Problem
+from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.window import NOTHING, Found, Layout, Run, Window, holdings, timed
-
-FIRST_SIZE = 16
-"""Operations of the first window, per device."""
-SLANTED = 0.9
-"""Slant of windows, as a part of the steepest that keeps the data flow."""
-LEAST_SIZE = 20
-SMALLEST = 0.3
-"""Smallest window, as a share of the size that the search has come to."""
-GROWTH = 1.1
-SHRINKAGE = 1.15
-DRAWS = 10
-"""Draws per window, to find one that is not hopeless."""
-GUIDED = 0.75
-"""Part of the windows that lie around a wait of a busy device."""
-EFFORT = 0.1
-"""Deterministic units of one window at most: about a second where many share a processor."""
-LONGEST = 1.0
-"""Seconds of one window at most, where the clock rules."""
-OVERHEAD = 0.05
-"""What a window costs beside CP-SAT, and to look for one, in its deterministic units."""
-MOST_AT_ONCE = 8
-"""Most windows that are solved side by side."""
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.parameters import WindowParams
 
 
-def layouts(run: Run) -> list[Layout]:
-    """Orders to cut windows from: upright and slanted."""
-    return [Layout(run), *(Layout(run, SLANTED * slant) for slant in run.shop.slants)]
+def layouts(run: Run, skew: float) -> list[Layout]:
+    """Orders to cut windows from: upright and skewed."""
+    return [Layout(run), *(Layout(run, skew * slant) for slant in run.shop.slants)]
 
 
-class Recutter:
-    """Local search by windows on one problem; remembers the size that works."""
+class WindowLNS:
+    """Large neighbourhood search by windows, half from the best schedule and half from another.
 
-    def __init__(self, shop: Shop, rng: Random) -> None:
+    After turns in vain the next best schedules take the place of the best by turns, and a turn
+    uses part of its budget where the full model needs the time more.
+    """
+
+    name = "window LNS"
+
+    def __init__(self, pool: Pool, rng: Random, params: WindowParams) -> None:
+        self._pool = pool
+        self._neighbourhood: WindowSearch | None = None
+        self._rng = rng
+        self._params = params
+        self._in_vain = 0
+
+    def supports(self, problem: Problem) -> bool:
+        """One time for all devices, and no operation of no length."""
+        return applies(problem)
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Search from the best schedule, then from an alternative."""
+        pool = self._pool
+        if not pool.schedules:
+            return Outcome()
+        if self._neighbourhood is None:
+            self._neighbourhood = WindowSearch(pool.network, self._rng, self._params)
+        pool.add_best(incumbent)
+        share = self._share(incumbent.problem) * (0.5 if pool.alternatives else 1.0)
+        before, spent = incumbent.value, 0.0
+        _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
+        pool.add(*self._searched(start, incumbent, part := budget.part(share)))
+        spent += part.spent
+        if pool.alternatives and not budget.search_over:
+            _, start = pool.alternatives.pop(0)
+            pool.alternatives.append(self._searched(start, incumbent, part := budget.part(share)))
+            spent += part.spent
+        fruitful = incumbent.value != before
+        self._in_vain = 0 if fruitful else self._in_vain + 1
+        return Outcome(spent, fruitful=fruitful)
+
+    def _share(self, problem: Problem) -> float:
+        small = problem.operations <= self._params.full_model_operations
+        return max(self._params.least_share if small else 1.0, 0.5**self._in_vain)
+
+    def _searched(
+        self, start: list[int], incumbent: Incumbent, budget: Budget
+    ) -> tuple[int, list[int]]:
+        assert self._neighbourhood is not None
+        pool = self._pool
+        found = self._neighbourhood.search(
+            start, budget, lambda value, better: pool.submit(value, better, incumbent)
+        )
+        return pool.network.value(found), found
+
+
+def applies(problem: Problem) -> bool:
+    """Whether windows apply: one time for all devices, and every operation takes some."""
+    one_time = is_plain(problem) and problem.objective is Objective.MAKESPAN
+    return one_time and all(one.duration for one in problem.instance.classes)
+
+
+class WindowSearch:
+    """Window after window on one problem; remembers the size that works."""
+
+    def __init__(self, shop: Shop, rng: Random, params: WindowParams = WindowParams()) -> None:
         self._shop = shop
         self._rng = rng
+        self._params = params
         self._holdings = holdings(shop)
         self._drawn: Counter[int | None] = Counter()
-        self._size = float(min(shop.size, FIRST_SIZE * shop.problem.pipeline.num_devices))
+        self._size = float(min(shop.size, params.first_size * shop.problem.pipeline.num_devices))
 
     def search(
         self, start: list[int], budget: Budget, found: Callable[[int, list[int]], None]
@@ -68,30 +113,37 @@ class Recutter:
         """
         order = sorted(range(self._shop.size), key=start.__getitem__)
         run = Run(self._shop, timed(self._shop, order))
-        cuttings = layouts(run)
-        with _side_by_side(min(budget.workers, MOST_AT_ONCE)) as do_all:
+        cuttings = layouts(run, self._params.skew)
+        with _side_by_side(min(budget.workers, self._params.most_at_once)) as do_all:
             while not budget.over:
                 layout = self._rng.choice(cuttings)
-                windows = self._windows(layout, min(budget.workers, MOST_AT_ONCE))
+                windows = self._windows(layout, min(budget.workers, self._params.most_at_once))
                 jobs = [
-                    (window, budget.alone(LONGEST, EFFORT, self._rng.getrandbits(31)))
+                    (
+                        window,
+                        budget.alone(
+                            self._params.longest, self._params.effort, self._rng.getrandbits(31)
+                        ),
+                    )
                     for window in windows
                 ]
                 outcomes = do_all(lambda job: job[0].better(job[1]), jobs)
-                budget.spent += OVERHEAD + sum(outcome.work + OVERHEAD for outcome in outcomes)
+                budget.spent += self._params.overhead + sum(
+                    outcome.work + self._params.overhead for outcome in outcomes
+                )
                 for window, outcome in zip(windows, outcomes, strict=True):
                     self._adapt(len(window.inside), outcome)
                 made = self._joined(windows, outcomes)
                 if made and self._shop.value(made) < run.value:
                     run = Run(self._shop, made)
-                    cuttings = layouts(run)
+                    cuttings = layouts(run, self._params.skew)
                     found(run.value, made)
         return run.start
 
     def _windows(self, layout: Layout, count: int) -> list[Window]:
         """Windows that may shorten the run; those that overlap one before are left out."""
         made: list[Window] = []
-        for _ in range(count * DRAWS):
+        for _ in range(count * self._params.draws):
             window = self._window(layout)
             if window.hopeless:
                 self._adapt(len(window.inside), NOTHING)
@@ -104,9 +156,9 @@ class Recutter:
     def _window(self, layout: Layout) -> Window:
         """One window around an operation that a busy device waits for, or anywhere."""
         rng, total, late = self._rng, self._shop.size, layout.run.late
-        size = min(total, max(1, int(self._size * rng.uniform(SMALLEST, 1))))
+        size = min(total, max(1, int(self._size * rng.uniform(self._params.smallest, 1))))
         first = rng.randrange(-size // 2, total - size // 2)
-        if late and rng.random() < GUIDED:
+        if late and rng.random() < self._params.guided:
             op = self._rarest(rng.choice(late))
             first = (total if op is None else layout.place[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
@@ -121,9 +173,9 @@ class Recutter:
 
     def _adapt(self, size: int, outcome: Found) -> None:
         if outcome.complete:
-            self._size = max(self._size, min(size * GROWTH, self._shop.size))
+            self._size = max(self._size, min(size * self._params.growth, self._shop.size))
         elif outcome.order is None:
-            self._size = max(LEAST_SIZE, self._size / SHRINKAGE)
+            self._size = max(self._params.least_size, self._size / self._params.shrinkage)
 
     def _joined(self, windows: list[Window], outcomes: list[Found]) -> list[int]:
         """Starts with all that is better, or with the best part of it; empty where nothing is.
@@ -142,7 +194,7 @@ class Recutter:
         return min(made, key=shop.value, default=[])
 
 
-Job = tuple[Window, cpsat.Limits]
+Job = tuple[Window, Limits]
 
 
 @contextmanager

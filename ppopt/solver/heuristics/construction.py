@@ -1,0 +1,137 @@
+"""Construction: schedules by list scheduling and by hand strategies, one per turn.
+
+Either may be at the bound: a priority rule takes less time than most strategies, and on some
+pipelines no rule is as good as a strategy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from ppopt.errors import InputError
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule import list_scheduling, timing
+from ppopt.schedule.orders import Orders, split_whole
+from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.heuristics.priority_rules import policies
+from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome
+from ppopt.strategies import Options, Strategy, registry
+
+ADAPTIVE = 1e-4
+"""Seconds per operation that a strategy which follows the real times may take: twice what the
+slowest took on the machine on which this was measured."""
+
+
+class ListScheduling:
+    """The priority rules, one schedule per turn."""
+
+    name = "list scheduling"
+
+    def __init__(self, pool: Pool) -> None:
+        problem = pool.problem
+        self._pool = pool
+        self._rules = iter(policies(problem.pipeline, fused=problem.fused))
+
+    def supports(self, problem: Problem) -> bool:
+        """List scheduling knows no slices."""
+        return problem.pipeline.num_slices == 1
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:  # noqa: ARG002
+        """Build the schedule of the next rule."""
+        rule = next(self._rules, None)
+        if rule is None:
+            return Outcome(exhausted=True)
+        built = self._pool.decoder.build(rule)
+        if built is not None:
+            value = built.value(self._pool.problem.objective)
+            self._pool.rules.append((value, rule))
+            self._pool.constructed.append((value, True, built.arrays()))
+            self._pool.submit_built(built, incumbent)
+        return Outcome()
+
+
+class HandStrategies:
+    """The published strategies of this placement, one per turn, brought within the limits."""
+
+    name = "hand strategies"
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._orders: Iterator[Orders | None] | None = None
+
+    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
+        """Some strategy applies to every problem."""
+        return True
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Submit the next strategy's order, or one that follows it within the limits."""
+        problem = self._pool.problem
+        if self._orders is None:
+            deadline = budget.clock.deadline
+            self._orders = initial_orders(problem.pipeline, fused=problem.fused, deadline=deadline)
+        try:
+            orders = next(self._orders)
+        except StopIteration:
+            return Outcome(exhausted=True)
+        if orders is not None:
+            self._submit(orders, incumbent, budget)
+        return Outcome()
+
+    def _submit(self, orders: Orders, incumbent: Incumbent, budget: Budget) -> None:
+        pipeline, objective = self._pool.problem.pipeline, self._pool.problem.objective
+        made = timing.schedule(pipeline, orders, objective)
+        if not made.fits_limits:
+            followed = follow(made, pipeline, budget.clock.deadline)
+            if followed is None:
+                return
+            orders, made = followed, timing.schedule(pipeline, followed, objective)
+        incumbent.submit(made)
+        self._pool.constructed.append((made.metrics.value(objective), False, orders))
+
+
+def initial_orders(
+    pipeline: Pipeline, *, fused: bool, deadline: float = inf
+) -> Iterator[Orders | None]:
+    """One microbatch at a time, then the hand strategies; None where a strategy does not apply.
+
+    Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
+    """
+    yield list_scheduling.one_at_a_time(pipeline, fused=fused)
+    placed = _stated(pipeline)
+    for strategy in registry().values():
+        if (strategy.fused or not fused) and _in_time(strategy, pipeline, deadline):
+            orders = _hand_made(strategy, placed)
+            yield orders if fused or orders is None else split_whole(pipeline, orders)
+
+
+def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
+    seconds = ADAPTIVE * pipeline.num_codes if strategy.adaptive else 0.0
+    return time.monotonic() + seconds < deadline
+
+
+def _stated(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with its chunks and placement stated, and no limits.
+
+    Strategies that do not apply refuse it at once, and the others need no pipeline of their own,
+    which would take time to check.
+    """
+    if not pipeline.named_placement or pipeline.num_devices == 1:
+        return replace(pipeline, mem_limit=None)
+    name = "linear" if pipeline.num_chunks == 1 else pipeline.told_placement
+    return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
+
+
+def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
+    """Orders of a strategy on exactly this pipeline, None where it does not apply."""
+    try:
+        placed = strategy.apply(pipeline, Options())
+        return strategy.built(placed, Options()) if placed.layout == pipeline.layout else None
+    except InputError:
+        return None

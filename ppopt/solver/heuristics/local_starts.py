@@ -1,0 +1,111 @@
+"""Where local search starts: constructed schedules justified, expedited, and cyclic ones."""
+
+from __future__ import annotations
+
+from math import ceil
+from operator import itemgetter
+from random import Random
+
+from ppopt.problem.problem import Problem
+from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.cyclic import cycles
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.heuristics.window_lns import applies
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.parameters import JustificationParams
+
+
+class DoubleJustification:
+    """The best constructed schedules justified, a part of them per turn."""
+
+    name = "double justification"
+
+    def __init__(self, pool: Pool, params: JustificationParams) -> None:
+        self._pool = pool
+        self._params = params
+
+    def supports(self, problem: Problem) -> bool:
+        """Justification knows neither overlapped pairs nor slices."""
+        return is_plain(problem)
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Justify a part of the schedules in proportion to the budget; of an empty one, a few."""
+        pool, params = self._pool, self._params
+        part = min(1.0, budget.seconds / params.seconds_for_all)
+        most = ceil(part * pool.to_justify) if part else params.first
+        for _ in range(most):
+            if not pool.constructed:
+                return Outcome(exhausted=True)
+            if pool.late(budget):
+                break
+            _, _, orders = pool.constructed.pop(0)
+            pool.add(*pool.justify_orders(orders, incumbent, budget))
+        return Outcome(exhausted=not pool.constructed)
+
+
+class ExpediteBackwards:
+    """Another beginning of the best schedule, in which backwards come to the busiest device sooner.
+
+    Idle gaps often cancel the gain until windows remove them, so that what is about as good is
+    kept as an alternative. Where memory is more than a count of microbatches, cyclic schedules are
+    the better alternatives.
+    """
+
+    name = "expedited backwards"
+
+    def __init__(self, pool: Pool, params: JustificationParams) -> None:
+        self._pool = pool
+        self._params = params
+
+    def supports(self, problem: Problem) -> bool:
+        """One route, no pairs, no slices."""
+        return is_plain(problem) and problem.pipeline.routes == 1
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Expedite the backwards of some microbatches by a part of the possible gain, once."""
+        pool = self._pool
+        pool.add_best(incumbent)
+        if not pool.schedules or pool.network.tight:
+            return Outcome(exhausted=True)
+        known, made = pool.schedules[0], []
+        for count, part in self._params.expedited:
+            if pool.late(budget):
+                break
+            start = pool.network.hurried(known[1], count or pool.problem.pipeline.batches, part)
+            if start != known[1]:
+                made.append(pool.justify(start, incumbent, budget))
+        if made:
+            worse = max(min(made), known, key=itemgetter(0))
+            if worse[0] <= self._params.alike * known[0]:
+                pool.alternatives = [worse]
+        return Outcome(exhausted=True)
+
+
+class CyclicSchedules:
+    """Runs unrolled from cyclic schedules of ever shorter periods, as alternatives for windows."""
+
+    name = "cyclic schedules"
+
+    def __init__(self, pool: Pool, rng: Random, params: JustificationParams) -> None:
+        self._pool = pool
+        self._rng = rng
+        self._params = params
+
+    def supports(self, problem: Problem) -> bool:
+        """There is something to repeat, and memory that makes it hard."""
+        pipeline = problem.pipeline
+        limited = pipeline.ticks.limits is not None
+        return limited and pipeline.routes == 1 and pipeline.batches > 1 and applies(problem)
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Search cycles once; keep those that lead to the best runs."""
+        pool, found = self._pool, []
+        if incumbent.value is None:
+            return Outcome()
+        most = incumbent.value // pool.problem.pipeline.batches
+        for cycle in cycles(pool.problem, most, budget, lambda: self._rng.getrandbits(31)):
+            start = pool.network.justified(cycle.unrolled(pool.network))
+            found.append(pool.justify(start, incumbent, budget))
+        pool.alternatives += sorted(found)[: self._params.cyclic]
+        return Outcome(budget.spent, exhausted=True)

@@ -1,0 +1,118 @@
+"""The pool: schedules and priority rules from which local search starts."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from operator import itemgetter
+
+from ppopt.problem.problem import Objective, Problem
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import Built, Decoder, Policy
+from ppopt.schedule.orders import Orders
+from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.parameters import PoolParams
+
+Starts = list[int]
+"""Start of every operation of the network, in ticks."""
+
+
+class Pool:
+    """What the heuristics of one search share: each may start from what another has found."""
+
+    def __init__(self, problem: Problem, params: PoolParams) -> None:
+        self.problem = problem
+        self.params = params
+        self.constructed: list[tuple[int, bool, Orders]] = []
+        """Value in ticks, whether by a priority rule, and orders: to be justified."""
+        self.rules: list[tuple[int, Policy]] = []
+        """Value in ticks and priority rule: the best ones, once construction has ended."""
+        self.schedules: list[tuple[int, Starts]] = []
+        """Value in ticks and starts: justified schedules of different values, the best first."""
+        self.alternatives: list[tuple[int, Starts]] = []
+        """Schedules of another kind from which windows are searched too."""
+
+    @cached_property
+    def network(self) -> Shop:
+        """The operations of the problem with their precedence."""
+        return Shop(self.problem)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """List scheduling of the problem."""
+        return Decoder(self.problem.pipeline, self.problem.fused)
+
+    @cached_property
+    def to_justify(self) -> int:
+        """How many constructed schedules are justified at most."""
+        return max(2, self.params.justified_operations // self.problem.operations)
+
+    def end_construction(self) -> None:
+        """Keep the best rules and the best constructed schedules."""
+        self.rules = sorted(self.rules)[: self.params.rules]
+        self.constructed.sort(key=itemgetter(0, 1))
+        del self.constructed[self.to_justify :]
+
+    def add(self, value: int, start: Starts) -> None:
+        """Add a schedule, unless there is one of its value or there are enough better ones."""
+        if all(value != other for other, _ in self.schedules):
+            self.schedules = sorted([*self.schedules, (value, start)])[: self.params.schedules]
+
+    def add_best(self, incumbent: Incumbent) -> None:
+        """Add the incumbent where it is better than all schedules of the pool."""
+        best, value = incumbent.best, incumbent.value
+        if best is None or value is None:
+            return
+        if not self.schedules or value < self.schedules[0][0]:
+            self.add(value, self.network.starts(best))
+
+    def late(self, budget: Budget) -> bool:
+        """Whether the search is over, or will be before a schedule is justified."""
+        seconds = self.params.justifying_seconds * self.problem.operations
+        return budget.search_over or budget.clock.left < seconds
+
+    def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
+        """Justify as long as it helps, and submit what that leads to: value and starts."""
+        network = self.network
+        value = network.value(start)
+        for _ in range(self.params.passes):
+            if self.late(budget):
+                break
+            moved = network.justified(start)
+            reached = network.value(moved)
+            if reached > value:
+                break
+            start, better, value = moved, reached < value, reached
+            if not better:
+                break
+        self.submit(value, start, incumbent)
+        return value, start
+
+    def justify_orders(
+        self, orders: Orders, incumbent: Incumbent, budget: Budget
+    ) -> tuple[int, Starts]:
+        """Justify the schedule of these orders; see `justify`."""
+        timed = timing.schedule(self.problem.pipeline, orders, self.problem.objective)
+        return self.justify(self.network.starts(timed), incumbent, budget)
+
+    def submit(self, value: int, start: Starts, incumbent: Incumbent) -> None:
+        """Submit a schedule of this value where it is better than the incumbent."""
+        if incumbent.value is None or value < incumbent.value:
+            incumbent.submit(self.network.schedule(start))
+
+    def submit_built(self, built: Built, incumbent: Incumbent) -> None:
+        """Submit a schedule that is better than the incumbent, or may be once it is timed.
+
+        For makespan the simulated starts are the earliest; for device span later first starts
+        can be better.
+        """
+        value = built.value(self.problem.objective)
+        if incumbent.value is None or value < incumbent.value + self._margin:
+            incumbent.submit_orders(built.arrays())
+
+    @cached_property
+    def _margin(self) -> int:
+        if self.problem.objective is Objective.MAKESPAN:
+            return 0
+        return max(map(max, self.problem.pipeline.ticks.durations))

@@ -1,0 +1,87 @@
+"""The policy: which method gets the next turn, and for how long.
+
+With one worker the order and the length of the turns depend on work alone, never on the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from ppopt.problem.problem import Problem
+from ppopt.solver.method import Method, Outcome
+from ppopt.solver.parameters import RoundParams, Share
+
+
+class Turn(NamedTuple):
+    """A turn of a method."""
+
+    method: Method
+    seconds: float
+    """Seconds, or with one worker units of work."""
+
+
+Turns = Generator[Turn, Outcome, None]
+"""Turns to be taken; the outcome of each is sent back."""
+
+
+class Entry:
+    """A method in the rounds: its share, and what its last turn came to."""
+
+    def __init__(self, method: Method, share: Share, since: int = 0) -> None:
+        """`since` is the first round in which it has a turn."""
+        self.method = method
+        self.since = since
+        self._share = share
+        self._last: Outcome | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the method has nothing left to do."""
+        return self._last is not None and self._last.exhausted
+
+    def note(self, outcome: Outcome) -> None:
+        """Note what its turn came to."""
+        self._last = outcome
+
+    @property
+    def share(self) -> float:
+        """Multiple of the round's unit that its next turn gets."""
+        share = self._share
+        if self._last is None:
+            return share.later if share.first is None else share.first
+        if not self._last.fruitful and share.in_vain is not None:
+            return share.in_vain
+        return share.later
+
+
+def alternate(*methods: Method) -> Turns:
+    """One turn of each method after the other, until all are exhausted."""
+    left = list(methods)
+    while left:
+        for method in tuple(left):
+            outcome = yield Turn(method, 0.0)
+            if outcome.exhausted:
+                left.remove(method)
+
+
+def rounds(entries: Sequence[Entry], problem: Problem, params: RoundParams) -> Turns:
+    """Rounds in which every method has a turn, until all are exhausted."""
+    for number in count():
+        seconds = unit(problem, number, params)
+        left = [entry for entry in entries if not entry.exhausted]
+        if not left:
+            return
+        for entry in left:
+            if number < entry.since:
+                continue
+            share = entry.share
+            outcome = (yield Turn(entry.method, share * seconds)) if share else Outcome()
+            entry.note(outcome)
+
+
+def unit(problem: Problem, number: int, params: RoundParams) -> float:
+    """Seconds of the unit of a round: short for small problems, doubled in every round."""
+    first = min(params.first_seconds, params.first_per_operation * problem.operations)
+    return float(first * 2.0**number)
