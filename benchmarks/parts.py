@@ -4,75 +4,87 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from random import Random
 
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.bounds.relaxation_bound import Relaxations
-from ppopt.solver.bounds.subset_dynamic_program import Few
-from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.exact import full_model
-from ppopt.solver.heuristics.improve import Improver
-from ppopt.solver.heuristics.initial_orders import candidates
-from ppopt.solver.incumbent import Search
-from ppopt.solver.result import Progress
-from ppopt.solver.search import FIRST_ROUND
+from ppopt.solver.bounds.relaxation_bound import RelaxationBound
+from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
+from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.exact.full_model import FullModel
+from ppopt.solver.heuristics.annealing import RuleAnnealing
+from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
+from ppopt.solver.heuristics.local_starts import DoubleJustification
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import supported
+from ppopt.solver.parameters import Share, SolveParams
+from ppopt.solver.policy import Entry, Turn, Turns, alternate, rounds
 
-Work = Callable[[Search, Limits], None]
+Make = Callable[[Problem, Incumbent, Limits], Turns]
+PARAMS = SolveParams()
 
 
 def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     """Hand strategies, list scheduling and local search; the bound is head + work alone."""
 
-    def work(search: Search, limits: Limits) -> None:
-        improver = Improver(search, limits.seed)
-        improver.construct()
-        improver.settle(1.0)
-        while improver.ready and not search.over:
-            improver.climb(search.left)
+    def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:
+        pool, rng = Pool(problem, PARAMS.pool), Random(limits.seed)
+        yield from alternate(
+            *supported([ListScheduling(pool), HandStrategies(pool)], problem, PARAMS)
+        )
+        pool.end_construction()
+        methods = (
+            DoubleJustification(pool, PARAMS.justification),
+            IteratedLocalSearch(pool, rng, PARAMS.local_search),
+            RuleAnnealing(pool, rng, PARAMS.annealing),
+        )
+        entries = [Entry(one, Share(1)) for one in supported(methods, problem, PARAMS)]
+        yield from rounds(entries, problem, PARAMS.rounds)
 
-    return _alone(work, pipeline, objective, limits)
+    return _alone(turns, pipeline, objective, limits)
 
 
 def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-    """What few devices need, by sweeps and relaxed models, below the best strategy by hand."""
+    """What few devices need, by dynamic programming and relaxed models, below the best by hand."""
 
-    def work(search: Search, limits: Limits) -> None:
-        for orders in candidates(pipeline, fused=False):
-            search.offer(orders)
-        few, models, seconds = Few(search), Relaxations(search), FIRST_ROUND
-        while not search.over and (few.open or not models.settled):
-            few.raise_bound(Budget.of(search, limits.workers, limits.seed, seconds))
-            models.raise_bound(Budget.of(search, limits.workers, limits.seed, seconds))
-            seconds *= 2
+    def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:  # noqa: ARG001
+        yield from alternate(HandStrategies(Pool(problem, PARAMS.pool)))
+        methods = (SubsetDP(problem, PARAMS.subset), RelaxationBound(problem, PARAMS.relaxation))
+        entries = [Entry(one, Share(1)) for one in supported(methods, problem, PARAMS)]
+        yield from rounds(entries, problem, PARAMS.rounds)
 
-    return _alone(work, pipeline, objective, limits)
+    return _alone(turns, pipeline, objective, limits)
 
 
 def model(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     """CP-SAT on the whole model, from nothing."""
 
-    def work(search: Search, limits: Limits) -> None:
-        full_model.search(search, cpsat.Limits(search.left, limits.workers, limits.seed))
+    def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:
+        yield Turn(FullModel(problem, PARAMS.full_model), limits.seconds)
 
-    return _alone(work, pipeline, objective, limits)
+    return _alone(turns, pipeline, objective, limits)
 
 
-def _alone(work: Work, pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-    run, per_unit = Run(objective, limits), pipeline.ticks.per_unit
-
-    def follow(progress: Progress) -> None:
-        value = None if progress.value is None else int(progress.value * per_unit)
-        run.note(value, int(progress.lower_bound * per_unit))
-
-    began = time.monotonic()
-    known = head_body_tail.device_bound(pipeline, objective, fused=False)
+def _alone(make: Make, pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
+    run = Run(objective, limits)
     problem = Problem(pipeline, objective, fused=False)
-    search = Search(problem, began, began + limits.seconds, follow, known)
-    search.infeasible = head_body_tail.infeasibility(pipeline, fused=False) or ""
-    if not search.over:
-        work(search, limits)
-    run.note(None, search.bound.value)
-    return run.outcome(search.best, Size(0, 0), infeasible=bool(search.infeasible))
+    clock = Clock(limits.seconds, time.monotonic())
+    known = head_body_tail.device_bound(pipeline, objective, fused=False)
+    incumbent = Incumbent(problem, known, run.note)
+    incumbent.infeasible = head_body_tail.infeasibility(pipeline, fused=False) or ""
+    turns = make(problem, incumbent, limits)
+    turn = next(turns, None)
+    while turn is not None and not (clock.over or incumbent.closed):
+        budget = Budget(incumbent, clock, limits.workers, limits.seed, turn.seconds)
+        outcome = turn.method.run(incumbent, budget)
+        try:
+            turn = turns.send(outcome)
+        except StopIteration:
+            break
+    run.note(None, incumbent.bound.value)
+    return run.outcome(incumbent.best, Size(0, 0), infeasible=bool(incumbent.infeasible))

@@ -11,8 +11,8 @@ import pkgutil
 
 import ppopt.solver
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size, Solver
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.strategies import registry
 
 OURS = "ppopt"

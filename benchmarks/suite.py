@@ -8,8 +8,8 @@ from itertools import chain, islice, product
 from random import Random
 from typing import Any, NamedTuple
 
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 
 MEMORY = (Fraction(3, 4), Fraction(1), Fraction(5, 4), Fraction(3, 2), Fraction(2), None)
 """Limits in activations per device, as multiples of the number of devices; None: no limit."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ppopt.errors import DeadlockError, InputError, PpoptError, RunError, VerificationError
     from ppopt.formats.schedule_json import read_schedule
+    from ppopt.problem.objective import Objective
     from ppopt.problem.operation import Op, OpKind
     from ppopt.problem.pipeline import Pipeline
-    from ppopt.problem.problem import Objective
     from ppopt.rechecker import Recheck, Verdict, recheck
     from ppopt.schedule.metrics import Metrics
     from ppopt.schedule.schedule import Schedule
@@ -38,7 +38,7 @@ _HOMES = {
     "problem.operation": ("Op", "OpKind"),
     "problem.pipeline": ("Pipeline",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
-    "problem.problem": ("Objective",),
+    "problem.objective": ("Objective",),
     "schedule.metrics": ("Metrics",),
     "schedule.schedule": ("Schedule",),
     "solver.result": ("Result", "Status"),

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from ortools.sat.python import cp_model
 
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 
 
 def solve(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from benchmarks.baselines import cpsat
 from benchmarks.baselines.problem import Limits, Outcome
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 
 PARAMETERS = (
     "linearization_level: 0 use_dynamic_precedence_in_disjunctive: true "

@@ -20,8 +20,8 @@ from pyjobshop.solvers.ortools.CPModel import CPModel  # type: ignore[import-unt
 
 from benchmarks.baselines.cpsat import search, size
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 
 
 def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:

@@ -26,9 +26,9 @@ import numpy as np
 from benchmarks import hand
 from benchmarks.baselines.order import Orders
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked

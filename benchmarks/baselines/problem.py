@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
 

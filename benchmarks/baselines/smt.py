@@ -20,8 +20,8 @@ import z3  # type: ignore[import-untyped]
 
 from benchmarks.baselines.order import Orders
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.schedule import Schedule
 
 

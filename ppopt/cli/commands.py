@@ -68,7 +68,7 @@ def eval_(
     """Evaluate one hand strategy."""
     from ppopt.cli import output, progress
     from ppopt.errors import InputError
-    from ppopt.problem.problem import Objective
+    from ppopt.problem.objective import Objective
     from ppopt.report.objects import of_evaluation
     from ppopt.strategies import resolve
     from ppopt.studies.evaluate import evaluate
@@ -241,7 +241,7 @@ def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     """Read a hint, and say what pipeline is to be searched: the file's own but for the flags."""
     from ppopt.formats import torch_csv_reader
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.problem.problem import Objective
+    from ppopt.problem.objective import Objective
 
     if file.suffix.lower() == ".csv":
         objective = Objective(settings.get("objective", "makespan"))

@@ -71,7 +71,7 @@ def import_(
     from ppopt.formats import torch_csv_reader
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
-    from ppopt.problem.problem import Objective
+    from ppopt.problem.objective import Objective
     from ppopt.report.objects import of_evaluation
     from ppopt.verifier import checked
 

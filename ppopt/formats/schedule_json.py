@@ -40,9 +40,9 @@ from ppopt.formats import pipeline_json
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import finite, flag, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.rechecker.certificate import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE

@@ -30,9 +30,9 @@ from ppopt.formats.fields import shown, within
 from ppopt.formats.torch_csv import LETTERS
 from ppopt.problem import placement
 from ppopt.problem.costs import StageCosts
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule

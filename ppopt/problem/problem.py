@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
-from ppopt.errors import InputError
 from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-
-
-class Objective(StrEnum):
-    """What a search makes small."""
-
-    MAKESPAN = "makespan"
-    """End of the last operation, from time 0."""
-    DEVICE_SPAN = "device-span"
-    """Longest time any one device takes from its first operation to its last (zero-bubble
-    papers, arXiv 2401.10241, section 2.3: cost without the synchronisation at the end)."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Objective:
-        raise InputError(f"objective: {value!r} is unknown; use {' or '.join(cls)}")
 
 
 @dataclass(frozen=True)

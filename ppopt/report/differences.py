@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.problem import Objective
 from ppopt.report.summary import summary
 from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
 from ppopt.schedule.idle import Cause, idle, totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppopt.problem.exact import plain
-from ppopt.problem.problem import Objective
+from ppopt.problem.objective import Objective
 from ppopt.rechecker import confirmed
 from ppopt.schedule.schedule import Schedule
 

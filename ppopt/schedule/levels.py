@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Floats, Ints
-from ppopt.problem.problem import Objective
+from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 

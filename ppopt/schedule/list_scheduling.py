@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.orders import Orders
 
 NEVER = 2**62

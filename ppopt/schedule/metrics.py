@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.timetable import Timetable
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Constraints, data_flow, durations
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE

@@ -23,6 +23,16 @@ class PoolParams:
     """Seconds that justifying a schedule takes per operation, and as long to prepare it."""
     passes: int = 4
     """Most justifications of a schedule that keeps getting shorter."""
+    first_steps: tuple[int, int] = (50, 500)
+    """Fewest and most steps from each start in a first turn of local search or annealing; each turn
+    takes twice as many as the last."""
+    first_operations: int = 1_000_000
+    """Operations to place in those, if that is between the fewest and the most steps."""
+
+    def steps(self, operations: int) -> int:
+        """Steps from each start in a first turn, for schedules of so many operations."""
+        fewest, most = self.first_steps
+        return min(max(self.first_operations // operations, fewest), most)
 
 
 @dataclass(frozen=True)
@@ -44,11 +54,6 @@ class JustificationParams:
     """Runs of cyclic schedules that are kept."""
 
 
-def _steps(operations: int) -> int:
-    """Evaluations of a first turn: a million operations to place, but 50 to 500 schedules."""
-    return min(max(1_000_000 // operations, 50), 500)
-
-
 @dataclass(frozen=True)
 class LocalSearchParams:
     """Iterated local search over schedules."""
@@ -62,10 +67,6 @@ class LocalSearchParams:
     stretches: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 2, 2, 2, 2)
     """Lengths of the stretch of time that is disturbed, as shares of the whole."""
 
-    def steps(self, operations: int) -> int:
-        """Disturbances from each schedule in a first turn."""
-        return _steps(operations)
-
 
 @dataclass(frozen=True)
 class AnnealingParams:
@@ -75,10 +76,6 @@ class AnnealingParams:
     """Share of the value by which a step may be worse at the start."""
     patiences: tuple[int, ...] = (0, 25, 50, 75, 99)
     """Values tried for a rule's patience, in percent of a weight pass."""
-
-    def steps(self, operations: int) -> int:
-        """Rules evaluated around each rule in a first turn."""
-        return _steps(operations)
 
 
 @dataclass(frozen=True)

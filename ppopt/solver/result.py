@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.rechecker.certificate import Certificate
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 

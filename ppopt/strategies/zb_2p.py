@@ -8,9 +8,9 @@ from itertools import pairwise, product
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders

@@ -11,8 +11,8 @@ from math import inf
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Layout, Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress, Result, Status

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve

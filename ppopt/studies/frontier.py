@@ -11,8 +11,9 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts

@@ -10,7 +10,7 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown, unknown_key, whole, within
 from ppopt.problem import exact
-from ppopt.problem.problem import Objective
+from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule

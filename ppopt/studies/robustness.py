@@ -15,7 +15,7 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Floats
-from ppopt.problem.problem import Objective
+from ppopt.problem.objective import Objective
 from ppopt.schedule.levels import Run
 from ppopt.schedule.schedule import Schedule
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ppopt.problem import exact
-from ppopt.problem.problem import Objective
+from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.references import first_difference
 from ppopt.verifier import explain, verify

@@ -13,9 +13,9 @@ from benchmarks import attempt, hand, sides, suite
 from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
 from benchmarks.targets import TARGETS
 from ppopt.errors import VerificationError
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.verifier import verify
 from tests.factories.instances import tiny_cases
 from tests.oracles import exhaustive

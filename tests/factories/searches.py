@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
+from math import inf
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.cp_sat.delays import Chain
 from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
-from ppopt.solver.incumbent import Search
+from ppopt.solver.incumbent import Incumbent
 
 
-def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Search:
-    """A search that knows one microbatch after another, and the bound of a device."""
-    now = time.monotonic()
+@dataclass
+class Begun:
+    """An incumbent and a clock, as methods of the search get them."""
+
+    incumbent: Incumbent
+    clock: Clock
+
+    def budget(self, seconds: float = inf, workers: int = 1) -> Budget:
+        """A share of the time."""
+        return Budget(self.incumbent, self.clock, workers, 0, seconds)
+
+
+def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
+    """A search that knows the bound of a device, and no schedule."""
     pipeline, fused = problem.pipeline, problem.fused
     known = bound or head_body_tail.device_bound(pipeline, problem.objective, fused=fused)
-    search = Search(problem, now, now + seconds, lambda _: None, known)
-    search.offer(one_at_a_time(pipeline, fused=fused))
+    return Begun(Incumbent(problem, known), Clock(seconds))
+
+
+def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
+    """A search that knows one microbatch after another, and the bound of a device."""
+    search = waiting(problem, bound, seconds)
+    search.incumbent.submit_orders(one_at_a_time(problem.pipeline, fused=problem.fused))
     return search
 
 

@@ -22,8 +22,8 @@ from ppopt.formats.config import (
     pipeline_of,
     read_config,
 )
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from tests.formats.config_text import as_text, refuse, write
 
 SPELLINGS = {

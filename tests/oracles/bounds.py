@@ -18,6 +18,7 @@ from ppopt.solver.bounds import head_body_tail, relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import applies
+from ppopt.solver.parameters import RelaxationParams
 from tests.factories import searches
 from tests.factories.instances import Case, draw
 from tests.oracles import exhaustive, pyjobshop
@@ -104,7 +105,7 @@ def device_sets(case: Case) -> list[tuple[int, ...]]:
     """The sets that searches relax to, and one more at random."""
     pipeline = case.pipeline
     found = relaxation_bound.singles(pipeline)
-    for count in relaxation_bound.SPREADS:
+    for count in RelaxationParams().spreads:
         found += relaxation_bound.spread(pipeline, count)
     rng = Random(pipeline.num_stages)
     devices = range(pipeline.num_devices)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from tests.factories.schedules import duration_of, may_pair
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate

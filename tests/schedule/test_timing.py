@@ -11,9 +11,9 @@ from ortools.sat.python import cp_model
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.instance import data_flow
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders, codes, split_of

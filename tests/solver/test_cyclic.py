@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
 
 from ppopt import Objective, Pipeline, verify
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat.cpsat import Limits
+from ppopt.solver.budget import Limits
 from ppopt.solver.heuristics.cyclic import cycle, cycles, least_period
 from ppopt.solver.heuristics.double_justification import Shop
-from ppopt.solver.incumbent import Search
 from tests.factories.instances import tiny_cases
+from tests.factories.searches import waiting
 from tests.solver.test_window_lns import feasible
 
 LIMITS = Limits(60, 1, 0)
@@ -75,10 +72,7 @@ def test_bisection_ends_at_the_least_period_and_repeats_itself() -> None:
     assert least_period(problem) == 3
 
     def run() -> list[int]:
-        now = time.monotonic()
-        bound = head_body_tail.device_bound(pipeline, problem.objective, fused=False)
-        search = Search(problem, now, now + 600, lambda _: None, bound)
-        found = cycles(problem, 40, Budget.of(search, 1, 0, 10.0), lambda: 5)
+        found = cycles(problem, 40, waiting(problem).budget(10.0), lambda: 5)
         return [item.period for item in found]
 
     periods = run()

@@ -15,17 +15,17 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.bounds.subset_dynamic_program import Few
-from ppopt.solver.budget import Budget
+from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.cp_sat.delays import Chain
 from ppopt.solver.cp_sat.device_subset import View
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Sweep
-from ppopt.solver.exact.dynamic_program import Sweeps, applies, step
+from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram, applies, step
+from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
-from tests.factories.searches import begun, ended
+from tests.factories.searches import Begun, begun, ended
 from tests.oracles import exhaustive, pyjobshop
 
 CASES = list(tiny_cases(81, 190))
@@ -39,6 +39,10 @@ TIGHT = Pipeline(
     mem_limit=3,
 )
 """Memory for 3 of 4 devices, W shorter than F and B."""
+
+
+def subsets(search: Begun) -> SubsetDP:
+    return SubsetDP(search.incumbent.problem, SubsetParams())
 
 
 def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
@@ -134,11 +138,13 @@ def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_firs
 def test_promising_schedules_are_offered_and_nothing_is_proved() -> None:
     """The optimum, 313241, is that of CP-SAT on the whole model."""
     search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
-    known = search.bound.value
-    Sweeps(search).guess(Budget.of(search, 1, 0, 2.0))
-    assert search.value is not None
-    assert 313241 <= search.value < 1.01 * 313241
-    assert search.bound.value == known
+    known = search.incumbent.bound.value
+    BeamSearch(search.incumbent.problem, DynamicProgramParams()).run(
+        search.incumbent, search.budget(2.0, 1)
+    )
+    assert search.incumbent.value is not None
+    assert 313241 <= search.incumbent.value < 1.01 * 313241
+    assert search.incumbent.bound.value == known
 
 
 @pytest.mark.parametrize("limit", [4, 5])
@@ -181,19 +187,16 @@ def test_the_sieve_leaves_out_what_another_one_outdoes() -> None:
     assert sorted(kept.tolist()) in ([0, 1, 4], [0, 3, 4])
 
 
-def test_a_search_is_closed_and_resumed_where_it_was_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
     """In many small shares of time; the optimum, 313241, is that of CP-SAT on the whole model."""
-    for reach in ("FIRST_REACH", "REACH"):  # else a round goes on to the end
-        monkeypatch.setattr(f"ppopt.solver.exact.dynamic_program.{reach}", 0)
     search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
-    sweeps, rounds = Sweeps(search), 0
-    while not search.closed:
-        sweeps.follow(Budget.of(search, 1, 0, 0.02))
+    params = DynamicProgramParams(first_reach=0, reach=0)  # else a turn goes on to the end
+    sweeps, rounds = DynamicProgram(search.incumbent.problem, params), 0
+    while not search.incumbent.closed:
+        sweeps.run(search.incumbent, search.budget(0.02, 1))
         rounds += 1
         assert rounds < 1000
-    assert (search.value, search.bound.value) == (313241, 313241)
+    assert (search.incumbent.value, search.incumbent.bound.value) == (313241, 313241)
     assert rounds > 3
 
 
@@ -201,21 +204,21 @@ def test_what_grows_too_fast_is_given_up() -> None:
     """Without a limit of memory there are ever more beginnings; the bound stays as it was."""
     problem = Problem(Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, False)
     search = begun(problem, seconds=1.0)
-    before, sweeps = search.bound.value, Sweeps(search)
-    while not search.over and sweeps.open:
-        sweeps.follow(Budget.of(search, 2, 0, 1.0))
-    assert not sweeps.open
-    assert search.bound.value >= before
+    before, sweeps = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
+    while not search.budget().search_over and sweeps._open:
+        sweeps.run(search.incumbent, search.budget(1.0, 2))
+    assert not sweeps._open
+    assert search.incumbent.bound.value >= before
 
 
 def test_a_device_of_several_stages_alone_proves_what_the_whole_needs() -> None:
     """No schedule of the last device, which has the middle of the V, ends before 595."""
     assert solve(V, time_limit=60, workers=2).value == 595
     search = begun(Problem(V, Objective.MAKESPAN, False))
-    few = Few(search)
-    few.raise_bound(Budget.of(search, 1, 0, 20.0))
-    assert search.bound.value == 595
-    assert search.bound.certificate.devices == (3,)
+    few = subsets(search)
+    few.run(search.incumbent, search.budget(20.0, 1))
+    assert search.incumbent.bound.value == 595
+    assert search.incumbent.bound.certificate.devices == (3,)
 
 
 def test_bounds_of_few_devices_are_never_above_the_optimum_and_often_equal_to_it() -> None:
@@ -224,16 +227,16 @@ def test_bounds_of_few_devices_are_never_above_the_optimum_and_often_equal_to_it
     for problem in fitting(CASES):
         best = exhaustive.best(problem.pipeline, fused=problem.fused, objective=Objective.MAKESPAN)
         search = begun(problem)
-        few = Few(search)
+        few = subsets(search)
         several = bool(few.open)
         asked += several
-        before += several and search.bound.value == best
+        before += several and search.incumbent.bound.value == best
         for _ in range(20):
-            if not search.over:
-                few.raise_bound(Budget.of(search, 1, 0, 1.0))
-        assert search.over or not few.open
-        assert search.bound.value <= best, problem
-        tight += several and search.bound.value == best
+            if not search.budget().search_over:
+                few.run(search.incumbent, search.budget(1.0, 1))
+        assert search.budget().search_over or not few.open
+        assert search.incumbent.bound.value <= best, problem
+        tight += several and search.incumbent.bound.value == best
     assert asked > 20
     assert tight > before + 5
 
@@ -254,23 +257,21 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
         stages=4, batches=24, chunks=4, placement="interleaved", activation=4, mem_limit=16
     )
     search = begun(Problem(pipeline, Objective.MAKESPAN, False), seconds=1.0)
-    Few(search).raise_bound(Budget.of(search, 1, 0, 60.0))
-    assert -1 < search.left <= 2 * steps[-1] or search.closed
+    subsets(search).run(search.incumbent, search.budget(60.0, 1))
+    assert -1 < search.clock.left <= 2 * steps[-1] or search.incumbent.closed
 
 
-def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With no hope for a sweep of all that is better than the best schedule."""
-    monkeypatch.setattr("ppopt.solver.bounds.subset_dynamic_program.HOPE", 0)
+def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much() -> None:
+    """With no hope of following all that is better than the best schedule."""
     search = begun(Problem(V, Objective.MAKESPAN, False))
-    few, before = Few(search), search.bound.value
-    few.raise_bound(Budget.of(search, 1, 0, 60.0))
-    assert before < search.bound.value <= 595
+    few = SubsetDP(search.incumbent.problem, SubsetParams(hope=0))
+    before = search.incumbent.bound.value
+    few.run(search.incumbent, search.budget(60.0, 1))
+    assert before < search.incumbent.bound.value <= 595
 
 
 def test_devices_of_one_stage_are_left_to_others() -> None:
-    few = Few(begun(Problem(TIGHT, Objective.MAKESPAN, False)))
+    few = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, False)))
     assert not few.open
 
 

@@ -15,6 +15,7 @@ from ppopt.solver.bounds import head_body_tail as solver_bounds
 from ppopt.solver.bounds import idle_bounds, relaxation_bound
 from ppopt.solver.cp_sat import device_subset
 from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.parameters import FullModelParams, SolveParams
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
 from tests.oracles.bounds import Sample
@@ -75,6 +76,8 @@ def ends_too_idle(patch: Patch) -> None:
     patch.setattr(idle_bounds, "most_work", wrong)
 
 
+NO_TINY_MODEL = SolveParams(full_model=FullModelParams(tiny_operations=0))
+"""Else few bounds are asked for."""
 PLANTED = (
     head_too_long,
     ends_too_idle,
@@ -90,7 +93,6 @@ def test_a_wrong_bound_is_caught(plant: Callable[[Patch], None], monkeypatch: Pa
     where it has met one; a claim that it makes all the same is either right or answered."""
     cases = [case for case in tiny_cases(seed=4, count=60, ops=12) if best_of(case) is not None]
     plant(monkeypatch)
-    monkeypatch.setattr("ppopt.solver.search.TINY_MODEL", 0)  # else few bounds are asked for
     answered, stopped = 0, 0
     for case in cases:
         for wrong in (sample for sample in alone(case) if not sample.sound):
@@ -125,7 +127,7 @@ def alone(case: Case) -> Iterator[Sample]:
 def searched(case: Case) -> Result | None:
     """What a search claims; None where it stops at a contradiction."""
     try:
-        return solve(case.pipeline, fused=case.fused, workers=1)
+        return solve(case.pipeline, fused=case.fused, workers=1, params=NO_TINY_MODEL)
     except VerificationError:
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,15 +11,20 @@ from ppopt import Objective, Pipeline, VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.refute import refute
-from ppopt.solver.bounds import head_body_tail, relaxation_bound
 from ppopt.solver.bounds.destructive_bounds import question
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.exact import full_model
-from ppopt.solver.incumbent import Search
+from ppopt.solver.exact.full_model import FullModel
+from ppopt.solver.parameters import FullModelParams, RelaxationParams
 from tests.factories.instances import instant_cases
+from tests.factories.searches import waiting
 from tests.oracles.exhaustive import best
 
-FOCUSES = {(cpsat.PROOFS[0],), (cpsat.PROOFS[1],), *relaxation_bound.FOCUSES, *full_model.FOCUSES}
+FOCUSES = {
+    (cpsat.PROOFS[0],),
+    (cpsat.PROOFS[1],),
+    *RelaxationParams().focuses,
+    *FullModelParams().focuses,
+}
 SHARED: dict[str, dict[str, Any]] = {
     "B that takes": {
         "stages": 3, "batches": 1, "placement": (1, 0, 0), "forward": 1, "backward_input": 0,
@@ -97,8 +101,7 @@ def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         None, 0, 0.0, ended=True, complete=False, infeasible=True, interrupted=False
     )
     problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, fused=False)
-    bound = head_body_tail.device_bound(problem.pipeline, problem.objective, fused=False)
-    state = Search(problem, monotonic(), monotonic() + 20, lambda _: None, bound)
+    search, model = waiting(problem, seconds=20), FullModel(problem, FullModelParams())
     monkeypatch.setattr(cpsat, "search", lambda *_: refused)
     with pytest.raises(VerificationError, match="lost a schedule"):
-        full_model.search(state, cpsat.Limits(20, 1, 0))
+        model.run(search.incumbent, search.budget())

@@ -11,7 +11,8 @@ import pytest
 
 from ppopt import Pipeline, Status, evaluate, solve, verify
 from ppopt.errors import VerificationError
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound

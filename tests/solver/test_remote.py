@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,20 +21,25 @@ import ppopt
 from ppopt import Objective, Pipeline, Status, VerificationError, solve
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver import search as solving
 from ppopt.solver.bounds.destructive_bounds import question
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.bounds.subset_dynamic_program import Few
-from ppopt.solver.budget import Budget
+from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
+from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import needed_by
+from ppopt.solver.exact.full_model import TinyModel
+from ppopt.solver.method import Outcome
+from ppopt.solver.parameters import RemoteParams, SubsetParams
+from ppopt.solver.remote import Job, News, RemoteSubsetDP, _Link, serve
 from ppopt.solver.result import Progress
-from ppopt.solver.remote import PAUSE, Beside, Job, News, _Link, serve
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session
 from tests.factories.instances import V
-from tests.factories.searches import begun
+from tests.factories.searches import Begun, begun
 
+PAUSE = RemoteParams().pause
 PROBLEM = Problem(V, Objective.MAKESPAN, False)
 LONG = Problem(
     Pipeline(
@@ -52,6 +57,16 @@ LONG = Problem(
     False,
 )
 """What one device of this needs takes longer to find out than any test waits."""
+
+
+@contextmanager
+def beside(search: Begun) -> Iterator[RemoteSubsetDP]:
+    """The process beside a search, not begun yet."""
+    remote = RemoteSubsetDP(SubsetDP(search.incumbent.problem, SubsetParams()), RemoteParams())
+    try:
+        yield remote
+    finally:
+        remote.close()
 
 
 def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -89,10 +104,10 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
 ) -> None:
     """The last device, which has the middle of the V, needs 595."""
     search = begun(PROBLEM)
-    with Beside(search) as other:
-        other.begin()
-        wait_for(lambda: search.over or search.bound.value == 595)
-        assert search.bound.certificate == Certificate(Argument.DEVICES, (3,))
+    with beside(search) as other:
+        other.begin(search.incumbent, search.clock)
+        wait_for(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
+        assert search.incumbent.bound.certificate == Certificate(Argument.DEVICES, (3,))
     (sweeping,) = started
     assert sweeping.returncode is not None
 
@@ -102,26 +117,35 @@ def test_they_run_beside_the_whole_model_of_a_tiny_pipeline(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """With two workers: one would not repeat itself."""
-    before = []
-    monkeypatch.setattr(solving, "_search_model", lambda *_, **__: before.append(len(started)))
+    before: list[int] = []
+
+    def counted(*_: object) -> Outcome:
+        before.append(len(started))
+        return Outcome(exhausted=True)
+
+    monkeypatch.setattr(TinyModel, "run", counted)
     pipeline = Pipeline(stages=4, batches=4, chunks=2, placement="v", mem_limit=4)
-    search = begun(Problem(pipeline, Objective.MAKESPAN, False))
-    provenance = solving.provenance_of(60, workers, 0)
-    with Beside(search) as other:
-        solving._search_tiny(search, provenance, Few(search), other)
+    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    searching = solving.Search(problem, solving.provenance_of(60, workers, 0))
+    searching.incumbent.submit_orders(one_at_a_time(pipeline))
+    turns = searching._improvement()
+    turn = next(turns)
+    while not before:
+        turn = turns.send(turn.method.run(searching.incumbent, searching.budget(turn.seconds)))
+    turns.close()
     assert before == [workers - 1]
 
 
 def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:
     """Their process may be ended for the memory that it takes, by others."""
     search = begun(LONG)
-    with Beside(search) as other:
-        other.begin()
+    with beside(search) as other:
+        other.begin(search.incumbent, search.clock)
         (sweeping,) = started
         sweeping.kill()
         sweeping.wait()
         for _ in range(5):
-            assert not search.over
+            assert not search.budget().search_over
             time.sleep(0.1)
 
 
@@ -130,9 +154,9 @@ def test_where_no_process_can_be_started_they_are_done_here(
 ) -> None:
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "nowhere/python")
     search = begun(PROBLEM)
-    with Beside(search) as other:
-        other.begin()
-        assert not other.sweeps
+    with beside(search) as other:
+        other.begin(search.incumbent, search.clock)
+        assert not other.active
     result = solve(V, time_limit=60, workers=2)
     assert (result.status, result.value) == (Status.OPTIMAL, 595)
 
@@ -140,11 +164,11 @@ def test_where_no_process_can_be_started_they_are_done_here(
 def test_a_process_that_fails_leaves_them_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ppopt.solver.remote._CODE", "import nothing_of_this_name")
     search = begun(PROBLEM)
-    with Beside(search) as other:
-        other.begin()
-        wait_for(lambda: search.over or not other.sweeps)
-        other.begin()
-        assert not other.sweeps
+    with beside(search) as other:
+        other.begin(search.incumbent, search.clock)
+        wait_for(lambda: search.budget().search_over or not other.active)
+        other.begin(search.incumbent, search.clock)
+        assert not other.active
 
 
 def test_the_path_of_modules_may_hold_what_is_none(
@@ -154,9 +178,9 @@ def test_the_path_of_modules_may_hold_what_is_none(
     monkeypatch.setattr(sys, "path", [tmp_path, "", *sys.path])
     monkeypatch.chdir(Path(ppopt.__file__).parent.parent)
     search = begun(PROBLEM)
-    with Beside(search) as other:
-        other.begin()
-        wait_for(lambda: search.over or search.bound.value == 595)
+    with beside(search) as other:
+        other.begin(search.incumbent, search.clock)
+        wait_for(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
 
 
 def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> None:
@@ -174,25 +198,29 @@ def test_what_is_told_of_progress_never_worsens() -> None:
     assert values == sorted(values, reverse=True)
 
 
+def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
+    return _Link(connection, search.incumbent, search.clock, PAUSE, leads=leads)
+
+
 def test_both_sides_know_of_the_better_one() -> None:
-    """Values go to the sweeps, bounds both ways; nothing is told twice."""
+    """Values go to the process, bounds both ways; nothing is sent twice."""
     here, there = Pipe()
     with here, there:
-        search, sweeping = begun(PROBLEM), begun(PROBLEM)
-        assert search.value is not None
-        ours, theirs = _Link(here, search, leads=True), _Link(there, sweeping, leads=False)
-        search.value -= 100
+        search, remote = begun(PROBLEM), begun(PROBLEM)
+        assert search.incumbent.value is not None
+        ours, theirs = link(here, search, leads=True), link(there, remote, leads=False)
+        search.incumbent.value -= 100
         ours.exchange()
         theirs.exchange()
-        assert sweeping.value == search.value
-        sweeping.raise_bound(needed_by((3,), 590))
+        assert remote.incumbent.value == search.incumbent.value
+        remote.incumbent.raise_bound(needed_by((3,), 590))
         theirs.tell()
         ours.tell()
         assert here.poll(1)
         assert not there.poll(0)
         time.sleep(2 * PAUSE)
         ours.exchange()
-        assert search.bound.value == 590
+        assert search.incumbent.bound.value == 590
         assert not there.poll(0)
 
 
@@ -201,14 +229,14 @@ def test_a_bound_that_fails_sweeps_reaches_the_user() -> None:
     here, sweeping = serving()
     with here:
         search = begun(PROBLEM)
-        assert search.value is not None
-        wrong = Bound(search.value + 1, "", Certificate(Argument.SEARCH))
-        link = _Link(here, search, leads=True)
-        link.send(Job(PROBLEM, 600.0, search.value, search.bound))
-        link.send(News(search.value, wrong))
+        assert search.incumbent.value is not None
+        wrong = Bound(search.incumbent.value + 1, "", Certificate(Argument.SEARCH))
+        ours = link(here, search, leads=True)
+        ours.send(Job(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
+        ours.send(News(search.incumbent.value, wrong))
         assert here.poll(60)
         with pytest.raises(VerificationError, match="lies above a schedule"):
-            link.exchange()
+            ours.exchange()
         sweeping.join(60)
 
 
@@ -240,8 +268,8 @@ def test_sweeps_end_with_the_search() -> None:
     """However it ends: the pipe is closed then."""
     here, sweeping = serving()
     search = begun(LONG)
-    assert search.value is not None
-    here.send(Job(search.problem, 600.0, search.value, search.bound))
+    assert search.incumbent.value is not None
+    here.send(Job(search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound))
     time.sleep(2)
     assert sweeping.is_alive()
     here.close()
@@ -251,9 +279,9 @@ def test_sweeps_end_with_the_search() -> None:
 
 def test_shares_of_several_workers_end_with_the_search() -> None:
     search = begun(PROBLEM)
-    limits = Budget.of(search, 2, 0, 60.0).limits()
+    limits = search.budget(60.0, 2).limits()
     assert not limits.enough()
-    search.value = search.bound.value
+    search.incumbent.value = search.incumbent.bound.value
     assert limits.enough()
 
 
@@ -263,17 +291,17 @@ def test_what_asks_whether_it_is_enough_may_fail() -> None:
     def fail() -> bool:
         raise RuntimeError("seen")
 
-    built = question(LONG, int(1.1 * begun(LONG).bound.value))
+    built = question(LONG, int(1.1 * begun(LONG).incumbent.bound.value))
     with pytest.raises(RuntimeError, match="seen"):
-        cpsat.search(built, cpsat.Limits(600, 1, 0, enough=fail), lambda _value, _bound: None)
+        cpsat.search(built, Limits(600, 1, 0, enough=fail), lambda _value, _bound: None)
     assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
 
 
 def test_cp_sat_stops_when_there_is_enough() -> None:
     """Which the search may hear of from elsewhere."""
     until = time.monotonic() + 2
-    limits = cpsat.Limits(600, 1, 0, enough=lambda: time.monotonic() > until)
-    target = int(1.1 * begun(LONG).bound.value)
+    limits = Limits(600, 1, 0, enough=lambda: time.monotonic() > until)
+    target = int(1.1 * begun(LONG).incumbent.bound.value)
     outcome = cpsat.search(question(LONG, target), limits, lambda _value, _bound: None)
     assert not (outcome.ended or outcome.interrupted)
     assert time.monotonic() < until + 60

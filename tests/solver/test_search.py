@@ -1,6 +1,5 @@
 """The search against exhaustive search, PyJobShop and figures of the design."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.problem import Problem
-from ppopt.solver import search as solving
-from ppopt.solver.heuristics import improve
+from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParams, SolveParams
+from ppopt.solver.policy import unit
 from ppopt.verifier import verify
 from tests.factories.instances import tiny_cases
 from tests.oracles import exhaustive
@@ -146,13 +145,13 @@ def test_misuse_is_refused(options: dict, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_one_worker_writes_the_same_file_however_busy_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
     """A search of several short rounds, alone and beside another one of the same."""
-    monkeypatch.setattr(sys.modules["ppopt.solver.search"], "FIRST_ROUND", 0.002)
-    monkeypatch.setattr("ppopt.solver.exact.dynamic_program.FIRST_REACH", 0)
-    monkeypatch.setattr(improve, "STEPS", (5, 5))
+    short = SolveParams(
+        rounds=RoundParams(first_seconds=0.002),
+        dynamic_program=DynamicProgramParams(first_reach=0),
+        pool=PoolParams(first_steps=(5, 5)),
+    )
     pipe = Pipeline(
         stages=6,
         batches=12,
@@ -168,10 +167,13 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine(
         workers=1,
         time_limit=240,
         progress=lambda state: phases.append(state.phase),
+        params=short,
     )
     assert "bounds" in phases[phases.index("CP-SAT") :], "one round is not several"
     with ThreadPoolExecutor(2) as pool:
-        pair = pool.map(lambda _: solve(pipe, mem_limit=4, workers=1, time_limit=240), range(2))
+        pair = pool.map(
+            lambda _: solve(pipe, mem_limit=4, workers=1, time_limit=240, params=short), range(2)
+        )
     assert alone.status is Status.OPTIMAL
     for other in pair:
         assert other.schedule == alone.schedule
@@ -190,5 +192,5 @@ def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
     """Half a millisecond per operation, at most half a second; each twice as long as the last."""
     for batches, first in ((10, 0.06), (100, 0.5)):
         problem = Problem(Pipeline(stages=4, batches=batches), Objective.MAKESPAN, False)
-        seconds = [solving._seconds(problem, turn) for turn in range(3)]
+        seconds = [unit(problem, number, RoundParams()) for number in range(3)]
         assert seconds == pytest.approx([first, 2 * first, 4 * first])

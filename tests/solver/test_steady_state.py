@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -12,14 +12,15 @@ from ppopt import Objective, Pipeline, Status, evaluate, solve, verify
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver import search as solving
-from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.heuristics import steady_state
-from ppopt.solver.heuristics.improve import Improver
-from ppopt.solver.heuristics.steady_state import Stretch, Window
-from ppopt.solver.incumbent import Search
+from ppopt.solver.heuristics.construction import ListScheduling
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.heuristics.steady_state import SteadyStates, Stretch, Window
+from ppopt.solver.parameters import PoolParams
 from ppopt.solver.result import Result
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
+from tests.factories.searches import Begun, waiting
 
 UNIT = Pipeline(stages=4, batches=16)
 
@@ -28,11 +29,14 @@ def problem(pipeline: Pipeline, *, fused: bool = False) -> Problem:
     return Problem(pipeline, Objective.MAKESPAN, fused)
 
 
-def search_of(pipeline: Pipeline) -> Search:
+def search_of(pipeline: Pipeline) -> Begun:
     """A search that has not begun."""
-    given, now = problem(pipeline), time.monotonic()
-    bound = head_body_tail.device_bound(pipeline, given.objective, fused=False)
-    return Search(given, now, now + 60, lambda _: None, bound)
+    return waiting(problem(pipeline), seconds=60)
+
+
+def offer(search: Begun, solved: Callable[[Problem, float], Result]) -> None:
+    """Repeat the middle of what is solved."""
+    SteadyStates(solved).run(search.incumbent, search.budget())
 
 
 @pytest.fixture
@@ -86,9 +90,9 @@ def test_windows_that_break_the_limit_come_last_and_are_followed() -> None:
     assert all(trial.over for trial in Stretch(short, problem(tight)).best(lambda: False))
     search = search_of(replace(tight, batches=64))
     found = replace(solve(UNIT, time_limit=240), schedule=short)
-    steady_state.offer(search, lambda *_: found)
-    assert search.best is not None
-    assert max(search.best.metrics.peak_memory) == 3
+    offer(search, lambda *_: found)
+    assert search.incumbent.best is not None
+    assert max(search.incumbent.best.metrics.peak_memory) == 3
 
 
 @pytest.mark.parametrize(
@@ -114,25 +118,27 @@ def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> N
     """Room for 3 of 4 activations: construction alone leaves much."""
     pipeline = replace(UNIT, batches=64, mem_limit=3)
     search = search_of(pipeline)
-    Improver(search, 0).construct()
-    constructed = search.value
-    steady_state.offer(search, lambda short, _: solve(short.pipeline, time_limit=2, workers=2))
-    assert search.value is not None
+    rules = ListScheduling(Pool(problem(pipeline), PoolParams()))
+    while not rules.run(search.incumbent, search.budget()).exhausted:
+        pass
+    constructed = search.incumbent.value
+    offer(search, lambda short, _: solve(short.pipeline, time_limit=2, workers=2))
+    assert search.incumbent.value is not None
     assert constructed is not None
-    assert search.value <= constructed
-    assert search.best is not None
-    assert search.best.pipeline == pipeline
-    assert search.best.fits_limits
-    assert verify(search.best) == []
+    assert search.incumbent.value <= constructed
+    assert search.incumbent.best is not None
+    assert search.incumbent.best.pipeline == pipeline
+    assert search.incumbent.best.fits_limits
+    assert verify(search.incumbent.best) == []
 
 
 @pytest.mark.usefixtures("short_runs")
 def test_repeated_alone_it_gives_a_schedule() -> None:
     pipeline = replace(UNIT, batches=64, mem_limit=4)
     search = search_of(pipeline)
-    steady_state.offer(search, lambda short, _: solve(short.pipeline))
-    assert search.value == 3 + 3 * 64
-    assert search.closed
+    offer(search, lambda short, _: solve(short.pipeline))
+    assert search.incumbent.value == 3 + 3 * 64
+    assert search.incumbent.closed
 
 
 @pytest.mark.usefixtures("short_runs")
@@ -148,8 +154,8 @@ def test_one_worker_repeats_only_what_is_proved() -> None:
             return replace(found, status=status, provenance=provenance)
 
         search = search_of(pipeline)
-        steady_state.offer(search, short_run)
-        return search.value
+        offer(search, short_run)
+        return search.incumbent.value
 
     assert solved(Status.FEASIBLE, 1) == 64 * 9
     assert solved(Status.OPTIMAL, 1) == solved(Status.FEASIBLE, 2) == 195

@@ -16,10 +16,11 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule import timing
+from ppopt.schedule.orders import split_whole
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.heuristics.initial_orders import ADAPTIVE, candidates, split
+from ppopt.solver.heuristics.construction import ADAPTIVE, initial_orders
 from ppopt.solver.heuristics.repair import follow
 from ppopt.solver.result import Provenance
 from ppopt.strategies import Options, registry
@@ -36,7 +37,7 @@ UNIT = Pipeline(stages=4, batches=8)
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the hint: the search itself finds no schedule and no bound."""
-    monkeypatch.setattr(solving, "_run_phases", lambda *_: None)
+    monkeypatch.setattr(solving.Search, "_take", lambda *_: None)
 
 
 def slow() -> Schedule:
@@ -181,7 +182,7 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
 
 def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
     """An eager schedule of a pipeline whose operations come in turn."""
-    given = timing.schedule(UNIT, split(UNIT, evaluate(UNIT, "gpipe").orders))
+    given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
     orders = follow(given, UNIT)
     assert orders is not None
     assert timing.schedule(UNIT, orders).metrics.makespan == given.metrics.makespan == 30
@@ -189,14 +190,14 @@ def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
 
 def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> None:
     """Those that are slow on long runs are not begun; the others are, as long as there is time."""
-    given = timing.schedule(UNIT, split(UNIT, evaluate(UNIT, "gpipe").orders))
+    given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
     assert follow(given, UNIT, deadline=time.monotonic()) is None
     long = Pipeline(stages=4, batches=2000)
-    tried = len(list(candidates(long, fused=False)))
+    tried = len(list(initial_orders(long, fused=False)))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]
     soon = time.monotonic() + ADAPTIVE * long.num_codes
-    assert len(list(candidates(long, fused=False, deadline=soon))) == tried - len(slow) > 10
-    assert len(list(candidates(long, fused=False, deadline=time.monotonic()))) == 1
+    assert len(list(initial_orders(long, fused=False, deadline=soon))) == tried - len(slow) > 10
+    assert len(list(initial_orders(long, fused=False, deadline=time.monotonic()))) == 1
 
 
 @pytest.mark.parametrize(
@@ -223,8 +224,8 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
         except InputError:
             continue
         if own.layout == pipeline.layout:
-            expected.append(split(pipeline, orders))
-    _, *found = (each for each in candidates(pipeline, fused=False) if each is not None)
+            expected.append(split_whole(pipeline, orders))
+    _, *found = (each for each in initial_orders(pipeline, fused=False) if each is not None)
     assert len(found) == len(expected) > 0
     for given, one in zip(found, expected, strict=True):
         assert [order.tolist() for order in given] == [order.tolist() for order in one]
@@ -261,7 +262,7 @@ def test_a_bound_known_before_counts() -> None:
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
     provenance = Provenance(0, 1, 60.0, {})
     for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):
-        result = solving.search_from(hints.Start(given, bound=bound), problem, provenance)
+        result = solving.search_from(hints.WarmStart(given, bound=bound), problem, provenance)
         assert (result.value, result.status) == (72, status)
     assert result.proof == "proved before"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain, permutations, repeat
@@ -13,19 +12,20 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.budget import Budget
+from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat import pairs
-from ppopt.solver.cp_sat.cpsat import Limits
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.window import Layout, Run, Window, holdings, timed
-from ppopt.solver.heuristics.window_lns import Recutter, layouts
-from ppopt.solver.incumbent import Search
+from ppopt.solver.heuristics.window_lns import WindowSearch, layouts
+from ppopt.solver.parameters import WindowParams
 from ppopt.solver.result import Status
 from ppopt.solver.search import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases
+from tests.factories.searches import waiting
 from tests.oracles import exhaustive
 
 LIMITS = Limits(60, 1, 0)
+SKEW = WindowParams().skew
 
 
 def feasible(cases: Iterator[Case]) -> Iterator[Shop]:
@@ -66,13 +66,6 @@ def upright(shop: Shop, start: list[int], first: int, after: int) -> Window:
     return window(Layout(Run(shop, start)), first, after)
 
 
-def search_of(shop: Shop) -> Search:
-    now = time.monotonic()
-    problem = shop.problem
-    bound = head_body_tail.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
-    return Search(problem, now, now + 600, lambda _: None, bound)
-
-
 def test_a_window_over_all_operations_is_the_whole_problem() -> None:
     """The optimum of an exhaustive search; the window says so, and finds nothing below it."""
     bettered = 0
@@ -98,7 +91,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         start = alone(shop)
         value = shop.value(start)
         first, after = sorted(rng.sample(range(shop.size + 1), 2))
-        cut = window(rng.choice(layouts(Run(shop, start))), first, after)
+        cut = window(rng.choice(layouts(Run(shop, start), SKEW)), first, after)
         found = cut.better(LIMITS)
         if found.order is None:
             continue
@@ -121,7 +114,7 @@ def test_slanted_orders_are_orders_of_the_same_schedule() -> None:
     wide = Pipeline(stages=2, batches=3, forward=[10**12, short], backward=2 * short, weight=short)
     shops = (shop_of(wide), *feasible(middle_cases(74, 120)))
     for shop, start in ((shop, made(shop)) for shop in shops for made in (alone, settled)):
-        for layout in layouts(Run(shop, start)):
+        for layout in layouts(Run(shop, start), SKEW):
             assert timed(shop, layout.order) == start
             slanted += layout.order != sorted(range(shop.size), key=start.__getitem__)
     assert slanted > 60
@@ -134,7 +127,7 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
         start, size = settled(shop), rng.randint(2, min(6, shop.size))
         value = shop.value(start)
         first = rng.randrange(shop.size - size + 1)
-        cut = window(rng.choice(layouts(Run(shop, start))), first, first + size)
+        cut = window(rng.choice(layouts(Run(shop, start), SKEW)), first, first + size)
         order = list(cut.layout.order)
         hopeless += cut.hopeless
         for inside in permutations(cut.inside):
@@ -204,14 +197,14 @@ def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
 
     def run(workers: int) -> list[int]:
         seen: list[int] = [shop.value(start)]
-        budget = Budget.of(search_of(shop), workers, 0, 1.0)
+        budget = waiting(shop.problem).budget(1.0, workers)
 
         def found(value: int, made: list[int]) -> None:
             assert value == shop.value(made) < seen[-1]
             assert verify(shop.schedule(made)) == []
             seen.append(value)
 
-        end = Recutter(shop, Random(3)).search(start, budget, found)
+        end = WindowSearch(shop, Random(3)).search(start, budget, found)
         assert shop.value(end) == seen[-1]
         return end
 

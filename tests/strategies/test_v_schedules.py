@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import Pipeline, Schedule, evaluate, verify
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.problem import Objective
 from ppopt.schedule import timing
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL

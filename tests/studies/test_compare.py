@@ -9,7 +9,7 @@ import pytest
 
 from ppopt import Options, Pipeline, Result, Schedule, evaluate, solve
 from ppopt.formats import schedule_json
-from ppopt.solver.heuristics import initial_orders
+from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
 from ppopt.studies import compare
 from tests.cli.cli_run import done
@@ -47,7 +47,7 @@ def test_progress_names_strategies_then_placements() -> None:
         time_limit=5,
         progress=lambda state: told.append(state if isinstance(state, str) else state.phase),
     )
-    first = told.index("placement 1 of 6, construction")
+    first = told.index("placement 1 of 6, list scheduling")
     assert {f"strategy {name}" for name in names()} == set(told[:first])
     placements = {words.split(",")[0] for words in told[first:]}
     assert placements == {f"placement {number} of 6" for number in range(1, 7)}
@@ -60,7 +60,7 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     made = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
     built = base._built.cache_info().misses
     rule = base.resolve(name)
-    again = initial_orders._hand_made(rule, made.pipeline)
+    again = construction._hand_made(rule, made.pipeline)
     assert again is not None
     assert base._built.cache_info().misses == built
     assert rule.built(made.pipeline, Options()) is again

@@ -6,9 +6,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.cp_sat import pairs

@@ -23,8 +23,8 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Constraints
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.problem import Objective
 from ppopt.solver.cp_sat.delays import Chain
 
 

@@ -21,9 +21,9 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import SPLIT, WHOLE, Constraints, Instance, durations
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import device_subset

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.problem import Objective
 from ppopt.solver.cp_sat.device_subset import View, floors, releases
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.errors import VerificationError
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import Built, Decoder, Policy
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
@@ -28,7 +29,7 @@ class RuleAnnealing:
         self._pool = pool
         self._rng = rng
         self._params = params
-        self._steps = params.steps(pool.problem.operations)
+        self._steps = pool.params.steps(pool.problem.operations)
 
     def supports(self, problem: Problem) -> bool:
         """Justification knows neither overlapped pairs nor slices."""

@@ -25,8 +25,9 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import devices, durations
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import NEVER
 from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.schedule import Schedule, split_codes

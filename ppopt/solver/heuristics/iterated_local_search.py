@@ -37,7 +37,7 @@ class IteratedLocalSearch:
         self._pool = pool
         self._params = params
         self._rng = np.random.default_rng(rng.getrandbits(32))
-        self._steps = params.steps(pool.problem.operations)
+        self._steps = pool.params.steps(pool.problem.operations)
 
     def supports(self, problem: Problem) -> bool:
         """Justification knows neither overlapped pairs nor slices."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from operator import itemgetter
 
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Built, Decoder, Policy
 from ppopt.schedule.orders import Orders

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 
-from ppopt.problem.problem import Objective, Problem
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.pool import Pool
