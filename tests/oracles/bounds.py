@@ -16,7 +16,7 @@ from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim
 from ppopt.solver.bounds import head_body_tail, relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.budget import Limits
 from ppopt.solver.exact.dynamic_program import applies
 from ppopt.solver.parameters import RelaxationParams
 from tests.factories import searches
@@ -117,7 +117,7 @@ def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horiz
     """What some devices alone need, in ticks, starting from no known bound."""
     problem = Problem(case.pipeline, objective, case.fused)
     nothing = Bound(0, "", Certificate(Argument.WORK))
-    limits = cpsat.Limits(seconds=20, workers=1, seed=0)
+    limits = Limits(seconds=20, workers=1, seed=0)
     return relaxation_bound.bound_of(problem, devices, nothing, horizon, limits)[0].value
 
 
