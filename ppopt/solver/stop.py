@@ -1,0 +1,80 @@
+"""Stop criteria: when a search may end before proof and before its time limit.
+
+A criterion is any function from `Progress` to bool; these are the usual ones:
+
+    ppopt.solve(pipe, stop=ppopt.stop.GapBelow(0.01))
+
+The search asks at every step, from the thread that called it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ppopt.errors import InputError
+from ppopt.solver.result import Progress
+
+Criterion = Callable[[Progress], bool]
+
+
+@dataclass(frozen=True)
+class FirstSchedule:
+    """Stop at the first schedule that keeps the limits."""
+
+    def __call__(self, progress: Progress) -> bool:
+        """Whether there is one."""
+        return progress.value is not None
+
+
+@dataclass(frozen=True)
+class GapBelow:
+    """Stop once (value - lower bound) / value is at most this share."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        """Refuse shares that no gap can have."""
+        if not 0 <= self.share < 1:
+            raise InputError(f"stop: a gap of {self.share} is not between 0 and 1, such as 0.01")
+
+    def __call__(self, progress: Progress) -> bool:
+        """Whether the gap is small enough."""
+        value, bound = progress.value, progress.lower_bound
+        return value is not None and value - bound <= Fraction(self.share) * value
+
+
+@dataclass
+class NoImprovement:
+    """Stop after so many seconds in which neither value nor bound got better."""
+
+    seconds: float
+    _best: tuple[Fraction | None, Fraction] | None = field(default=None, init=False, repr=False)
+    _since: float = field(default=0.0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse times that are none."""
+        if not self.seconds > 0:
+            raise InputError(f"stop: {self.seconds} is not above 0 seconds")
+
+    def __call__(self, progress: Progress) -> bool:
+        """Whether nothing got better for that long; a new search starts anew."""
+        state = progress.value, progress.lower_bound
+        if state != self._best or progress.seconds < self._since:
+            self._best, self._since = state, progress.seconds
+        return progress.seconds - self._since >= self.seconds
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Stop as soon as one of several criteria holds."""
+
+    criteria: tuple[Criterion, ...]
+
+    def __init__(self, *criteria: Criterion) -> None:
+        object.__setattr__(self, "criteria", criteria)
+
+    def __call__(self, progress: Progress) -> bool:
+        """Whether one of them holds. Every criterion is asked, since some count time."""
+        return any([criterion(progress) for criterion in self.criteria])
