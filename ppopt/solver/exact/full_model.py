@@ -60,6 +60,8 @@ class FullModel:
 class TinyModel(FullModel):
     """The same by linear relaxations, once: they prove tiny models soonest."""
 
+    name = "tiny model"
+
     def supports(self, problem: Problem) -> bool:
         """Tiny problems."""
         return problem.operations <= self._params.tiny_operations

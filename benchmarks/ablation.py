@@ -1,0 +1,152 @@
+"""What each method of the search brings: the core without it, one method at a time.
+
+python -m benchmarks.ablation run -o ablation.jsonl --seconds 10 --seed 0
+python -m benchmarks.ablation report ablation.jsonl
+
+One worker, whose turns go by work and not by the clock; times are those of the processor, so that
+other processes disturb them little. A run is resumed where it was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ppopt
+from benchmarks import suite
+from ppopt.solver.parameters import SolveParams
+
+NOTHING = "nothing"
+METHODS = (
+    NOTHING,
+    "list scheduling",
+    "hand strategies",
+    "a shorter run, to repeat its middle",
+    "double justification",
+    "expedited backwards",
+    "local search",
+    "annealing of priority rules",
+    "cyclic schedules",
+    "window LNS",
+    "bounds",
+    "partial schedules of few devices",
+    "partial schedules",
+    "promising schedules",
+    "tiny model",
+    "CP-SAT",
+    "CP-SAT between bound and value",
+)
+
+
+class Row(NamedTuple):
+    """One instance without one method."""
+
+    without: str
+    instance: str
+    group: str
+    seed: int
+    status: str
+    value: float | None
+    bound: float | None
+    seconds: float
+    """Of the processor."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether the search ended in a proof."""
+        return self.status in ("optimal", "infeasible")
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value; 0 where there is no schedule."""
+        if not self.value or self.bound is None:
+            return 0.0
+        return (self.value - self.bound) / self.value
+
+
+def run(path: Path, without: str, seconds: float, seed: int, groups: str) -> None:
+    """Solve the core without a method; what the record holds is not solved again."""
+    done = {(row.without, row.instance, row.seed) for row in read(path)}
+    params = SolveParams(without=frozenset({without}) - {NOTHING})
+    for instance in suite.core():
+        known = (without, instance.name, seed) in done
+        if known or instance.group == "large" or not instance.group.startswith(groups):
+            continue
+        began = time.process_time()
+        result = ppopt.solve(
+            instance.pipeline,
+            objective=instance.objective,
+            time_limit=seconds,
+            workers=1,
+            seed=seed,
+            params=params,
+        )
+        spent = round(time.process_time() - began, 4)
+        figures = (_number(result.value), _number(result.lower_bound), spent)
+        row = Row(without, instance.name, instance.group, seed, result.status.value, *figures)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row._asdict()) + "\n")
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def read(path: Path) -> list[Row]:
+    """Rows of a record."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Row(**json.loads(line)) for line in lines]
+
+
+def report(rows: list[Row]) -> Iterator[str]:
+    """A table in Markdown: what changes where a method is left out, over the instances of both."""
+    found: dict[str, dict[tuple[str, int], Row]] = defaultdict(dict)
+    for row in rows:
+        found[row.without][row.instance, row.seed] = row
+    base = found.pop(NOTHING, {})
+    yield "| without | runs | proved | time | mean gap, % | value worse | value better |"
+    yield "|---|---|---|---|---|---|---|"
+    for without, rest in found.items():
+        common = [key for key in rest if key in base]
+        old, new = [base[key] for key in common], [rest[key] for key in common]
+        ratio = sum(row.seconds for row in new) / max(1e-9, sum(row.seconds for row in old))
+        gaps = [100 * sum(row.gap for row in rows) / max(1, len(rows)) for rows in (old, new)]
+        pairs = [(a.value or 0, b.value or 0) for a, b in zip(old, new, strict=True)]
+        yield (
+            f"| {without} | {len(common)} "
+            f"| {sum(row.proved for row in old)} to {sum(row.proved for row in new)} "
+            f"| {ratio:.3f} | {gaps[0]:.3f} to {gaps[1]:.3f} "
+            f"| {sum(b > a for a, b in pairs)} | {sum(b < a for a, b in pairs)} |"
+        )
+
+
+def main() -> None:
+    """Run or report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("-o", "--output", type=Path, required=True)
+    running.add_argument("--without", nargs="*", default=METHODS, choices=METHODS)
+    running.add_argument("--seconds", type=float, default=10.0)
+    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--group", default="", help="start of the groups' names")
+    reporting = commands.add_parser("report")
+    reporting.add_argument("records", type=Path, nargs="+")
+    given = parser.parse_args()
+    if given.command == "report":
+        rows = [row for path in given.records for row in read(path)]
+        print("\n".join(report(rows)))
+        return
+    for without in given.without:
+        run(given.output, without, given.seconds, given.seed, given.group)
+
+
+if __name__ == "__main__":
+    main()
