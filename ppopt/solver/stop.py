@@ -77,4 +77,5 @@ class AnyOf:
 
     def __call__(self, progress: Progress) -> bool:
         """Whether one of them holds. Every criterion is asked, since some count time."""
-        return any([criterion(progress) for criterion in self.criteria])
+        answers = [criterion(progress) for criterion in self.criteria]
+        return any(answers)
