@@ -11,7 +11,7 @@ import pytest
 
 from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.errors import InputError, RunError
-from ppopt.formats import torch_csv, torch_csv_reader
+from ppopt.formats import torch_csv
 from ppopt.formats.fields import shown
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind
@@ -110,13 +110,13 @@ class TestTraps:
         text = text.replace("F0,2F1", "F1,2F0") + self.LAST
         assert demo.run_text(world, text, range(RANKS), 2) > 1e-3
         with pytest.raises(InputError, match="would give wrong gradients"):
-            torch_csv_reader.loads(text, "a.csv")
+            torch_csv.loads(text, "a.csv")
 
     def test_our_export_renames(self, world: World) -> None:
         """The same order as a schedule is written with other numbers, and runs right."""
         text = (self.LATE + self.LAST).replace("3F1,3F0", "3F0,3F1")
-        order = torch_csv_reader.loads(text, "a.csv")
-        made = torch_csv_reader.schedule(order, {})
+        order = torch_csv.loads(text, "a.csv")
+        made = torch_csv.schedule(order, {})
         turned = replace(made, microbatch=1 - made.microbatch)
         assert verify(turned) == []
         assert torch_csv.dumps(turned) == text
@@ -185,8 +185,8 @@ class TestFilesOfPyTorch:
     @pytest.mark.parametrize("case", CLASSES, ids=lambda case: case[0])
     def test_dumped(self, world: World, case: tuple[str, int, str], form: str) -> None:
         text = world.run(torch_jobs.dump, [(*case, form)] * RANKS)[0]
-        order = torch_csv_reader.loads(text, "torch.csv")
-        made = torch_csv_reader.schedule(order, {"forward": 3, "backward": 6})
+        order = torch_csv.loads(text, "torch.csv")
+        made = torch_csv.schedule(order, {"forward": 3, "backward": 6})
         assert verify(made) == []
         assert made.pipeline.num_stages == 2 * RANKS
         assert made.pipeline.placement == ("v" if case[2] == "v" else "interleaved")
@@ -197,17 +197,17 @@ class TestFilesOfPyTorch:
         text = world.run(
             torch_jobs.dump, [("ScheduleInterleaved1F1B", 2, "loop", "compute_only")] * RANKS
         )[0]
-        order = torch_csv_reader.loads(text, "torch.csv")
+        order = torch_csv.loads(text, "torch.csv")
         ours = evaluate(Pipeline(stages=RANKS, batches=8), "interleaved")
-        assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
+        assert torch_csv.dumps(torch_csv.schedule(order, {})) == torch_csv.dumps(ours)
 
     def test_its_1f1b_is_off_by_one(self, world: World) -> None:
         """`Schedule1F1B.pipeline_order` numbers the last rank's forwards from 1 (torch 2.13)."""
         text = world.run(torch_jobs.dump, [("Schedule1F1B", 1, "loop", "order")] * RANKS)[0]
         assert "3F8" in text
-        order = torch_csv_reader.loads(text, "torch.csv")
+        order = torch_csv.loads(text, "torch.csv")
         ours = evaluate(Pipeline(stages=RANKS, batches=8), "1f1b")
-        assert torch_csv.dumps(torch_csv_reader.schedule(order, {})) == torch_csv.dumps(ours)
+        assert torch_csv.dumps(torch_csv.schedule(order, {})) == torch_csv.dumps(ours)
 
 
 class TestMeasure:
