@@ -118,7 +118,7 @@ class Order:
         """Encode the order as operation numbers (see `ppopt.schedule.orders.Orders`)."""
 
         def encode(op: Op) -> int:
-            code = pipeline.code(*op)
+            code: int = pipeline.code(*op)
             return ~code if op in self.overlapped else code
 
         return [np.array([encode(op) for op in row], dtype=np.int64) for row in self.rows]

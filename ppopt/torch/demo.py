@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
-from ppopt.profiles.records import Record
+from ppopt.profiles.estimate import Record
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.building import as_run, load, placement, runtime

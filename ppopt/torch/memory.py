@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import Held
+from ppopt.profiles.estimate import StageMemory
 
 
 class _Made(TorchDispatchMode):
@@ -66,7 +66,7 @@ class Meter:
         self._after.setdefault(key, {})[kind] = alive
         return found
 
-    def held(self, stages: Iterable[Any]) -> dict[int, Held]:
+    def stage_memory(self, stages: Iterable[Any]) -> dict[int, StageMemory]:
         """Memory of the stages that ran a microbatch to its end."""
         found = {}
         for stage in stages:
@@ -76,15 +76,17 @@ class Meter:
                 if index == stage.stage_index and (OpKind.W in after or OpKind.BW in after)
             ]
             if ran:
-                found[stage.stage_index] = self._held(stage, ran)
+                found[stage.stage_index] = self._stage_memory(stage, ran)
         return found
 
-    def _held(self, stage: Any, ran: Sequence[Mapping[OpKind, Mapping[int, int]]]) -> Held:
+    def _stage_memory(
+        self, stage: Any, ran: Sequence[Mapping[OpKind, Mapping[int, int]]]
+    ) -> StageMemory:
         activation, left = _released(ran[-1])  # the first ones make what is made once
         split = [_change(after) for after in ran if OpKind.B in after]
         weights = sum(2 * w.numel() * w.element_size() for w in stage.submod.parameters())
-        each = left + self._buffers(stage) // len(ran)
-        return Held(activation, weights, each, split[-1] if split else None)
+        per_microbatch = left + self._buffers(stage) // len(ran)
+        return StageMemory(activation, weights, per_microbatch, split[-1] if split else None)
 
     def _buffers(self, stage: Any) -> int:
         """Bytes of the stage's buffers for receives; local neighbours hand over what they made."""

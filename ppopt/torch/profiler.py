@@ -15,8 +15,7 @@ import torch
 from torch import distributed
 
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import Held, Profile, profile
-from ppopt.profiles.records import Record
+from ppopt.profiles.estimate import Profile, Record, StageMemory, profile
 from ppopt.torch.memory import Meter
 
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
@@ -42,7 +41,7 @@ class Profiler:
         self._kept: list[dict[str, Any]] = []
         self.records: list[Record] = []
         """Operations of the measured steps."""
-        self.held: dict[int, Held] = {}
+        self.memory: dict[int, StageMemory] = {}
         """Memory of this rank's stages."""
         self._meter = Meter()
 
@@ -64,7 +63,7 @@ class Profiler:
     def next_step(self) -> None:
         """Begin a new training step."""
         if self._step < 0:
-            self.held = self._meter.held(self._stages)
+            self.memory = self._meter.stage_memory(self._stages)
         self._step += 1
 
     def gather(self, group: Any = None) -> Profile:
@@ -73,7 +72,7 @@ class Profiler:
         A collective call of `group` (default: the world). Raises InputError where nothing was
         measured after the first step, or operations are missing.
         """
-        mine = (self.records, self.held)
+        mine = (self.records, self.memory)
         found: list[Any] = [None] * distributed.get_world_size(group)
         distributed.all_gather_object(found, mine, group)
         held = {stage: memory for _, ours in found for stage, memory in ours.items()}

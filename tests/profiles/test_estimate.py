@@ -12,10 +12,9 @@ from ppopt import Pipeline, Schedule, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.estimate import Held, link, profile
+from ppopt.profiles.estimate import Record, StageMemory, p2p_time, profile
 from ppopt.profiles.measured import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
-from ppopt.profiles.records import Record
 
 MS = 10**6
 
@@ -119,9 +118,9 @@ def test_a_link_counts_above_its_noise(name: str) -> None:
             Record(OpKind.BW, 0, 0, 0, back, back + 200, step),
         ]
     found = profile(ran)
-    assert found.link is not None
-    assert (found.link.median, found.link.delays) == (middle, 2 * len(delays))
-    assert found.link.above_noise is counts
+    assert found.p2p is not None
+    assert (found.p2p.median, found.p2p.delays) == (middle, 2 * len(delays))
+    assert found.p2p.above_noise is counts
     assert found.costs(1)["p2p"] == (middle if counts else 0)
     told = "\n".join(notes(found))
     assert ("not above its noise" in told) is not counts
@@ -144,7 +143,7 @@ def test_a_raised_whole_is_told() -> None:
 
 def test_no_link_where_nobody_waits_for_one() -> None:
     one = evaluate(Pipeline(stages=1, batches=2), "1f1b")
-    assert link(records(one), (0,)) is None
+    assert p2p_time(records(one), (0,)) is None
     assert "p2p is unmeasured" in notes(profile(records(one)))[-1]
 
 
@@ -158,10 +157,10 @@ def whole_step(step: int) -> list[Record]:
 
 MISSING = {
     "nothing": ([], "no operation was measured"),
-    "no backward": ([Record(OpKind.F, 0, 0, 0, 0, 1)], "stage 0 ran F only; F and BW, or"),
+    "no backward": ([Record(OpKind.F, 0, 0, 0, 0, 1)], "in step 0 stage 0 ran F of microbatch 0"),
     "no weights": (
         [Record(OpKind.F, 0, 0, 0, 0, 1), Record(OpKind.B, 0, 0, 0, 1, 2)],
-        "stage 0 ran F, B only",
+        "in step 0 stage 0 ran F B of microbatch 0",
     ),
     "two devices": (
         [Record(OpKind.F, 0, 0, 0, 0, 1), Record(OpKind.BW, 0, 0, 1, 1, 2)],
@@ -212,7 +211,7 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     from tests.factories.schedules import build  # noqa: PLC0415
 
     ran = records(build(pipeline, Random(1), "split"), steps=1)
-    held = {stage: Held(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
+    held = {stage: StageMemory(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
     whole = records(build(pipeline, Random(2), "fused"))
     found = profile([*ran, *(record._replace(step=1) for record in whole)], held)
     text = dumps(found, description='a "test"', source="tests", day=date(2026, 1, 2))

@@ -18,9 +18,8 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.formats.torch_csv import LETTERS
 from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
-from ppopt.profiles.estimate import profile
+from ppopt.profiles.estimate import Record, profile
 from ppopt.profiles.measured import measured
-from ppopt.profiles.records import Record
 from tests.cli.cli_run import done, run
 
 MADE = evaluate(

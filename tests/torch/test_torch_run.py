@@ -15,7 +15,7 @@ from ppopt.formats import torch_csv
 from ppopt.formats.fields import shown
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import Held
+from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule import timing
 from ppopt.strategies import names
 from tests.factories.schedules import build
@@ -232,8 +232,8 @@ class TestMeasure:
         for field in ("forward", "backward", "weight", "backward_input"):
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert slept - 0.1 <= measured <= slept + 3
-        assert found.link is not None
-        assert 0 <= found.link.time < 50 * 10**6
+        assert found.p2p is not None
+        assert 0 <= found.p2p.time < 50 * 10**6
 
     def test_a_trace_of_the_profiler_of_pytorch(self, world: World) -> None:
         """Its ranges hold the waits for receives; taken off, they leave what the stages slept,
@@ -269,7 +269,7 @@ class TestMeasure:
         found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
         each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2)]  # received, made and kept
         wanted = {
-            stage: Held(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
+            stage: StageMemory(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
             for stage, (received, made) in enumerate(each)
         }
         assert found == [wanted] * RANKS

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from ppopt.errors import InputError
-from ppopt.profiles.estimate import Held
+from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch import demo
 from ppopt.torch.building import runtime
@@ -101,7 +101,7 @@ def traced(rank: int, schedule: Schedule) -> str:
         return Path(f"{folder}/trace.json").read_text()
 
 
-def metered(rank: int, schedule: Schedule) -> dict[int, Held]:
+def metered(rank: int, schedule: Schedule) -> dict[int, StageMemory]:
     """The memory of this rank's stages, three layers each: 8 x 8 floats and a tanh."""
     (hosts,), microbatches = schedule.pipeline.hosts, schedule.pipeline.batches
     plain, between = torch.zeros(2, 8), torch.zeros(2, 8, requires_grad=True)
@@ -127,7 +127,7 @@ def metered(rank: int, schedule: Schedule) -> dict[int, Held]:
         for _ in range(2):
             made.step(*given, **last)
             profiler.next_step()
-    return dict(profiler.gather().held)
+    return dict(profiler.gather().memory)
 
 
 def divide(_: int, by: int) -> float:
