@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,9 +19,11 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from ppopt.errors import InputError
 from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch import demo
-from ppopt.torch.building import runtime
+from ppopt.torch import execution
+from ppopt.torch.pipeline_runtime import load, runtime
 from ppopt.torch.profiler import Profiler
+from ppopt.torch.synthetic import SleepTimes
+from ppopt.torch.world import World
 
 RANKS = 4
 
@@ -54,9 +57,30 @@ def refusals(rank: int, schedule: Schedule, small: Schedule, split: Schedule) ->
 
 def turned(rank: int, schedule: Schedule) -> Any:
     """A step whose stages are given in descending order."""
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.0))
-    made = runtime(stages[::-1], schedule, demo.loss)
-    return demo._steps_of(made, stages, schedule.pipeline.batches)
+    stages = execution.build_stages(
+        rank, schedule.pipeline.hosts[0], execution.sleep_times(schedule, 0.0)
+    )
+    made = runtime(stages[::-1], schedule, execution.loss)
+    return execution.run_step(made, stages, schedule.pipeline.batches)
+
+
+def _stages(rank: int, schedule: Schedule, seconds_per_unit: float) -> Any:
+    times = execution.sleep_times(schedule, seconds_per_unit)
+    return execution.build_stages(rank, schedule.pipeline.hosts[0], times)
+
+
+def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **options: Any) -> float:
+    """Run the text of an order without checks; return the largest difference from the reference."""
+    ranks = world.run(_run_text, [(text, tuple(hosts), batches, options)] * world.size)
+    return execution.compare_with_reference(ranks, len(hosts), batches)[1]
+
+
+def _run_text(
+    rank: int, text: str, hosts: Sequence[int], batches: int, options: dict[str, Any]
+) -> Any:
+    stages = execution.build_stages(rank, hosts, [SleepTimes()] * len(hosts))
+    made = load(stages, text, batches, execution.loss, **options)
+    return execution.run_step(made, stages, batches)
 
 
 def _refusal(attempt: Any) -> str:
@@ -90,12 +114,14 @@ def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
 def traced(rank: int, schedule: Schedule) -> str:
     """Two steps of 2 ms a unit under torch.profiler, its trace as text."""
 
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.002))
-    made = runtime(stages, schedule, demo.loss)
-    demo._steps_of(made, stages, schedule.pipeline.batches)
+    stages = execution.build_stages(
+        rank, schedule.pipeline.hosts[0], execution.sleep_times(schedule, 0.002)
+    )
+    made = runtime(stages, schedule, execution.loss)
+    execution.run_step(made, stages, schedule.pipeline.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(2):
-            demo._steps_of(made, stages, schedule.pipeline.batches)
+            execution.run_step(made, stages, schedule.pipeline.batches)
     with TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/trace.json")
         return Path(f"{folder}/trace.json").read_text()
