@@ -5,10 +5,9 @@ z-score: 0.6745 |x - median| / MAD above 3.5, where MAD is the median absolute d
 and Hoaglin, How to Detect and Handle Outliers, 1993, section 3.3). MAD is at least one per cent of
 the median, so that a very steady clock does not turn every deviation into an outlier.
 
-The p2p time is used where it is above its noise: more than twice the standard deviation of its
-delays (1.4826 MAD for normal noise), of which there are at least three. Otherwise it is 0, and the
-notes of the pipeline file say what was measured. Exponential delays, which a busy machine causes,
-stay below that limit: their median is ln 2 = 0.69 of their mean, the limit 2 x 0.71.
+The p2p time is used where it is more than twice its standard error, with at least three delays.
+Otherwise it is 0, and the notes of the pipeline file say what was measured. The standard error of a
+median of n delays is sqrt(pi / 2) x s / sqrt(n), with s = 1.4826 MAD for normal noise.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
+from math import pi, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -67,6 +67,8 @@ class P2PTime(NamedTuple):
     """Median over all pairs of devices. Negative where the noise of the clocks is larger."""
     deviation: int
     """Standard deviation of the delays, each relative to the median of its direction."""
+    error: int
+    """Standard error of the median of one pair of devices: the median over the pairs."""
     delays: int
     """Number of delays in all directions; their operations waited for nothing else."""
     compared: int
@@ -79,8 +81,8 @@ class P2PTime(NamedTuple):
 
     @property
     def above_noise(self) -> bool:
-        """Whether the median is significant."""
-        return self.compared >= MIN_DELAYS and self.median > 2 * self.deviation
+        """Whether the median is more than twice its standard error."""
+        return self.compared >= MIN_DELAYS and self.median > 2 * self.error
 
 
 class StageMemory(NamedTuple):
@@ -244,7 +246,8 @@ def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
 
     A delay is the time from the end of an operation to the start of its successor, on a device
     that was idle at that end. Devices may have different clocks: an offset lengthens one direction
-    and shortens the other, so the mean of both medians is free of it. Offsets also affect which
+    and shortens the other, so the mean of both medians is free of it. The standard error of that
+    mean is half the root of the sum of both squared errors. Offsets also affect which
     devices count as idle, so they must be small compared to the times of operations.
 
     Returns None where no pair of devices has delays in both directions.
@@ -263,9 +266,12 @@ def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
     if not both:
         return None
     off = [abs(gap - middle[way]) for way in both if len(gaps[way]) > 1 for gap in gaps[way]]
+    deviation = DEVIATION * median(off) if off else 0
+    relative_error = median(sqrt(1 / len(gaps[a, b]) + 1 / len(gaps[b, a])) / 2 for a, b in both)
     return P2PTime(
         median=round(median((middle[a, b] + middle[b, a]) / 2 for a, b in both)),
-        deviation=round(DEVIATION * median(off)) if off else 0,
+        deviation=round(deviation),
+        error=round(sqrt(pi / 2) * deviation * relative_error),
         delays=sum(len(gaps[way]) for way in both),
         compared=len(off),
     )

@@ -135,7 +135,7 @@ def warnings(profile: Profile) -> list[str]:
 
 
 def _delays(p2p: P2PTime) -> str:
-    return f"{p2p.delays} delays, standard deviation {_ms(p2p.deviation)}"
+    return f"{p2p.delays} delays, standard error {_ms(p2p.error)}"
 
 
 def _ms(nanoseconds: int) -> str:

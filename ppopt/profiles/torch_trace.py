@@ -8,13 +8,19 @@ does nothing), it takes the range on the CPU (`user_annotation`).
 A CPU range includes the wait for a receive. An operation that began before its input was ready is
 therefore given the median duration of similar operations that did not wait, counted back from its
 end. Ranges of sends and receives show which stages exist.
+
+A range of kernels covers kernels that were launched from the operation's own thread. Autograd
+launches those of a backward from other threads, so the range may miss them. Launches are therefore
+compared with the ranges, and a trace with kernels outside is refused.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -34,6 +40,10 @@ _NEXT = re.compile(r"PP:([0-9]{1,6})(?:SEND_F|RECV_B)[0-9]{1,6}")
 _OVERLAP = re.compile(r"PP:\(.*\)OVERLAP_F_B")
 _GPU = "gpu_user_annotation"
 """Category of a range of kernels."""
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+"""Categories of calls that launch kernels."""
+_ROUNDING = 1.0
+"""Microseconds by which a kernel may exceed its range."""
 _LATEST = 2**62
 
 
@@ -94,6 +104,7 @@ def _records(trace: object, rank: int) -> Trace:
     named = [event for event in events if isinstance(event, dict) and _is_range(event)]
     times: Counter[Op] = Counter()
     records: dict[tuple[Op, int], Record] = {}
+    _check_kernels([event for event in events if isinstance(event, dict)], named)
     for event in _counted(named):
         op, start, length = _operation(event)
         begin = base + start
@@ -115,6 +126,63 @@ def _counted(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [e for e in events if e.get("cat") == _GPU or e["name"] not in with_kernels]
 
 
+def _check_kernels(events: Sequence[dict[str, Any]], named: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError where a kernel ran outside the range of the operation that launched it.
+
+    An operation launches a kernel where the call, on any thread, begins within its CPU range. It
+    and its kernel share a correlation number. NCCL's kernels are no part of an operation.
+    """
+    launched = {
+        number: event for event in events if (number := _correlation(event, *_LAUNCHES)) is not None
+    }
+    operations = sorted(
+        (*_span(event), event["name"]) for event in named if event.get("cat") != _GPU
+    )
+    ranges: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in named:
+        if event.get("cat") == _GPU:
+            ranges[event["name"]].append(_span(event))
+    for kernel in events:
+        number, name = _correlation(kernel, "kernel"), str(kernel.get("name"))
+        if number not in launched or name.startswith("nccl"):
+            continue
+        (call, _), (start, end) = _span(launched[number]), _span(kernel)
+        index = bisect(operations, (call, inf)) - 1
+        if index < 0 or operations[index][1] < call:
+            continue
+        begin, _, operation = operations[index]
+        if not any(a - _ROUNDING <= start and end <= b + _ROUNDING for a, b in ranges[operation]):
+            raise InputError(
+                f"{operation} at {begin:g}: kernel {shown(name)} that it launched ran outside its "
+                "range of kernels, so its time is wrong in this trace; measure with "
+                "ppopt.torch.Profiler"
+            )
+
+
+def _correlation(event: dict[str, Any], *categories: str) -> int | None:
+    """Number that a kernel shares with the call that launched it."""
+    args = event.get("args")
+    if event.get("cat") not in categories or not isinstance(args, dict):
+        return None
+    number = args.get("correlation")
+    return number if isinstance(number, int) else None
+
+
+def _span(event: dict[str, Any]) -> tuple[float, float]:
+    """Start and end in microseconds."""
+    start, length = _start_and_length(event)
+    return start, start + length
+
+
+def _start_and_length(event: dict[str, Any]) -> tuple[float, float]:
+    name = event.get("name")
+    where = name if isinstance(name, str) and name.isprintable() else "an event"
+    start, length = (
+        within(f"{where}: {key}", _microseconds, event.get(key)) for key in ("ts", "dur")
+    )
+    return start, length
+
+
 def _is_range(event: dict[str, Any]) -> bool:
     name = event.get("name")
     if event.get("ph") != "X" or not isinstance(name, str):
@@ -128,10 +196,7 @@ def _operation(event: dict[str, Any]) -> tuple[Op, int, int]:
     """Operation, start and duration in nanoseconds."""
     match = _NAME.fullmatch(event["name"])
     assert match is not None
-    start, length = (
-        round(1000 * within(f"{event['name']}: {key}", _microseconds, event.get(key)))
-        for key in ("ts", "dur")
-    )
+    start, length = (round(1000 * time) for time in _start_and_length(event))
     return Op(KINDS[match[2]], int(match[1]), int(match[3])), start, length
 
 

@@ -164,7 +164,8 @@ def _check_metadata(stage: Any) -> None:
 def _check_not_compiled(stages: Sequence[Any]) -> None:
     for stage in stages:
         for module in stage.submod.modules():
-            if isinstance(module, torch._dynamo.OptimizedModule):
+            in_place = module._compiled_call_impl is not None  # by module.compile()
+            if in_place or isinstance(module, torch._dynamo.OptimizedModule):
                 raise InputError(
                     f"stage {stage.stage_index}: a compiled module cannot split its backward; "
                     "leave torch.compile out, or solve with --fused"

@@ -51,15 +51,15 @@ def refusals(rank: int, schedule: Schedule, small: Schedule, split: Schedule) ->
     ]
     if rank == 0:  # the first use of torch.compile imports for seconds
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
-        attempts.append(([stage(rank, RANKS, between, compiled)], split))
+        in_place = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        in_place[0].compile(backend="eager")
+        attempts += [([stage(rank, RANKS, between, m)], split) for m in (compiled, in_place)]
     return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
 
 
 def turned(rank: int, schedule: Schedule) -> Any:
     """A step whose stages are given in descending order."""
-    stages = execution.build_stages(
-        rank, schedule.pipeline.hosts[0], execution.sleep_times(schedule, 0.0)
-    )
+    stages = _stages(rank, schedule, 0.0)
     made = runtime(stages[::-1], schedule, execution.loss)
     return execution.run_step(made, stages, schedule.pipeline.batches)
 
@@ -114,9 +114,7 @@ def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
 def traced(rank: int, schedule: Schedule) -> str:
     """Two steps of 2 ms a unit under torch.profiler, its trace as text."""
 
-    stages = execution.build_stages(
-        rank, schedule.pipeline.hosts[0], execution.sleep_times(schedule, 0.002)
-    )
+    stages = _stages(rank, schedule, 0.002)
     made = runtime(stages, schedule, execution.loss)
     execution.run_step(made, stages, schedule.pipeline.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
