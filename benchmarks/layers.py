@@ -29,7 +29,7 @@ from torch.distributed.pipelining import PipelineStage
 
 import ppopt.torch
 from ppopt.formats.files import write
-from ppopt.profiles.estimate import Held, Profile
+from ppopt.profiles.estimate import Profile, StageMemory
 from ppopt.profiles.pipeline_file import dumps
 
 MICROBATCHES = 2
@@ -189,13 +189,13 @@ def repeated(found: Profile, devices: int, batches: int, between: int) -> Profil
         for kind in {kind for kind, where in found.times if where == stage}
     }
     held = {
-        device: _apart(found.held[stage], stage, between) for device, stage in enumerate(source)
+        device: _apart(found.memory[stage], stage, between) for device, stage in enumerate(source)
     }
     return Profile(tuple(range(devices)), batches, times, None, found.steps, held)
 
 
-def _apart(held: Held, stage: int, between: int) -> Held:
-    return held._replace(each=held.each + between * (2 if stage == 1 else 1))
+def _apart(held: StageMemory, stage: int, between: int) -> StageMemory:
+    return held._replace(per_microbatch=held.per_microbatch + between * (2 if stage == 1 else 1))
 
 
 def text(size: Size, device: str, devices: int, batches: int, steps: int) -> str:

@@ -20,7 +20,7 @@ from benchmarks.machine import heading
 from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.profiles.estimate import profile
 from ppopt.schedule import timing
-from ppopt.torch import as_run, demo, probe
+from ppopt.torch import as_run, execution, probe
 from ppopt.torch.world import World
 
 RANKS = 4
@@ -68,7 +68,7 @@ def entries(world: World, pipeline: Pipeline) -> Iterator[Entry]:
     for name, schedule in made.items():
         (found,) = (p for p in seen.values() if p.hosts == schedule.pipeline.hosts)
         length = timing.schedule(found, schedule.orders).metrics.makespan / found.ticks.per_unit
-        slept = float(demo.predicted(schedule))
+        slept = float(execution.predicted_makespan(schedule))
         yield Entry(pipeline.name, name, schedule, unit(slept), unit(length), [])
 
 
@@ -88,7 +88,9 @@ def measured(world: World, pipeline: Pipeline) -> Pipeline:
     """Measure a pipeline by a probing run: times of operations and of links."""
     few = probe(4, pipeline.hosts[0])
     slept = replace(as_run(pipeline), batches=4, mem_limit=None)
-    ran = demo.run(world, timing.schedule(slept, few.orders), steps=3, seconds_per_unit=SECONDS)
+    ran = execution.run(
+        world, timing.schedule(slept, few.orders), steps=3, seconds_per_unit=SECONDS
+    )
     costs = profile(ran.records).costs(round(SECONDS * 1e9))
     hosts = pipeline.hosts[0]
     return Pipeline(
@@ -182,7 +184,7 @@ def main() -> None:
         found = [row for pipeline in (EQUAL, UNEQUAL, LINKS) for row in entries(world, pipeline)]
         for _ in range(rounds):
             for row in found:
-                ran = demo.run(world, row.schedule, seconds_per_unit=SECONDS)
+                ran = execution.run(world, row.schedule, seconds_per_unit=SECONDS)
                 row.measured.extend(1000 * seconds for seconds in ran.steps)
     report(found)
     summarize(found)

@@ -239,14 +239,14 @@ def models() -> int:
 
 def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     """Read a hint, and say what pipeline is to be searched: the file's own but for the flags."""
-    from ppopt.formats import torch_csv_reader
+    from ppopt.formats import torch_csv
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.problem.objective import Objective
 
     if file.suffix.lower() == ".csv":
         objective = Objective(settings.get("objective", "makespan"))
-        order = torch_csv_reader.read_order(file)
-        made = torch_csv_reader.schedule(order, settings.values, objective)
+        order = torch_csv.read_order(file)
+        made = torch_csv.schedule(order, settings.values, objective)
         return made, made.pipeline
     schedule, _ = read_schedule(file)
     return schedule, settings.pipeline(schedule.pipeline)

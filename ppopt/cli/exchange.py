@@ -68,7 +68,7 @@ def import_(
 ) -> int:
     """Read an order of another tool, time it, and verify it."""
     from ppopt.cli import output
-    from ppopt.formats import torch_csv_reader
+    from ppopt.formats import torch_csv
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.problem.objective import Objective
@@ -78,8 +78,8 @@ def import_(
     assert source is ImportFormat.TORCH_CSV
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
-    order = torch_csv_reader.read_order(file)
-    timed = within(label(file), torch_csv_reader.schedule, order, settings.values, objective)
+    order = torch_csv.read_order(file)
+    timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     made = checked(timed, enforce_limit=False)
     output.result(settings, of_evaluation(made, monotonic() - began), made)
     return 0

@@ -15,7 +15,7 @@ from ppopt.cli.app import command
 
 if TYPE_CHECKING:
     from ppopt.problem.costs import StageCosts
-    from ppopt.profiles.records import Record
+    from ppopt.profiles.estimate import Record
 
 
 class Source(StrEnum):
@@ -125,9 +125,9 @@ def _of_timers(
 ) -> str:
     from ppopt.errors import InputError
     from ppopt.profiles.megatron_timers import read_timers
-    from ppopt.profiles.pipeline_file import of_timers
+    from ppopt.profiles.pipeline_file import dumps_timers
 
     if len(files) != 1 or suffix == ".json":
         raise InputError("Megatron's timers: give one log, and a .yaml to write")
     found = read_timers(files[0], stages, batches)
-    return of_timers(found, batches, description=description)
+    return dumps_timers(found, batches, description=description)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ppopt.cli.files import Target
     from ppopt.schedule.schedule import Schedule
-    from ppopt.torch.demo import Run
+    from ppopt.torch.execution import RunResult
 
 
 @command
@@ -63,11 +63,11 @@ def run(
     ranks = schedule.pipeline.num_devices
     _tell(f"starting {ranks} processes", quiet=quiet)
     with World(ranks, _patience(schedule, steps, seconds)) as world:
-        from ppopt.torch import demo
+        from ppopt.torch import execution
 
-        length = float(demo.predicted(schedule)) * seconds
+        length = float(execution.predicted_makespan(schedule)) * seconds
         _tell(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
-        ran = demo.run(world, schedule, steps=steps, seconds_per_unit=seconds)
+        ran = execution.run(world, schedule, steps=steps, seconds_per_unit=seconds)
     shown = _shown(schedule, ran, length, seconds)
     _write(targets, schedule, ran, seconds)
     if json:
@@ -105,13 +105,13 @@ def _tell(words: str, *, quiet: bool) -> None:
         print(words, file=sys.stderr)
 
 
-def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: float) -> None:
+def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, seconds: float) -> None:
     """Write the measured step, in the pipeline's unit where stages slept, else in ms."""
     from ppopt.cli.output import write_page
     from ppopt.formats import schedule_json
     from ppopt.formats.files import write
     from ppopt.profiles.measured import measured
-    from ppopt.torch import demo
+    from ppopt.torch import execution
 
     if not targets:
         return
@@ -119,14 +119,14 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: Run, seconds: flo
     found = measured(ran.records, schedule.pipeline, unit)
     for target in targets:
         if target.is_page:
-            beside = [demo.prediction(schedule)] if seconds else []
+            beside = [execution.predicted_schedule(schedule)] if seconds else []
             write_page(target, [*beside, found])
         else:
             write(target.path, schedule_json.dumps(found))
 
 
-def _shown(schedule: Schedule, ran: Run, length: float, seconds: float) -> dict[str, Any]:
-    from ppopt.torch.version import require
+def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) -> dict[str, Any]:
+    from ppopt.torch import require
 
     measured = median(ran.steps)
     ticks = schedule.pipeline.ticks

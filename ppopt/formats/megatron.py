@@ -1,30 +1,30 @@
-"""The order lists of Megatron-LM: for every rank, its model chunks in the order they run.
+"""Order lists of Megatron-LM: for every rank, its model chunks in execution order.
 
 Megatron-core's `convert_schedule_table_to_order` (megatron/core/pipeline_parallel/schedules.py)
-makes such a list, which Transformer Engine's `make_graphed_callables` takes as `_order`: `c`
-stands for a forward of the rank's chunk c, counted from 1, and `-c` for a backward. Microbatches
-are not named: the k-th forward and the k-th backward of a chunk are those of microbatch k.
+makes such a list, and Transformer Engine's `make_graphed_callables` takes it as `_order`. The entry
+`c` is a forward of the rank's chunk c, counted from 1, and `-c` is a backward. Microbatches are
+implicit: the k-th forward and the k-th backward of a chunk belong to microbatch k.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from ppopt.errors import InputError
-from ppopt.formats.torch_csv import microbatch_numbers
+from ppopt.formats.torch_csv import check_planned, microbatch_numbers
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import Row
-from ppopt.verifier import verify
-from ppopt.verifier.measured import planned
 
 
 def dumps(schedule: Schedule) -> str:
     """Write the lists of all ranks as JSON, one line per rank.
 
-    Raises InputError for what the lists cannot say: another placement than Megatron's (stage s on
-    rank s mod ranks), split backwards, microbatches of a chunk out of order, two routes; and where
-    the operations are no schedule of their pipeline. The memory limit does not matter.
+    Raises InputError for what the lists cannot express: a placement other than Megatron's (stage s
+    on rank s mod ranks), split backwards, overlapped pairs, slices, two routes, and microbatches of
+    a chunk out of order. Also raises it where the operations are not a valid schedule of their
+    pipeline. The memory limit is ignored.
     """
     pipeline = schedule.pipeline
     ranks = pipeline.num_devices
@@ -36,22 +36,18 @@ def dumps(schedule: Schedule) -> str:
         raise InputError(
             "megatron: its lists know no overlapped pairs; write .csv or .json instead"
         )
-    planned(schedule, "megatron")
-    found = verify(schedule, enforce_limit=False)
-    if found:
-        raise InputError(f"megatron: not a schedule of its pipeline: {found[0]}; mend it first")
+    check_planned(schedule, "megatron")
     numbers = microbatch_numbers(schedule)
-    done: dict[int, int] = {}
+    done: Counter[tuple[int, int]] = Counter()
     orders: list[list[int]] = [[] for _ in range(ranks)]
     for row in schedule.rows():
         chunk = _signed_chunk(row, ranks)
-        key = row.stage if chunk > 0 else -1 - row.stage
-        if numbers[row.microbatch] != done.get(key, 0):
+        if numbers[row.microbatch] != done[chunk, row.device]:
             raise InputError(
                 f"megatron: {row.op} is out of order: a chunk's microbatches run in the order of "
                 "the last stage's forwards there; write .csv or .json instead"
             )
-        done[key] = done.get(key, 0) + 1
+        done[chunk, row.device] += 1
         orders[row.device].append(chunk)
     return "[\n" + ",\n".join(map(json.dumps, orders)) + "\n]\n"
 

@@ -1,12 +1,12 @@
-"""A schedule as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Chrome trace events of a schedule, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-The trace event format: an object with `traceEvents`. A device is a process; its operations are
-complete events (`X`) on the thread `compute`. A transfer takes a slice on a thread `send` of one
-device and on a thread `receive` of the other. Slices of one thread must nest, so transfers that
-overlap get threads of their own (`send 2`). Flow arrows (`s`, `f`) lead from every operation to
-those on other devices that wait for it, and the counter (`C`) `memory` follows the memory held.
+A device is a process, and its operations are complete events (`X`) on the thread `compute`. A
+transfer is a slice on a thread `send` of the sender and on a thread `receive` of the receiver.
+Slices of one thread must nest, so overlapping transfers get extra threads (`send 2`). Flow arrows
+(`s`, `f`) connect an operation with its successors on other devices. The counter (`C`) `memory`
+shows the memory in use.
 
-`ts` and `dur` are microseconds, as the format asks, to the nanosecond.
+`ts` and `dur` are in microseconds with nanosecond precision.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ppopt.schedule.timetable import Row
 from ppopt.verifier.measured import faults
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Length of a unit of time."""
+"""Nanoseconds per unit of time."""
 COMPUTE = 0
-"""Thread of operations; transfers have the threads after it."""
+"""Thread of operations. Transfers use the threads from 1."""
 Event = dict[str, Any]
 
 
 class _Transfer(NamedTuple):
-    """What travels between two devices: from `start` to `end`, in ticks."""
+    """A transfer between two devices from `start` to `end`, in ticks."""
 
     start: int
     end: int
@@ -48,8 +48,8 @@ class _Transfer(NamedTuple):
 def dumps(schedule: Schedule, unit: str = "ms") -> str:
     """Write the trace of a schedule whose unit of time is `unit`: s, ms, us or ns.
 
-    Raises InputError where the unit is unknown, or the operations are no schedule of their
-    pipeline; the memory limit does not matter.
+    Raises InputError where the unit is unknown or the operations are not a valid schedule of their
+    pipeline. The memory limit is ignored.
     """
     if unit not in NANOSECONDS:
         raise InputError(f"time unit: {unit!r} is unknown; use {', '.join(NANOSECONDS)}")
@@ -62,7 +62,7 @@ def dumps(schedule: Schedule, unit: str = "ms") -> str:
 
 
 class _Clock:
-    """Ticks to microseconds; rounding to the nanosecond keeps what follows from overlapping."""
+    """Converts ticks to trace times. Rounding both ends keeps adjacent slices from overlapping."""
 
     def __init__(self, schedule: Schedule, unit: str) -> None:
         self._per_tick = Fraction(NANOSECONDS[unit], schedule.pipeline.ticks.per_unit)
@@ -71,7 +71,7 @@ class _Clock:
         return round(ticks * self._per_tick)
 
     def slice(self, start: int, end: int) -> Event:
-        """Give the times of a complete event."""
+        """Times of a complete event."""
         begin, length = self.nanoseconds(start), self.nanoseconds(end) - self.nanoseconds(start)
         return {"ph": "X", "ts": begin / 1000, "dur": length / 1000}
 
@@ -128,9 +128,10 @@ def _operation(schedule: Schedule, row: Row, clock: _Clock) -> Event:
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
-    """Everything that crosses devices; one without delay has no length.
+    """Yield every transfer between devices; its length is 0 where there is no delay.
 
-    Of a measured step, whose link takes its median time, one ends when its reader starts at most.
+    In a measured step, links take their median time. A transfer there ends no later than its
+    receiver starts.
     """
     pipeline = schedule.pipeline
     flow = data_flow(pipeline, split_of(pipeline, schedule.orders))
@@ -145,9 +146,10 @@ def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
 def _links(
     transfers: Iterable[_Transfer], name: str, clock: _Clock, sizes: list[int]
 ) -> Iterator[Event]:
-    """Slices of transfers on one side, each device's on as few threads as keep them apart.
+    """Yield the slices of transfers on one side, on as few threads per device as possible.
 
-    `name` is `send` or `receive`; `sizes` counts every device's threads besides `compute`.
+    `name` is `send` or `receive`. `sizes` counts the threads of each device besides `compute` and
+    is updated.
     """
     ends: dict[int, list[tuple[int, int]]] = {}
     for transfer in transfers:
@@ -173,7 +175,7 @@ def _links(
 
 
 def _arrows(transfers: Iterable[_Transfer], clock: _Clock) -> Iterator[Event]:
-    """Flow events within the slices they join: the last nanosecond of one, the start of another."""
+    """Yield flow events, from the last nanosecond of one slice to the start of another."""
     for number, (_, _, before, after) in enumerate(transfers, start=1):
         shared = {"name": "needs", "cat": "flow", "id": number}
         begin, end = clock.nanoseconds(before.start), clock.nanoseconds(before.end)

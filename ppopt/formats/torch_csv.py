@@ -1,41 +1,76 @@
-"""The text of an order that PyTorch's pipeline runtime loads.
+"""Compute orders of PyTorch's pipeline runtime: CSV text, written and read.
 
-`_PipelineScheduleRuntime._load_csv` of torch.distributed.pipelining (PyTorch 2.13) reads it: one
-row per rank (device), one cell per operation, `<stage><letter><microbatch>`. There is no header,
-no time and no empty cell. Its letters are not ours: its `I` is our B, its `B` our BW. An
-overlapped pair is one cell, `(0F7;7B3)OVERLAP_F_B`: PyTorch runs its parts one after the other
-and sends the results of both at its end, unless the user registers a function that overlaps them.
+`_PipelineScheduleRuntime._load_csv` of torch.distributed.pipelining (PyTorch 2.13) reads this form:
+one row per rank (device), one cell per operation, `<stage><letter><microbatch>`. It has no header,
+no times and no empty cells. PyTorch's letters differ from ours: its `I` is our B, its `B` our BW.
+An overlapped pair is one cell, `(0F7;7B3)OVERLAP_F_B`. PyTorch runs its parts one after the other
+and sends both results at the end of the pair, unless the user registers a function that overlaps
+them.
+
+The reader accepts more than the writer writes: empty cells, CRLF, blanks around cells, and the
+communication actions that `_dump_csv` writes by default (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD,
+RESHARD, REDUCE_GRAD), which it skips. It translates two dialects:
+
+- In the older one, a B before a W means today's I. A W without an I identifies it.
+- torch's own Schedule1F1B (2.13) numbers the last stage's forwards from 1 and its backwards from 0.
+
+The reader refuses what PyTorch 2.13 accepts in silence: cells with trailing text (`0F0xyz`),
+duplicate operations, microbatches numbered from 1, and forwards of the last stage out of order.
+The last gives wrong gradients, because PyTorch looks losses up by their position.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
 from ppopt.errors import InputError
-from ppopt.problem.operation import OpKind
+from ppopt.formats.config import pipeline_of
+from ppopt.formats.documents import label, read_text
+from ppopt.formats.fields import shown, within
+from ppopt.problem import placement
+from ppopt.problem.costs import StageCosts
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
 from ppopt.verifier.measured import planned
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""
+KINDS = {letter: kind for kind, letter in LETTERS.items()}
+"""Kind of operation of every letter of PyTorch."""
+LARGEST_FILE = 2**28
+"""Limit in bytes of the files that are read; orders of real pipelines are far below it."""
+_NUMBER = r"(0|[1-9][0-9]{0,7})"
+_OP = re.compile(rf"{_NUMBER}([FIBW]){_NUMBER}")
+_OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
+_COMMUNICATION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB]{_NUMBER})")
+"""Actions other than computation; they are skipped."""
 
 
 def dumps(schedule: Schedule) -> str:
-    """Write the order of every device, times left out.
+    """Write the compute order of every device, without times.
 
     Microbatches are numbered by the forward order of the last stage: PyTorch looks losses up by
-    their place in it, and any other order gives wrong gradients without a word. Raises InputError
-    where two routes put a stage on two devices or microbatches are cut into slices, which the
-    format cannot say, and where the operations are no schedule of their pipeline; the memory limit
-    does not matter.
+    their position in that order, and any other numbering silently gives wrong gradients. Raises
+    InputError for two routes and for slices of microbatches, which the format cannot express, and
+    where the operations are not a valid schedule of their pipeline. The memory limit is ignored.
     """
     if schedule.pipeline.routes == 2:
         raise InputError("torch csv: two routes put a stage on two devices; write .json instead")
     if schedule.pipeline.num_slices > 1:
         raise InputError("torch csv: it knows no slices of microbatches; write .json instead")
-    planned(schedule, "torch csv")
-    found = verify(schedule, enforce_limit=False)
-    if found:
-        raise InputError(f"torch csv: not a schedule of its pipeline: {found[0]}; mend it first")
+    check_planned(schedule, "torch csv")
     numbers = microbatch_numbers(schedule)
     ranks: list[list[str]] = [[] for _ in range(schedule.pipeline.num_devices)]
     for row, second in zip(schedule.rows(), schedule.seconds.tolist(), strict=True):
@@ -47,9 +82,258 @@ def dumps(schedule: Schedule) -> str:
     return "".join(",".join(cells) + "\n" for cells in ranks)
 
 
+def check_planned(schedule: Schedule, form: str) -> None:
+    """Raise InputError, beginning with `form`, unless this is a plan that keeps every rule.
+
+    A measured step is not a plan. The memory limit is ignored.
+    """
+    planned(schedule, form)
+    found = verify(schedule, enforce_limit=False)
+    if found:
+        raise InputError(f"{form}: not a schedule of its pipeline: {found[0]}; mend it first")
+
+
 def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
-    """PyTorch's number of every microbatch: its place among the forwards of the last stage."""
+    """Map each microbatch to PyTorch's number: its index among the last stage's forwards."""
     last = schedule.pipeline.num_stages - 1
     forwards = (schedule.kind == OpKind.F) & (schedule.stage == last)
     order = schedule.microbatch[forwards].tolist()
     return {microbatch: number for number, microbatch in enumerate(order)}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A compute order without times: complete and well-formed, though it may still deadlock."""
+
+    rows: tuple[tuple[Op, ...], ...]
+    """Operations of every rank (device) in execution order."""
+    placement: tuple[int, ...]
+    """Device of every stage."""
+    batches: int
+    """Microbatches."""
+    overlapped: frozenset[Op] = frozenset()
+    """Backwards that form an overlapped pair with the forward before them."""
+
+    def codes(self, pipeline: Pipeline) -> Orders:
+        """Encode the order as operation numbers (see `ppopt.schedule.orders.Orders`)."""
+
+        def encode(op: Op) -> int:
+            code: int = pipeline.code(*op)
+            return ~code if op in self.overlapped else code
+
+        return [np.array([encode(op) for op in row], dtype=np.int64) for row in self.rows]
+
+
+def read_order(path: Path) -> Order:
+    """Read a file; see `loads`."""
+    return loads(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+
+
+def loads(content: str, where: str) -> Order:
+    """Parse the text of an order.
+
+    Raises InputError, beginning with `where` and naming rank and cell, unless the text is one
+    complete order in which every stage sits on one rank.
+    """
+    return within(where, _order, content)
+
+
+def schedule(
+    order: Order, settings: Mapping[str, Any], objective: Objective = Objective.MAKESPAN
+) -> Schedule:
+    """Time an order on the pipeline that canonical settings describe (`ppopt.formats.config`).
+
+    Stages, microbatches and placement default to those of the order, costs to ppopt's defaults.
+    Raises InputError where order and settings contradict each other, and DeadlockError where
+    operations wait for each other in a cycle.
+    """
+    pipeline = _pipeline(order, settings)
+    origin = {"strategy": "torch-csv", "objective": objective.value, "status": "feasible"}
+    return timing.schedule(pipeline, order.codes(pipeline), objective, dict(origin))
+
+
+def _order(content: str) -> Order:
+    lines = content.removesuffix("\n").split("\n")
+    cells = [within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)]
+    cells = _renumber_last_stage(_translate_older_dialect(cells))
+    rows = [[op for cell in row for op in cell] for row in cells]
+    batches = _check_numbers(rows)
+    _check_complete(rows)
+    hosts = _placement(rows)
+    _check_losses(rows[hosts[-1]], len(hosts) - 1)
+    overlapped = frozenset(op for row in cells for cell in row for op in cell[1:])
+    return Order(tuple(map(tuple, rows)), hosts, batches, overlapped)
+
+
+def _row(line: str) -> list[tuple[Op, ...]]:
+    if not line.strip():
+        raise InputError("the line is blank; give every rank its operations, and no blank lines")
+    cells = [
+        within(f"cell {index}", _cell, cell.strip()) for index, cell in enumerate(line.split(","))
+    ]
+    if not any(cells):
+        raise InputError("runs nothing; every rank needs a stage")
+    return cells
+
+
+def _cell(text: str) -> tuple[Op, ...]:
+    """Parse the operations of a cell: none, one, or an overlapped pair."""
+    if not text or _COMMUNICATION.fullmatch(text):
+        return ()
+    if overlap := _OVERLAP.fullmatch(text):
+        forward, backward = (_op(part.strip()) for part in overlap.groups())
+        if forward.kind is not OpKind.F or backward.kind not in (OpKind.B, OpKind.BW):
+            raise InputError(f"{shown(text)}: an overlap is of a forward and then a backward")
+        return forward, backward
+    return (_op(text),)
+
+
+def _op(text: str) -> Op:
+    match = _OP.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"{shown(text)} is no operation; write <stage><F|I|W|B><microbatch>, such as 0F3"
+        )
+    return Op(KINDS[match[2]], int(match[1]), int(match[3]))
+
+
+def _translate_older_dialect(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
+    """Turn B into I wherever its stage and microbatch has a W but no I."""
+    seen = {op for row in rows for cell in row for op in cell}
+    translation = {
+        op._replace(kind=OpKind.BW): op._replace(kind=OpKind.B)
+        for op in seen
+        if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
+    }
+    return [[tuple(translation.get(op, op) for op in cell) for cell in row] for row in rows]
+
+
+def _renumber_last_stage(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
+    """Number the last stage's forwards from 0 if they alone are numbered 1 to M.
+
+    `Schedule1F1B._get_pipeline_order` increments its forward counter before it writes the forward.
+    That is wrong on the last rank only, which has no warm-up forwards (torch 2.13, schedules.py).
+    """
+    ops = [op for row in rows for cell in row for op in cell]
+    last = max((op.stage for op in ops), default=0)
+    forwards = [op for op in ops if op.kind is OpKind.F and op.stage == last]
+    others = set(ops).difference(forwards)
+    batches = 1 + max((op.microbatch for op in others), default=-1)
+    if len(forwards) != batches or any(op.microbatch != n for n, op in enumerate(forwards, 1)):
+        return rows
+    renumbered = {op: op._replace(microbatch=op.microbatch - 1) for op in forwards}
+    return [[tuple(renumbered.get(op, op) for op in cell) for cell in row] for row in rows]
+
+
+def _check_numbers(rows: list[list[Op]]) -> int:
+    """Check that stages and microbatches are numbered 0, 1, ...; return the microbatch count."""
+    counts = []
+    for what in ("stage", "microbatch"):
+        found = {getattr(op, what) for row in rows for op in row}
+        missing = next(number for number in range(len(found) + 1) if number not in found)
+        if missing < max(found):
+            raise InputError(
+                f"{what} {missing} is missing; number every {what} from 0 without gaps"
+            )
+        counts.append(len(found))
+    if counts[0] * counts[1] > LARGEST_GRID:
+        raise InputError(f"stages x microbatches is above {LARGEST_GRID}")
+    return counts[1]
+
+
+def _check_complete(rows: list[list[Op]]) -> None:
+    """Check that every stage runs F and either B or I and W once for every microbatch."""
+    count = Counter(op for row in rows for op in row)
+    stages = {op.stage for op in count}
+    microbatches = {op.microbatch for op in count}
+    for op, times in count.items():
+        if times > 1:
+            raise InputError(f"{_name(op)} is given {times} times{_places(rows, op)}; keep one")
+    for stage in sorted(stages):
+        for microbatch in sorted(microbatches):
+            ops = {kind for kind in OpKind if Op(kind, stage, microbatch) in count}
+            if ops not in ({OpKind.F, OpKind.BW}, {OpKind.F, OpKind.B, OpKind.W}):
+                letters = " ".join(LETTERS[kind] for kind in sorted(ops)) or "nothing"
+                raise InputError(
+                    f"stage {stage} runs {letters} for microbatch {microbatch}; "
+                    "each needs one F and either one B or one I and one W"
+                )
+
+
+def _name(op: Op) -> str:
+    return f"{op.stage}{LETTERS[op.kind]}{op.microbatch}"
+
+
+def _places(rows: list[list[Op]], op: Op) -> str:
+    ranks = sorted({rank for rank, row in enumerate(rows) if op in row})
+    return f" (rank {', '.join(map(str, ranks))})"
+
+
+def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
+    host: dict[int, int] = {}
+    for rank, row in enumerate(rows):
+        for op in row:
+            if host.setdefault(op.stage, rank) != rank:
+                raise InputError(
+                    f"rank {rank}: {_name(op)}: stage {op.stage} is on rank {host[op.stage]} too; "
+                    "a stage sits on one rank"
+                )
+    return tuple(host[stage] for stage in range(len(host)))
+
+
+def _check_losses(row: list[Op], last: int) -> None:
+    forwards = [op.microbatch for op in row if op.kind is OpKind.F and op.stage == last]
+    for place, microbatch in enumerate(forwards):
+        if place != microbatch:
+            raise InputError(
+                f"the last stage runs {last}F{microbatch} as forward number {place}; PyTorch looks "
+                "losses up by that number and would give wrong gradients: number the microbatches "
+                "by the last stage's forwards"
+            )
+
+
+def _pipeline(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+    given = dict(settings)
+    given.setdefault("batches", order.batches)
+    if given.keys().isdisjoint(("placement", "chunks")):
+        given |= _shape(order, given)
+    pipeline = pipeline_of(given)
+    if pipeline.batches != order.batches:
+        raise InputError(
+            f"the order has {order.batches} microbatches, the pipeline {pipeline.batches}; "
+            f"give --batches {order.batches}"
+        )
+    if pipeline.hosts != (order.placement,):
+        raise InputError(
+            f"the order puts its stages on the ranks {_listed(order.placement)}, the pipeline on "
+            f"{' and '.join(map(_listed, pipeline.hosts))}; give a pipeline of the same placement"
+        )
+    return pipeline
+
+
+def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe stages and placement of an order.
+
+    The placement is given by name where it has one, unless some cost has one entry per stage.
+    """
+    stages, devices = len(order.placement), len(order.rows)
+    lists = [given[cost] for cost in StageCosts._fields if isinstance(given.get(cost), list)]
+    per_stage = any(len(costs) == stages for costs in lists)
+    if stages == devices or not per_stage:
+        for name in _placement_names(order):
+            chunks = {} if name == "linear" else {"placement": name, "chunks": stages // devices}
+            return {"stages": devices, **given, **chunks}
+    return {"stages": stages, **given, "placement": list(order.placement)}
+
+
+def _placement_names(order: Order) -> Iterator[str]:
+    stages, devices = len(order.placement), len(order.rows)
+    for name in placement.NAMED:
+        fits = stages == devices if name == "linear" else stages % devices == 0
+        if fits and placement.named(name, devices, stages // devices) == order.placement:
+            yield name
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    head = ",".join(map(str, numbers[:16]))
+    return f"{head},.." if len(numbers) > 16 else head

@@ -1,1 +1,4 @@
-"""Measured runs: records of operations, what they say of a pipeline, and where they come from."""
+"""Measured runs: records of operations, the pipeline estimated from them, and their sources.
+
+May import the problem, the schedule, the verifier and the formats.
+"""

@@ -1,14 +1,13 @@
-"""What records of a run say of its pipeline: a time for every operation of a stage, and the links.
+"""Estimate a pipeline from records of a run: a time per operation of a stage, and the p2p time.
 
-Times are medians, which a few disturbed operations do not move. Such operations are outliers by
-the modified z-score: 0.6745 |x - median| / MAD above 3.5, MAD the median absolute deviation
-(Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993, section 3.3); MAD is taken as one
-per cent of the median at least, so that steady clocks do not make every deviation one.
+Times are medians, which a few disturbed operations do not move. Outliers are found by the modified
+z-score: 0.6745 |x - median| / MAD above 3.5, where MAD is the median absolute deviation (Iglewicz
+and Hoaglin, How to Detect and Handle Outliers, 1993, section 3.3). MAD is at least one per cent of
+the median, so that a very steady clock does not turn every deviation into an outlier.
 
-A link's time counts where it is above its noise: more than twice the standard deviation of the
-delays that it is the median of (for normal noise 1.4826 MAD), which are three at least. Otherwise
-it is 0, and the notes of the pipeline's file say what was measured. Waits of exponential length,
-which a busy machine makes, have a median below that: ln 2 of their mean, against 2 x 0.71.
+The p2p time is used where it is more than twice its standard error, with at least three delays.
+Otherwise it is 0, and the notes of the pipeline file say what was measured. The standard error of a
+median of n delays is sqrt(pi / 2) x s / sqrt(n), with s = 1.4826 MAD for normal noise.
 """
 
 from __future__ import annotations
@@ -18,24 +17,42 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
+from math import pi, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.records import Record
 
 Z_LIMIT = 3.5
 Z_SCALE = 0.6745
-LEAST_MAD = 0.01
+MIN_MAD = 0.01
 """Share of the median."""
 DEVIATION = 1.4826
 """Standard deviation of normal noise / MAD."""
-LEAST_DELAYS = 3
-"""Delays, beside others of the same direction, that make a link's time."""
+MIN_DELAYS = 3
+"""Smallest number of delays, in directions with two or more, for a p2p time."""
 
 
-class Times(NamedTuple):
+class Record(NamedTuple):
+    """One operation as it ran. Times are in nanoseconds."""
+
+    kind: OpKind
+    stage: int
+    microbatch: int
+    device: int
+    start: int
+    end: int
+    step: int = 0
+    """Training step, counted from 0."""
+
+    @property
+    def op(self) -> Op:
+        """The operation without its device and times."""
+        return Op(self.kind, self.stage, self.microbatch)
+
+
+class OperationTimes(NamedTuple):
     """Times of one kind of operation of one stage, in nanoseconds."""
 
     median: int
@@ -43,44 +60,46 @@ class Times(NamedTuple):
     outliers: tuple[Record, ...]
 
 
-class Link(NamedTuple):
-    """Time of a transfer between devices, in nanoseconds."""
+class P2PTime(NamedTuple):
+    """Delay of a transfer between devices, in nanoseconds."""
 
     median: int
-    """Over all pairs of devices; negative where the clocks' noise is larger."""
+    """Median over all pairs of devices. Negative where the noise of the clocks is larger."""
     deviation: int
-    """Standard deviation of the delays, each from the median of its direction."""
+    """Standard deviation of the delays, each relative to the median of its direction."""
+    error: int
+    """Standard error of the median of one pair of devices: the median over the pairs."""
     delays: int
-    """Of operations that waited for nothing else, all directions together."""
+    """Number of delays in all directions; their operations waited for nothing else."""
     compared: int
-    """Delays that have others of the same direction to differ from."""
+    """Number of delays in directions with two or more."""
 
     @property
     def time(self) -> int:
-        """The time that counts: 0 where it is not above its noise."""
+        """The p2p time to use: the median, or 0 where it is not above its noise."""
         return self.median if self.above_noise else 0
 
     @property
     def above_noise(self) -> bool:
-        """Whether the median says more than the scatter of its delays."""
-        return self.compared >= LEAST_DELAYS and self.median > 2 * self.deviation
+        """Whether the median is more than twice its standard error."""
+        return self.compared >= MIN_DELAYS and self.median > 2 * self.error
 
 
-class Held(NamedTuple):
+class StageMemory(NamedTuple):
     """Memory of one stage, in bytes."""
 
     activation: int
-    """Kept by a forward until the backward of its microbatch."""
+    """Kept from a forward to the backward of its microbatch."""
     fixed: int
-    """Always there: weights and their gradients."""
-    each: int
-    """There all step for every microbatch: buffers for receives, and what stays to its end."""
+    """Weights and their gradients."""
+    per_microbatch: int
+    """Kept for the whole step per microbatch: receive buffers and tensors freed at its end."""
     memory_b: int | None = None
-    """Signed change by B, which W undoes; None where no backward was split."""
+    """Signed change by B, which W undoes. None where no backward was split."""
 
     def static(self, batches: int) -> int:
-        """What is there all the time in steps of so many microbatches."""
-        return self.fixed + batches * self.each
+        """Memory kept for the whole of a step of `batches` microbatches."""
+        return self.fixed + batches * self.per_microbatch
 
 
 @dataclass(frozen=True)
@@ -90,38 +109,38 @@ class Profile:
     hosts: tuple[int, ...]
     """Device of every stage."""
     batches: int
-    """Microbatches of a step."""
-    times: Mapping[tuple[OpKind, int], Times]
-    """By kind and stage, for what ran."""
-    link: Link | None
-    """Time between devices; None where no operation waited for that alone."""
+    """Microbatches per step."""
+    times: Mapping[tuple[OpKind, int], OperationTimes]
+    """By kind and stage, for the kinds that ran."""
+    p2p: P2PTime | None
+    """Delay between devices. None where no operation waited for a transfer alone."""
     steps: int
-    held: Mapping[int, Held] = field(default_factory=dict)
+    memory: Mapping[int, StageMemory] = field(default_factory=dict)
     """By stage, where it was measured."""
 
     @property
     def outliers(self) -> tuple[Record, ...]:
-        """Every outlying operation."""
+        """All outliers."""
         return tuple(record for times in self.times.values() for record in times.outliers)
 
     def costs(self, unit: int) -> dict[str, Any]:
-        """Times per stage for `ppopt.Pipeline`, in units of so many nanoseconds.
+        """Times per stage for `ppopt.Pipeline`, in units of `unit` nanoseconds.
 
-        A backward that ran split only takes B + W as a whole, one that ran whole only is halved;
-        the whole is never below its parts, which noise may make it.
+        Where only split backwards ran, BW is B + W. Where only whole backwards ran, B and W are
+        half of BW each. BW is raised to B or W where noise made it smaller.
         """
         columns: dict[str, list[Fraction]] = defaultdict(list)
         for stage in range(len(self.hosts)):
             for name, time in _backward(self._median(stage)).items():
                 columns[name].append(Fraction(time, unit))
-        return {**columns, "p2p": Fraction(self.link.time if self.link else 0, unit)}
+        return {**columns, "p2p": Fraction(self.p2p.time if self.p2p else 0, unit)}
 
     @property
     def shortened(self) -> dict[int, tuple[int, int]]:
-        """Stages whose BW was measured below one of its parts: both, in nanoseconds.
+        """Stages whose BW was measured below B or W: both times, in nanoseconds.
 
-        The part's time is taken for both; noise makes such, and PyTorch's W of stage 0, which
-        runs a whole backward.
+        The larger time is used for both. Causes are noise, and PyTorch's W of stage 0, which runs
+        a whole backward.
         """
         found = {}
         for stage in range(len(self.hosts)):
@@ -144,11 +163,12 @@ def _backward(times: dict[OpKind, int]) -> dict[str, int]:
     return {"forward": times[OpKind.F], "backward": whole, "weight": w, "backward_input": b}
 
 
-def profile(records: Iterable[Record], held: Mapping[int, Held] | None = None) -> Profile:
-    """Take medians over all steps. Raises InputError where operations are missing or run twice.
+def profile(records: Iterable[Record], memory: Mapping[int, StageMemory] | None = None) -> Profile:
+    """Estimate a pipeline by medians over all steps.
 
-    In every step each stage runs every microbatch: F, and either BW or both B and W. A forward
-    whose median is 0 is an error too: no pipeline has such.
+    In every step each stage must run every microbatch once: F, and either BW or both B and W.
+    Raises InputError where operations are missing or run twice, where a stage runs on two devices,
+    and where the median of a forward is 0.
     """
     ran = list(records)
     if not ran:
@@ -157,7 +177,6 @@ def profile(records: Iterable[Record], held: Mapping[int, Held] | None = None) -
     groups: dict[tuple[OpKind, int], list[Record]] = defaultdict(list)
     for record in ran:
         groups[record.kind, record.stage].append(record)
-    _check_kinds(groups.keys(), len(hosts))
     batches = 1 + max(record.microbatch for record in ran)
     _check_steps(ran, len(hosts), batches)
     times = {key: _times(group) for key, group in sorted(groups.items())}
@@ -170,9 +189,9 @@ def profile(records: Iterable[Record], held: Mapping[int, Held] | None = None) -
         hosts=hosts,
         batches=batches,
         times=times,
-        link=link(ran, hosts),
+        p2p=p2p_time(ran, hosts),
         steps=len({record.step for record in ran}),
-        held=held or {},
+        memory=memory or {},
     )
 
 
@@ -191,18 +210,7 @@ def _hosts(records: Sequence[Record]) -> tuple[int, ...]:
     return tuple(host[stage] for stage in range(len(host)))
 
 
-def _check_kinds(found: Iterable[tuple[OpKind, int]], stages: int) -> None:
-    keys = set(found)
-    for stage in range(stages):
-        kinds = {kind for kind in OpKind if (kind, stage) in keys}
-        if OpKind.F not in kinds or not (OpKind.BW in kinds or {OpKind.B, OpKind.W} <= kinds):
-            told = ", ".join(kind.name for kind in sorted(kinds))
-            raise InputError(
-                f"profile: stage {stage} ran {told} only; F and BW, or F, B and W, are needed"
-            )
-
-
-_WHOLE = ([OpKind.F, OpKind.BW], [OpKind.F, OpKind.B, OpKind.W])
+_COMPLETE = ([OpKind.F, OpKind.BW], [OpKind.F, OpKind.B, OpKind.W])
 
 
 def _check_steps(records: Sequence[Record], stages: int, batches: int) -> None:
@@ -212,33 +220,37 @@ def _check_steps(records: Sequence[Record], stages: int, batches: int) -> None:
     for step in sorted({record.step for record in records}):
         for stage, microbatch in product(range(stages), range(batches)):
             kinds = sorted(ran[step, stage, microbatch])
-            if kinds not in map(sorted, _WHOLE):
-                told = " ".join(kind.name for kind in kinds) or "nothing"
+            if kinds not in _COMPLETE:
+                names = " ".join(kind.name for kind in kinds) or "nothing"
                 raise InputError(
-                    f"profile: in step {step} stage {stage} ran {told} of microbatch {microbatch}, "
-                    "not one F and either one BW or one B and one W; measure whole steps, each once"
+                    f"profile: in step {step} stage {stage} ran {names} of microbatch "
+                    f"{microbatch}, not one F and either one BW or one B and one W; "
+                    "measure whole steps, each once"
                 )
 
 
-def _times(records: Sequence[Record]) -> Times:
+def _times(records: Sequence[Record]) -> OperationTimes:
     lengths = [record.end - record.start for record in records]
     middle = median(lengths)
-    spread = max(median(abs(length - middle) for length in lengths), LEAST_MAD * middle, 1)
+    spread = max(median(abs(length - middle) for length in lengths), MIN_MAD * middle, 1)
     outliers = tuple(
         record
         for record, length in zip(records, lengths, strict=True)
         if Z_SCALE * abs(length - middle) / spread > Z_LIMIT
     )
-    return Times(max(round(middle), 0), len(records), outliers)
+    return OperationTimes(max(round(middle), 0), len(records), outliers)
 
 
-def link(records: Sequence[Record], hosts: Sequence[int]) -> Link | None:
-    """Estimate the time that a tensor takes between two devices.
+def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
+    """Estimate the p2p time: the delay of a tensor between two devices.
 
-    Where a device was idle when its input was made, the input's delay is what passes until it
-    starts. Devices may have clocks of their own: a difference lengthens one direction by what it
-    takes from the other, and the mean of both medians is free of it. Waiting is judged by these
-    clocks, so it must stay small beside the times of operations.
+    A delay is the time from the end of an operation to the start of its successor, on a device
+    that was idle at that end. Devices may have different clocks: an offset lengthens one direction
+    and shortens the other, so the mean of both medians is free of it. The standard error of that
+    mean is half the root of the sum of both squared errors. Offsets also affect which
+    devices count as idle, so they must be small compared to the times of operations.
+
+    Returns None where no pair of devices has delays in both directions.
     """
     ends = {(r.step, r.op): r.end for r in records}
     before = _ends_before(records)
@@ -254,16 +266,19 @@ def link(records: Sequence[Record], hosts: Sequence[int]) -> Link | None:
     if not both:
         return None
     off = [abs(gap - middle[way]) for way in both if len(gaps[way]) > 1 for gap in gaps[way]]
-    return Link(
+    deviation = DEVIATION * median(off) if off else 0
+    relative_error = median(sqrt(1 / len(gaps[a, b]) + 1 / len(gaps[b, a])) / 2 for a, b in both)
+    return P2PTime(
         median=round(median((middle[a, b] + middle[b, a]) / 2 for a, b in both)),
-        deviation=round(DEVIATION * median(off)) if off else 0,
+        deviation=round(deviation),
+        error=round(sqrt(pi / 2) * deviation * relative_error),
         delays=sum(len(gaps[way]) for way in both),
         compared=len(off),
     )
 
 
 def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:
-    """When each operation's device became idle before it; long ago for a device's first one."""
+    """End of the previous operation on the same device; -2^62 for the first of a step."""
     ordered = sorted(records, key=lambda record: (record.device, record.step, record.start))
     found: dict[tuple[int, Op], int] = {}
     last: Record | None = None
@@ -275,7 +290,7 @@ def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:
 
 
 def sources(op: Op, stages: int) -> list[Op]:
-    """Operations of neighbour stages that may make an operation's input."""
+    """Operations of neighbouring stages that may produce an operation's input."""
     if op.kind is OpKind.F:
         return [Op(OpKind.F, op.stage - 1, op.microbatch)] if op.stage else []
     if op.kind is OpKind.W or op.stage + 1 == stages:

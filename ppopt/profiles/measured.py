@@ -1,4 +1,4 @@
-"""A measured run as a schedule, to stand beside the predicted one."""
+"""Measured runs as schedules, to compare with predicted ones."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ppopt.errors import InputError
-from ppopt.problem.costs import StageCosts
 from ppopt.problem.pipeline import Pipeline
-from ppopt.profiles.estimate import profile
-from ppopt.profiles.records import Record
+from ppopt.profiles.estimate import Record, profile
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.measured import MEASURED, is_measured
 
 
 def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedule:
-    """One measured step as a schedule in units of so many nanoseconds, its first start at 0.
+    """Turn records into a schedule that starts at 0, in units of `unit` nanoseconds.
 
-    Of several steps it is the one of median length. The pipeline's times become the medians of the
-    records; placement, microbatches and memory stay. Raises InputError where the records are not
-    of this pipeline.
+    Of several steps, the one of median length is taken. The pipeline's times are replaced by the
+    medians of the records. Placement, microbatches and memory stay as they are. Raises InputError
+    where the records are not of this pipeline.
     """
     steps: dict[int, list[Record]] = defaultdict(list)
     for record in records:
@@ -27,18 +25,16 @@ def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedu
     found = profile(record for ran in steps.values() for record in ran)
     if (found.hosts,) != pipeline.hosts or found.batches != pipeline.batches:
         raise InputError("measured: the run has other stages, devices or microbatches")
-    memory = {
-        field: getattr(pipeline.costs, field)
-        for field in StageCosts._fields
-        if field in ("activation", "memory_b", "static")
-    }
+    costs = pipeline.costs
     timed = Pipeline(
         stages=pipeline.num_stages,
         batches=pipeline.batches,
         placement=found.hosts,
         mem_limit=pipeline.limits,
         name=pipeline.name,
-        **memory,
+        activation=costs.activation,
+        memory_b=costs.memory_b,
+        static=costs.static,
         **found.costs(unit),
     )
     ran = sorted(steps.values(), key=_length)[(len(steps) - 1) // 2]
@@ -53,18 +49,17 @@ def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
     begin = min(record.start for record in records)
     per_unit = pipeline.ticks.per_unit
     rows = [
-        (*record[:4], *(round((time - begin) * per_unit / unit) for time in times))
+        (*record[:4], *(round((time - begin) * per_unit / unit) for time in record[4:6]))
         for record in records
-        for times in [(record.start, record.end)]
     ]
     origin = {"strategy": MEASURED, "objective": "makespan", "status": "feasible"}
     return Schedule.from_rows(pipeline, rows, origin)
 
 
 def records_of(schedule: Schedule) -> list[Record]:
-    """The operations of a measured schedule; a unit of its time counts as a millisecond.
+    """Turn a measured schedule into records, one unit of time being a millisecond.
 
-    Raises InputError where it is no measured one.
+    Raises InputError for a schedule that was not measured.
     """
     if not is_measured(schedule):
         raise InputError("the file holds no measured step; `ppopt run -o x.json` writes one")

@@ -1,4 +1,4 @@
-"""The timers that Megatron-LM prints: what the stages of a pipeline cost.
+"""Stage times from the timers that Megatron-LM prints.
 
 With `--timing-log-level 2 --timing-log-option all` Megatron-LM prints, every log interval, the
 milliseconds per iteration of every timer on every rank (megatron/core/timers.py):
@@ -8,8 +8,9 @@ milliseconds per iteration of every timer on every rank (megatron/core/timers.py
          rank  0: 102.50
          rank  1: 101.75
 
-`forward-compute` and `backward-compute` are sums over the microbatches of an iteration. They hold
-no split of the backward and no time of one operation; transfers are not apart from waiting.
+`forward-compute` and `backward-compute` are sums over the microbatches of an iteration. They give
+neither the split of the backward nor times of single operations. The timers of transfers include
+waiting.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ _HEAD = re.compile(r"times across ranks \(ms\):")
 _TIMER = re.compile(r" {2}([a-z0-9-]+):")
 _RANK = re.compile(r" +rank +([0-9]{1,6}): ([0-9]{1,12}\.[0-9]{1,9})")
 TIMERS = {"forward": "forward-compute", "backward": "backward-compute"}
-"""Field of the pipeline -> Megatron's timer."""
+"""Field of `StageTimes` -> Megatron's timer."""
 
 
-class Stages(NamedTuple):
-    """Milliseconds of every device's share of the model, for one microbatch."""
+class StageTimes(NamedTuple):
+    """Milliseconds per device for one microbatch."""
 
     forward: tuple[Fraction, ...]
     backward: tuple[Fraction, ...]
     reports: int
-    """Log intervals that were read."""
+    """Number of log intervals."""
     outliers: int
-    """Values above 1.2 times their median."""
+    """Number of values above 1.2 times their median."""
 
 
-def read_timers(path: Path, devices: int, batches: int) -> Stages:
+def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
     """Read a log; see `loads`."""
     return loads(read_text(path, LARGEST_FILE), label(path), devices, batches)
 
 
-def loads(content: str, where: str, devices: int, batches: int) -> Stages:
+def loads(content: str, where: str, devices: int, batches: int) -> StageTimes:
     """Take the median over all reports of a log.
 
-    Several ranks may share a device's place in the pipeline (tensor and data parallel ones):
-    they are numbered within it, as Megatron's default order does, and their largest time counts.
-    Raises InputError, beginning with `where`, where a timer or rank is missing.
+    Tensor- and data-parallel ranks may share a pipeline device. They are numbered consecutively
+    within it, which is Megatron's default order, and the slowest of them counts. Raises InputError,
+    beginning with `where`, where a timer or rank is missing.
     """
     found: dict[tuple[str, int], list[Fraction]] = defaultdict(list)
     reports, timer, reading = 0, "", False
@@ -80,7 +81,7 @@ def loads(content: str, where: str, devices: int, batches: int) -> Stages:
         for value in values
     )
     scaled = {field: tuple(time / batches for time in times) for field, times in columns.items()}
-    return Stages(**scaled, reports=reports, outliers=outliers)
+    return StageTimes(**scaled, reports=reports, outliers=outliers)
 
 
 def _column(
@@ -95,7 +96,7 @@ def _column(
             f"{where}: timer {timer} has {len(times)} ranks, which {devices} devices cannot share "
             "equally; give --stages, the size of the pipeline"
         )
-    found_times = [max(times[d * each + k] for k in range(each)) for d in range(devices)]
-    if 0 in found_times:
-        raise InputError(f"{where}: timer {timer} of device {found_times.index(Fraction())} is 0")
-    return found_times
+    per_device = [max(times[d * each + k] for k in range(each)) for d in range(devices)]
+    if 0 in per_device:
+        raise InputError(f"{where}: timer {timer} of device {per_device.index(Fraction())} is 0")
+    return per_device

@@ -1,4 +1,4 @@
-"""A measured pipeline as a config file, with its provenance."""
+"""Write a measured pipeline as a config file, with its provenance."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from ppopt.formats.files import write
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import Link, Profile
-from ppopt.profiles.megatron_timers import Stages
+from ppopt.profiles.estimate import P2PTime, Profile
+from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
 MEBIBYTE = 2**20
@@ -22,16 +22,17 @@ _TIMES = {
     "weight_times": "weight",
     "input_times": "backward_input",
 }
-"""Key in the file -> field of the pipeline."""
+"""Key in the file -> key of `Profile.costs`."""
 _MEMORY = ("activation", "memory_b", "static")
-"""Keys and fields of memory."""
+"""Keys in the file, which are also fields of `StageCosts`."""
 _MOST_LISTED = 5
 
 
 def write_pipeline(profile: Profile, path: str | Path, *, description: str, source: str) -> None:
-    """Write the pipeline file that `ppopt solve --config` takes; see `dumps`.
+    """Write a pipeline file for `ppopt solve --config`, in milliseconds and MiB.
 
-    Raises InputError where it cannot be written.
+    `description` says what was measured and `source` where; both go into the file with today's
+    date. Raises InputError where the file cannot be written.
     """
     write(Path(path), dumps(profile, description=description, source=source))
 
@@ -44,16 +45,16 @@ def dumps(
     day: date | None = None,
     memory: StageCosts | None = None,
 ) -> str:
-    """Write a profile in milliseconds and MiB, as YAML that `--config` takes.
+    """Write a profile as YAML for `--config`, in milliseconds and MiB.
 
-    Comments tell what was measured, and what was not. Where the profile holds no memory, it may
-    be given: `memory` is in any unit.
+    Comments say what was measured and what was not. `memory` (any unit) is used where the profile
+    has no memory. `day` defaults to today.
     """
     devices = max(profile.hosts) + 1
     linear = profile.hosts == tuple(range(devices))
     lines = [
         *_head(description, source, day),
-        *(["memory_unit: MiB"] if profile.held else []),
+        *(["memory_unit: MiB"] if profile.memory else []),
         "",
         f"stages: {len(profile.hosts)}",
         f"batches: {profile.batches}",
@@ -64,13 +65,18 @@ def dumps(
     costs = profile.costs(MILLISECOND)
     lines += [f"{key}: {_listed(costs[field])}" for key, field in _TIMES.items()]
     lines.append(f"p2p_time: {_number(costs['p2p'])}")
-    if profile.held:
-        held = [profile.held[stage] for stage in range(len(profile.hosts))]
-        lines.append(f"activation: {_listed(Fraction(h.activation, MEBIBYTE) for h in held)}")
-        if None not in (changes := [h.memory_b for h in held]):
-            lines.append(f"memory_b: {_listed(Fraction(b or 0, MEBIBYTE) for b in changes)}")
-        static = (Fraction(h.static(profile.batches), MEBIBYTE) for h in held)
-        lines.append(f"static: {_listed(static)}")
+    if profile.memory:
+        stages = [profile.memory[stage] for stage in range(len(profile.hosts))]
+        sizes: dict[str, list[int | None]] = {
+            "activation": [stage.activation for stage in stages],
+            "memory_b": [stage.memory_b for stage in stages],
+            "static": [stage.static(profile.batches) for stage in stages],
+        }
+        lines += [
+            f"{key}: {_listed(Fraction(size, MEBIBYTE) for size in column if size is not None)}"
+            for key, column in sizes.items()
+            if None not in column
+        ]
     elif memory is not None:
         lines.append("# Memory is that of the schedule that ran, not measured.")
         lines += [f"{key}: {_listed(getattr(memory, key))}" for key in _MEMORY]
@@ -78,30 +84,30 @@ def dumps(
 
 
 def notes(profile: Profile) -> list[str]:
-    """Say how the times came about: counts, what is derived, outliers; one line each."""
+    """Describe the estimates, one line each: counts, derived times, outliers."""
     counts = [times.runs for times in profile.times.values()]
     least, most = min(counts), max(counts)
     each = str(most) if least == most else f"{least} to {most}"
-    told = [f"Medians of {each} operations each, steps: {profile.steps}."]
+    lines = [f"Medians of {each} operations each, steps: {profile.steps}."]
     kinds = {kind for kind, _ in profile.times}
     if OpKind.B not in kinds:
-        told.append("No backward was split: W and B are half of BW each, unmeasured.")
+        lines.append("No backward was split: W and B are half of BW each, unmeasured.")
     if OpKind.BW not in kinds:
-        told.append("Every backward was split: BW is B and W together, unmeasured.")
-    if profile.link is None:
-        told.append(
+        lines.append("Every backward was split: BW is B and W together, unmeasured.")
+    if profile.p2p is None:
+        lines.append(
             "No operation waited for another device alone: p2p is unmeasured, 0 is written."
         )
-    elif profile.link.above_noise:
-        told.append(f"p2p is the median of {_delays(profile.link)}.")
-    if profile.held:
-        told.append(
+    elif profile.p2p.above_noise:
+        lines.append(f"p2p is the median of {_delays(profile.p2p)}.")
+    if profile.memory:
+        lines.append(
             "Memory of storages. static: weights, gradients, buffers for receives, and what stays "
             f"until the step of {profile.batches} microbatches ends; no optimizer."
         )
-        if None in (held.memory_b for held in profile.held.values()):
-            told.append("No backward was split on every stage: memory_b is unmeasured.")
-    told += warnings(profile)
+        if any(stage.memory_b is None for stage in profile.memory.values()):
+            lines.append("No backward was split on every stage: memory_b is unmeasured.")
+    lines += warnings(profile)
     outliers = profile.outliers
     if outliers:
         shown = ", ".join(
@@ -109,27 +115,27 @@ def notes(profile: Profile) -> list[str]:
             for record in outliers[:_MOST_LISTED]
         )
         more = ", ..." if len(outliers) > _MOST_LISTED else ""
-        told.append(f"{len(outliers)} outliers (they do not move a median): {shown}{more}")
-    return told
+        lines.append(f"{len(outliers)} outliers (they do not move a median): {shown}{more}")
+    return lines
 
 
 def warnings(profile: Profile) -> list[str]:
-    """Say where what is written is not what was measured; one line each."""
-    told = [
+    """List the values that are written differently from how they were measured, one line each."""
+    lines = [
         f"BW of stage {stage} was measured at {_ms(whole)}, below a part of it, {_ms(part)}: that "
         "is written."
         for stage, (whole, part) in profile.shortened.items()
     ]
-    if profile.link is not None and not profile.link.above_noise:
-        told.append(
-            f"p2p was measured at {_ms(profile.link.median)}, not above its noise "
-            f"({_delays(profile.link)}): 0 is written."
+    if profile.p2p is not None and not profile.p2p.above_noise:
+        lines.append(
+            f"p2p was measured at {_ms(profile.p2p.median)}, not above its noise "
+            f"({_delays(profile.p2p)}): 0 is written."
         )
-    return told
+    return lines
 
 
-def _delays(link: Link) -> str:
-    return f"{link.delays} delays, standard deviation {_ms(link.deviation)}"
+def _delays(p2p: P2PTime) -> str:
+    return f"{p2p.delays} delays, standard error {_ms(p2p.error)}"
 
 
 def _ms(nanoseconds: int) -> str:
@@ -141,15 +147,17 @@ def _listed(values: Iterable[Fraction]) -> str:
 
 
 def _number(value: Fraction) -> str:
-    """Write at most six decimals, without trailing zeros."""
+    """Format with at most six decimals, without trailing zeros."""
     return f"{float(value):.6f}".rstrip("0").rstrip(".")
 
 
-def of_timers(stages: Stages, batches: int, *, description: str, day: date | None = None) -> str:
-    """Write the times of Megatron's timers: one per device, the whole backward alone."""
-    told = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
+def dumps_timers(
+    stages: StageTimes, batches: int, *, description: str, day: date | None = None
+) -> str:
+    """Write the times of Megatron's timers: F and BW per device."""
+    comments = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
     if stages.outliers:
-        told.append(f"{stages.outliers} values lay 20 % or more above their median.")
+        comments.append(f"{stages.outliers} values lay 20 % or more above their median.")
     return "\n".join(
         [
             *_head(description, "Megatron-LM timers", day),
@@ -157,7 +165,7 @@ def of_timers(stages: Stages, batches: int, *, description: str, day: date | Non
             f"stages: {len(stages.forward)}",
             f"batches: {batches}",
             "",
-            *(f"# {note}" for note in told),
+            *(f"# {note}" for note in comments),
             f"forward_times: {_listed(stages.forward)}",
             f"backward_times: {_listed(stages.backward)}",
             "# p2p_time is unmeasured: the timers of transfers hold the waiting too.",

@@ -1,18 +1,26 @@
-"""Traces of torch.profiler, one file per rank: the runtime's own ranges, waits taken off.
+"""Read traces of torch.profiler, one file per rank: the ranges of the runtime without the waits.
 
-PyTorch's pipeline runtime names a range after every action: `PP:1F0`, `PP:1I0`, `PP:1W0`, `PP:1B0`
-(torch 2.13, schedules.py). On an accelerator the range of the kernels (`gpu_user_annotation`)
-counts, else that of the processor (`user_annotation`), which includes the wait for a receive: an
-operation that began before its input was made counts from its end back, as long as those last
-that did not wait. An operation that launched no kernels (the B of stage 0, which does nothing)
-counts by the processor's range. Ranges of sends and receives tell which stages there are.
+PyTorch's pipeline runtime records a range for every action: `PP:1F0`, `PP:1I0`, `PP:1W0`, `PP:1B0`
+(torch 2.13, schedules.py). On an accelerator, an operation takes the range of its kernels
+(`gpu_user_annotation`). Otherwise, and for an operation without kernels (the B of stage 0, which
+does nothing), it takes the range on the CPU (`user_annotation`).
+
+A CPU range includes the wait for a receive. An operation that began before its input was ready is
+therefore given the median duration of similar operations that did not wait, counted back from its
+end. Ranges of sends and receives show which stages exist.
+
+A range of kernels covers kernels that were launched from the operation's own thread. Autograd
+launches those of a backward from other threads, so the range may miss them. Launches are therefore
+compared with the ranges, and a trace with kernels outside is refused.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,27 +28,30 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import finite, shown, whole, within
-from ppopt.formats.torch_csv import LETTERS
+from ppopt.formats.torch_csv import KINDS
 from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.estimate import sources
-from ppopt.profiles.records import Record
+from ppopt.profiles.estimate import Record, sources
 
 LARGEST_FILE = 2**29
-"""Bytes of a trace."""
-_KINDS = {letter: kind for kind, letter in LETTERS.items()}
+"""Limit in bytes of a trace."""
 _NAME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
 _NEXT = re.compile(r"PP:([0-9]{1,6})(?:SEND_F|RECV_B)[0-9]{1,6}")
-"""What a stage does only where another one follows."""
+"""Communication of a stage with the next one."""
 _OVERLAP = re.compile(r"PP:\(.*\)OVERLAP_F_B")
-_KERNELS = "gpu_user_annotation"
+_GPU = "gpu_user_annotation"
+"""Category of a range of kernels."""
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+"""Categories of calls that launch kernels."""
+_ROUNDING = 1.0
+"""Microseconds by which a kernel may exceed its range."""
 _LATEST = 2**62
 
 
 def read_traces(paths: Sequence[Path]) -> list[Record]:
     """Read the traces of all ranks; see `loads` and `without_waits`.
 
-    Ranks are those that the files state, or else their order. Raises InputError where a file is
-    no such trace, or two are of one rank.
+    A file that states no rank gets its index. Raises InputError where a file is not such a trace,
+    where two files are of one rank, and where the trace of a rank is missing.
     """
     found: dict[int, Trace] = {}
     for index, path in enumerate(paths):
@@ -66,18 +77,18 @@ def _check_next(followed: set[int], records: Sequence[Record]) -> None:
 
 
 class Trace(NamedTuple):
-    """What a rank's trace holds."""
+    """The operations in one rank's trace."""
 
     rank: int
     records: list[Record]
     followed: frozenset[int]
-    """Stages of the rank that send forwards to a next one on another rank."""
+    """Stages of this rank that exchange tensors with their next stage on another rank."""
 
 
 def loads(content: str, where: str, rank: int) -> Trace:
-    """Read the text of a trace; its rank is `rank` where it states none.
+    """Parse the text of a trace. `rank` is used where the trace states none.
 
-    Raises InputError, beginning with `where`, on anything that holds no such operations.
+    Raises InputError, beginning with `where`, unless the text is a trace with operations.
     """
     return within(where, _records, parse_json(content, where, float), rank)
 
@@ -93,6 +104,7 @@ def _records(trace: object, rank: int) -> Trace:
     named = [event for event in events if isinstance(event, dict) and _is_range(event)]
     times: Counter[Op] = Counter()
     records: dict[tuple[Op, int], Record] = {}
+    _check_kernels([event for event in events if isinstance(event, dict)], named)
     for event in _counted(named):
         op, start, length = _operation(event)
         begin = base + start
@@ -109,9 +121,66 @@ def _records(trace: object, rank: int) -> Trace:
 
 
 def _counted(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The ranges that count: those of the kernels, or of the processor where there are none."""
-    kernels = {event["name"] for event in events if event.get("cat") == _KERNELS}
-    return [e for e in events if e.get("cat") == _KERNELS or e["name"] not in kernels]
+    """Ranges of kernels, and CPU ranges of operations without kernels."""
+    with_kernels = {event["name"] for event in events if event.get("cat") == _GPU}
+    return [e for e in events if e.get("cat") == _GPU or e["name"] not in with_kernels]
+
+
+def _check_kernels(events: Sequence[dict[str, Any]], named: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError where a kernel ran outside the range of the operation that launched it.
+
+    An operation launches a kernel where the call, on any thread, begins within its CPU range. It
+    and its kernel share a correlation number. NCCL's kernels are no part of an operation.
+    """
+    launched = {
+        number: event for event in events if (number := _correlation(event, *_LAUNCHES)) is not None
+    }
+    operations = sorted(
+        (*_span(event), event["name"]) for event in named if event.get("cat") != _GPU
+    )
+    ranges: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in named:
+        if event.get("cat") == _GPU:
+            ranges[event["name"]].append(_span(event))
+    for kernel in events:
+        number, name = _correlation(kernel, "kernel"), str(kernel.get("name"))
+        if number not in launched or name.startswith("nccl"):
+            continue
+        (call, _), (start, end) = _span(launched[number]), _span(kernel)
+        index = bisect(operations, (call, inf)) - 1
+        if index < 0 or operations[index][1] < call:
+            continue
+        begin, _, operation = operations[index]
+        if not any(a - _ROUNDING <= start and end <= b + _ROUNDING for a, b in ranges[operation]):
+            raise InputError(
+                f"{operation} at {begin:g}: kernel {shown(name)} that it launched ran outside its "
+                "range of kernels, so its time is wrong in this trace; measure with "
+                "ppopt.torch.Profiler"
+            )
+
+
+def _correlation(event: dict[str, Any], *categories: str) -> int | None:
+    """Number that a kernel shares with the call that launched it."""
+    args = event.get("args")
+    if event.get("cat") not in categories or not isinstance(args, dict):
+        return None
+    number = args.get("correlation")
+    return number if isinstance(number, int) else None
+
+
+def _span(event: dict[str, Any]) -> tuple[float, float]:
+    """Start and end in microseconds."""
+    start, length = _start_and_length(event)
+    return start, start + length
+
+
+def _start_and_length(event: dict[str, Any]) -> tuple[float, float]:
+    name = event.get("name")
+    where = name if isinstance(name, str) and name.isprintable() else "an event"
+    start, length = (
+        within(f"{where}: {key}", _microseconds, event.get(key)) for key in ("ts", "dur")
+    )
+    return start, length
 
 
 def _is_range(event: dict[str, Any]) -> bool:
@@ -124,14 +193,11 @@ def _is_range(event: dict[str, Any]) -> bool:
 
 
 def _operation(event: dict[str, Any]) -> tuple[Op, int, int]:
-    """Operation, start and length in nanoseconds."""
+    """Operation, start and duration in nanoseconds."""
     match = _NAME.fullmatch(event["name"])
     assert match is not None
-    start, length = (
-        round(1000 * within(f"{event['name']}: {key}", _microseconds, event.get(key)))
-        for key in ("ts", "dur")
-    )
-    return Op(_KINDS[match[2]], int(match[1]), int(match[3])), start, length
+    start, length = (round(1000 * time) for time in _start_and_length(event))
+    return Op(KINDS[match[2]], int(match[1]), int(match[3])), start, length
 
 
 def _microseconds(value: object) -> float:
@@ -142,33 +208,33 @@ def _microseconds(value: object) -> float:
 
 
 def without_waits(records: Iterable[Record]) -> list[Record]:
-    """Move the start of every operation that began before its input was made.
+    """Remove the waits from operations that began before their input was ready.
 
-    It then lasts as long as the median of its like that did not wait, and starts when its input
-    was made at the earliest.
+    Such an operation keeps its end. It starts when its input was ready, or later: its duration is
+    at most the median of the same kind and stage without a wait.
     """
     ran = list(records)
     stages = 1 + max((record.stage for record in ran), default=0)
     ends = {(record.step, record.op): record.end for record in ran}
-    made = [_made(record, ends, stages) for record in ran]
-    own: dict[tuple[OpKind, int], list[int]] = defaultdict(list)
-    least: dict[tuple[OpKind, int], list[int]] = defaultdict(list)
-    for record, ready in zip(ran, made, strict=True):
-        key = record.kind, record.stage
-        (own if ready <= record.start else least)[key].append(record.end - max(record.start, ready))
-    lasting = {
-        key: round(median(own[key])) if own[key] else min(least[key]) for key in {**own, **least}
-    }
+    ready = [_input_ready(record, ends, stages) for record in ran]
+    undisturbed: dict[tuple[OpKind, int], list[int]] = defaultdict(list)
+    waited: dict[tuple[OpKind, int], list[int]] = defaultdict(list)
+    for record, time in zip(ran, ready, strict=True):
+        group = undisturbed if time <= record.start else waited
+        group[record.kind, record.stage].append(record.end - max(record.start, time))
+    duration = {key: min(lengths) for key, lengths in waited.items()}
+    duration |= {key: round(median(lengths)) for key, lengths in undisturbed.items()}
     return [
         record
-        if ready <= record.start
+        if time <= record.start
         else record._replace(
-            start=min(max(ready, record.end - lasting[record.kind, record.stage]), record.end)
+            start=min(max(time, record.end - duration[record.kind, record.stage]), record.end)
         )
-        for record, ready in zip(ran, made, strict=True)
+        for record, time in zip(ran, ready, strict=True)
     ]
 
 
-def _made(record: Record, ends: dict[tuple[int, Op], int], stages: int) -> int:
+def _input_ready(record: Record, ends: dict[tuple[int, Op], int], stages: int) -> int:
+    """When the operation's input was produced, in nanoseconds; 0 where it has none."""
     found = [ends.get((record.step, source), 0) for source in sources(record.op, stages)]
     return max(found, default=0)

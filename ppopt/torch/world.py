@@ -1,4 +1,4 @@
-"""Processes on this machine that talk by gloo over the loopback: one per device."""
+"""A gloo process group on this machine, with one worker process per device."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ from typing import Any
 from ppopt.errors import InputError, RunError
 
 PATIENCE = 120.0
-"""Seconds that a job may take, and that ranks wait for each other."""
-_FRAMES, _MOST_TOLD = 8, 4000
-"""Frames and characters of a rank's error that are told."""
-MOST_RANKS = 64
-"""Most processes that are started: each takes some 200 MB."""
+"""Default limit in seconds for a job, and for ranks that wait for each other."""
+_MAX_FRAMES, _MAX_CHARACTERS = 8, 4000
+"""Limits of the traceback that is reported for a rank."""
+MAX_RANKS = 64
+"""Limit of processes; each takes about 200 MB."""
 
 
 class World:
-    """A process group of `size` processes that run one job after the other.
-
-    They start while the caller goes on; the first job waits for them.
+    """A process group of `size` worker processes that run one job after the other.
 
         with World(4) as world:
-            found = world.run(job, [arguments of rank 0, ...])
+            results = world.run(job, [arguments of rank 0, ...])
 
-    A job is a function of a module, called on every rank as `job(rank, *arguments)`; its results
-    come back in the order of the ranks. Raises RunError, with what the rank says, where one
-    fails or takes longer than `patience` seconds: the world is over then.
+    The processes start in the background; the first job waits for them. A job is a module-level
+    function, called on every rank as `job(rank, *arguments)`. Its results are returned in the order
+    of the ranks. RunError is raised, with the rank's traceback, where a rank fails or takes longer
+    than `patience` seconds. All processes are ended then.
     """
 
     def __init__(self, size: int, patience: float = PATIENCE) -> None:
-        if not 1 <= size <= MOST_RANKS:
-            raise InputError(f"run: {size} processes; from 1 to {MOST_RANKS} can be started here")
+        if not 1 <= size <= MAX_RANKS:
+            raise InputError(f"run: {size} processes; from 1 to {MAX_RANKS} can be started here")
         self.size = size
         self.patience = patience
-        """Seconds that a job may take."""
+        """Limit in seconds for a job."""
         self._folder = tempfile.TemporaryDirectory(prefix="ppopt-")
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -55,7 +54,7 @@ class World:
 
     def __enter__(self) -> World:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "ppopt.torch.demo"])
+        context.set_forkserver_preload(["torch", "ppopt.torch.execution"])
         _start_server()
         try:
             for rank in range(self.size):
@@ -107,7 +106,7 @@ class World:
                 continue
 
     def _collect(self) -> list[Any]:
-        """Take one answer from every rank; the first failure ends the world."""
+        """Receive one answer from every rank; end all processes on the first failure."""
         answers: list[Any] = [None] * self.size
         waiting = dict(enumerate(self._pipes))
         until = monotonic() + self.patience
@@ -138,9 +137,9 @@ class World:
 
 
 def _start_server() -> None:
-    """Start the process that ranks are forked from; Ctrl-C is ours to answer, not theirs.
+    """Start the process that ranks are forked from, with Ctrl-C blocked in it and in the ranks.
 
-    A blocked signal stays blocked in the processes that begin while it is.
+    A new process inherits the blocked signals, so only the parent handles Ctrl-C.
     """
     resource_tracker.ensure_running()  # first, as it unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -151,16 +150,16 @@ def _start_server() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as its parent is no more, whatever it waits for.
+    """End this process when its parent ends, even if it is waiting.
 
-    A parent that was interrupted while it started this process knows nothing of it.
+    A parent that was interrupted while it started this process does not know of it.
     """
     _join_parent()
     os._exit(1)
 
 
 def _join_parent(seconds: float | None = None) -> bool:
-    """Wait for the parent's end; whether it came."""
+    """Wait for the parent to end; return whether it did."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join(seconds)
@@ -168,12 +167,12 @@ def _join_parent(seconds: float | None = None) -> bool:
 
 
 def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) -> None:
-    """Join the process group, then run jobs until told to end."""
+    """Join the process group, then run jobs until None is received."""
     if _join_parent(0):
-        return  # PyTorch would wait for the folder of the store, holding Python's lock
+        return  # PyTorch would wait for the folder of the store, holding the GIL
     Thread(target=_end_with_parent, daemon=True).start()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    import torch  # noqa: PLC0415  the parent may do without it
+    import torch  # noqa: PLC0415  not needed in the parent
     from torch import distributed  # noqa: PLC0415
 
     torch.set_num_threads(1)
@@ -192,7 +191,7 @@ def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) 
     except EOFError:
         pass
     except Exception:
-        pipe.send((traceback.format_exc(limit=-_FRAMES)[-_MOST_TOLD:], None))
+        pipe.send((traceback.format_exc(limit=-_MAX_FRAMES)[-_MAX_CHARACTERS:], None))
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()

@@ -56,14 +56,14 @@ def test_memory(measured: list[Profile]) -> None:
     for stage, (more, each) in enumerate(
         [(embedding, BETWEEN), (0, 2 * BETWEEN), (head, BETWEEN + logits)]
     ):
-        assert one.held[stage].fixed == 8 * (layer + more)
-        assert two.held[stage].fixed == 8 * (2 * layer + more)
-        assert one.held[stage].each == two.held[stage].each == each
-    middle = one.held[1], two.held[1]
+        assert one.memory[stage].fixed == 8 * (layer + more)
+        assert two.memory[stage].fixed == 8 * (2 * layer + more)
+        assert one.memory[stage].per_microbatch == two.memory[stage].per_microbatch == each
+    middle = one.memory[1], two.memory[1]
     assert middle[1].activation == 2 * middle[0].activation + BETWEEN
     assert middle[0].memory_b is not None
     assert middle[1].memory_b == 2 * middle[0].memory_b + BETWEEN
-    assert one.held[0].memory_b == two.held[0].memory_b == 0
+    assert one.memory[0].memory_b == two.memory[0].memory_b == 0
 
 
 def test_everything_is_timed(measured: list[Profile]) -> None:
@@ -81,9 +81,11 @@ def test_the_middle_is_repeated(measured: list[Profile]) -> None:
     costs = made.costs(10**6)
     assert (made.hosts, made.batches) == ((0, 1, 2, 3, 4), 12)
     assert costs["forward"][1:4] == [Fraction(one.times[OpKind.F, 1].median, 10**6)] * 3
-    assert [made.held[d].each - one.held[s].each for d, s in enumerate((0, 1, 1, 1, 2))] == [
-        BETWEEN, 2 * BETWEEN, 2 * BETWEEN, 2 * BETWEEN, BETWEEN,
-    ]  # fmt: skip
+    added = [
+        made.memory[device].per_microbatch - one.memory[stage].per_microbatch
+        for device, stage in enumerate((0, 1, 1, 1, 2))
+    ]
+    assert added == [BETWEEN, 2 * BETWEEN, 2 * BETWEEN, 2 * BETWEEN, BETWEEN]
 
 
 def test_one_command_writes_a_file_to_solve(tmp_path: Path) -> None:

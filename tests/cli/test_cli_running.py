@@ -14,7 +14,7 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
-from ppopt.torch.version import require
+from ppopt.torch import require
 from ppopt.torch.world import PATIENCE, World
 from tests.cli.cli_run import done, run
 from tests.cli.terminal import of_session, on_terminal, read_until

@@ -16,8 +16,8 @@ from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.perfetto import dumps
 from ppopt.problem.operation import OpKind, parse
+from ppopt.profiles.estimate import Record
 from ppopt.profiles.measured import measured
-from ppopt.profiles.records import Record
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import held, peaks, schedules, table
 from tests.verifier.verify_fixtures import schedule_of, split_with_p2p

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import DeadlockError, InputError
 from ppopt.formats import torch_csv
-from ppopt.formats.torch_csv_reader import Order, loads, read_order, schedule
+from ppopt.formats.torch_csv import Order, loads, read_order, schedule
 from ppopt.problem.operation import parse
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
@@ -80,7 +80,7 @@ class TestRead:
         """On rank 1 of 1F1B, B of microbatch 0 beside F of 1: 3 long at unit costs, from 2 to 5."""
         text = FULL.replace("1B0,1F1", "( 1F1; 1B0 )OVERLAP_F_B")
         order = read(text)
-        assert order.seconds == {parse("1BW0")}
+        assert order.overlapped == {parse("1BW0")}
         made = schedule(order, {})
         assert verify(made) == []
         pair = [(str(row.op), row.start, row.end) for row in made.rows() if row.pair >= 0]

@@ -12,10 +12,9 @@ from ppopt import Pipeline, Schedule, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.estimate import Held, link, profile
+from ppopt.profiles.estimate import Record, StageMemory, p2p_time, profile
 from ppopt.profiles.measured import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
-from ppopt.profiles.records import Record
 
 MS = 10**6
 
@@ -95,38 +94,59 @@ def test_jitter_is_no_outlier() -> None:
 
 NOISE = {
     "a link": ([8, 9, 10, 11, 12], 10, True),
-    "as much noise as link": ([5, 6, 10, 14, 15], 10, False),
+    "scattered, but enough delays": ([5, 6, 10, 14, 15], 10, True),
+    "as much noise as link": ([0, 1, 10, 19, 20], 10, False),
     "too few": ([10], 10, False),
     "clocks that disagree": ([-6, -5, -4, -5, -6], -5, False),
 }
-"""Delays of both directions between two devices, their median, and whether it counts: the median
-deviations are 1 (2 x 1.4826 x 1 < 10), 4 (2 x 1.4826 x 4 > 10), unknown, and 1 about a time below
-0."""
+"""Delays in each of both directions between two devices, their median, and whether it is used.
+
+The standard error is 1.2533 x 1.4826 x MAD x sqrt(1/5 + 1/5) / 2, which is 0.588 MAD. The MADs are
+1, 4 (2 x 2.4 < 10), 9 (2 x 5.3 > 10), unknown, and 1 with a median below 0."""
 
 
 @pytest.mark.parametrize("name", NOISE)
 def test_a_link_counts_above_its_noise(name: str) -> None:
     """One microbatch a step on two devices: F to F over one delay, BW to BW over another."""
     delays, middle, counts = NOISE[name]
-    ran = []
-    for step, delay in enumerate(delays):
-        begin, there = 1000 * step, 1000 * step + 100 + delay
-        back = there + 100 + 200 + delay
-        ran += [
-            Record(OpKind.F, 0, 0, 0, begin, begin + 100, step),
-            Record(OpKind.F, 1, 0, 1, there, there + 100, step),
-            Record(OpKind.BW, 1, 0, 1, there + 100, there + 300, step),
-            Record(OpKind.BW, 0, 0, 0, back, back + 200, step),
-        ]
-    found = profile(ran)
-    assert found.link is not None
-    assert (found.link.median, found.link.delays) == (middle, 2 * len(delays))
-    assert found.link.above_noise is counts
+    found = profile(two_device_run(delays, 1))
+    assert found.p2p is not None
+    assert (found.p2p.median, found.p2p.delays) == (middle, 2 * len(delays))
+    assert found.p2p.above_noise is counts
     assert found.costs(1)["p2p"] == (middle if counts else 0)
     told = "\n".join(notes(found))
     assert ("not above its noise" in told) is not counts
-    assert f"({2 * len(delays)} delays, standard deviation" in told or counts
+    assert f"({2 * len(delays)} delays, standard error" in told or counts
     assert "p2p is the median of 10 delays" in told or not counts
+
+
+def two_device_run(delays: list[int], unit: int) -> list[Record]:
+    """One microbatch a step: F to F over one delay, BW to BW over the same one."""
+    ran = []
+    for step, delay in enumerate(delays):
+        begin, there = 1000 * unit * step, 1000 * unit * step + 100 * unit + delay
+        back = there + 300 * unit + delay
+        ran += [
+            Record(OpKind.F, 0, 0, 0, begin, begin + 100 * unit, step),
+            Record(OpKind.F, 1, 0, 1, there, there + 100 * unit, step),
+            Record(OpKind.BW, 1, 0, 1, there + 100 * unit, there + 300 * unit, step),
+            Record(OpKind.BW, 0, 0, 0, back, back + 200 * unit, step),
+        ]
+    return ran
+
+
+def test_the_error_of_the_median_decides() -> None:
+    """2.1 ms measured by 50 delays with a standard deviation of 1.4 ms: the standard error of the
+    median is 1.2533 x 1.4 x sqrt(2/25) / 2 = 0.25 ms. Six of these delays are not enough."""
+    delays = [round((2.1 + 0.16 * (n - 12)) * MS) for n in range(25)]
+    found = profile(two_device_run(delays, MS)).p2p
+    assert found is not None
+    assert (found.delays, found.median) == (50, round(2.1 * MS))
+    assert 1.4 * MS < found.deviation < 1.5 * MS
+    assert found.time == found.median
+    few = profile(two_device_run(delays[::12], MS)).p2p
+    assert few is not None
+    assert (few.delays, few.median, few.time) == (6, round(2.1 * MS), 0)
 
 
 def test_a_raised_whole_is_told() -> None:
@@ -144,7 +164,7 @@ def test_a_raised_whole_is_told() -> None:
 
 def test_no_link_where_nobody_waits_for_one() -> None:
     one = evaluate(Pipeline(stages=1, batches=2), "1f1b")
-    assert link(records(one), (0,)) is None
+    assert p2p_time(records(one), (0,)) is None
     assert "p2p is unmeasured" in notes(profile(records(one)))[-1]
 
 
@@ -158,10 +178,10 @@ def whole_step(step: int) -> list[Record]:
 
 MISSING = {
     "nothing": ([], "no operation was measured"),
-    "no backward": ([Record(OpKind.F, 0, 0, 0, 0, 1)], "stage 0 ran F only; F and BW, or"),
+    "no backward": ([Record(OpKind.F, 0, 0, 0, 0, 1)], "in step 0 stage 0 ran F of microbatch 0"),
     "no weights": (
         [Record(OpKind.F, 0, 0, 0, 0, 1), Record(OpKind.B, 0, 0, 0, 1, 2)],
-        "stage 0 ran F, B only",
+        "in step 0 stage 0 ran F B of microbatch 0",
     ),
     "two devices": (
         [Record(OpKind.F, 0, 0, 0, 0, 1), Record(OpKind.BW, 0, 0, 1, 1, 2)],
@@ -212,7 +232,7 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     from tests.factories.schedules import build  # noqa: PLC0415
 
     ran = records(build(pipeline, Random(1), "split"), steps=1)
-    held = {stage: Held(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
+    held = {stage: StageMemory(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
     whole = records(build(pipeline, Random(2), "fused"))
     found = profile([*ran, *(record._replace(step=1) for record in whole)], held)
     text = dumps(found, description='a "test"', source="tests", day=date(2026, 1, 2))

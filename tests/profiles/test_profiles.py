@@ -18,9 +18,8 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.formats.torch_csv import LETTERS
 from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
-from ppopt.profiles.estimate import profile
+from ppopt.profiles.estimate import Record, profile
 from ppopt.profiles.measured import measured
-from ppopt.profiles.records import Record
 from tests.cli.cli_run import done, run
 
 MADE = evaluate(
@@ -79,6 +78,38 @@ class TestTraces:
             Record(OpKind.F, 0, 0, 0, 2000, 11000),
             Record(OpKind.BW, 0, 0, 0, 7000, 16000),
         ]
+
+    @pytest.mark.parametrize("attributed", [True, False])
+    def test_kernels_of_the_backwards_threads(self, attributed: bool) -> None:
+        """Autograd launches the kernels of a backward from a thread of its own. Where the range of
+        kernels misses them, BW would last 0.08 ms, and not the 4 ms that its kernels run."""
+        ran = [event("PP:0F0", 0, 100), event("PP:0B0", 200, 100)]
+        gpu = {"cat": "gpu_user_annotation", "tid": 99}
+        ranges = [
+            event("PP:0F0", 50, 2000, **gpu),
+            event("PP:0B0", 2100, 4000 if attributed else 80, **gpu),
+        ]
+        launches, kernels = [], []
+        for number, (launch, start, length) in enumerate(
+            [(10, 50, 1000), (20, 1050, 1000), (210, 2100, 80), (220, 2200, 3900)]
+        ):
+            shared = {"args": {"correlation": number}}
+            thread = 8 if launch > 200 else 7
+            launches.append(
+                event("cudaLaunchKernel", launch, 5, cat="cuda_runtime", **shared, tid=thread)
+            )
+            kernels.append(event("gemm", start, length, cat="kernel", **shared, tid=99))
+        text = json.dumps({"traceEvents": [*ran, *ranges, *launches, *kernels]})
+        if attributed:
+            lasting = [r.end - r.start for r in torch_trace.loads(text, "t", 0).records]
+            assert lasting == [2_000_000, 4_000_000]
+            return
+        with pytest.raises(InputError) as caught:
+            torch_trace.loads(text, "t.json", 0)
+        assert str(caught.value) == (
+            "t.json: PP:0B0 at 200: kernel 'gemm' that it launched ran outside its range of "
+            "kernels, so its time is wrong in this trace; measure with ppopt.torch.Profiler"
+        )
 
     def test_an_operation_without_kernels(self) -> None:
         """The B of stage 0 does nothing, so that an accelerator has no range of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,11 +17,13 @@ import torch
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from ppopt.errors import InputError
-from ppopt.profiles.estimate import Held
+from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch import demo
-from ppopt.torch.building import runtime
+from ppopt.torch import execution
+from ppopt.torch.pipeline_runtime import load, runtime
 from ppopt.torch.profiler import Profiler
+from ppopt.torch.synthetic import SleepTimes
+from ppopt.torch.world import World
 
 RANKS = 4
 
@@ -48,15 +51,36 @@ def refusals(rank: int, schedule: Schedule, small: Schedule, split: Schedule) ->
     ]
     if rank == 0:  # the first use of torch.compile imports for seconds
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
-        attempts.append(([stage(rank, RANKS, between, compiled)], split))
+        in_place = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        in_place[0].compile(backend="eager")
+        attempts += [([stage(rank, RANKS, between, m)], split) for m in (compiled, in_place)]
     return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
 
 
 def turned(rank: int, schedule: Schedule) -> Any:
     """A step whose stages are given in descending order."""
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.0))
-    made = runtime(stages[::-1], schedule, demo.loss)
-    return demo._steps_of(made, stages, schedule.pipeline.batches)
+    stages = _stages(rank, schedule, 0.0)
+    made = runtime(stages[::-1], schedule, execution.loss)
+    return execution.run_step(made, stages, schedule.pipeline.batches)
+
+
+def _stages(rank: int, schedule: Schedule, seconds_per_unit: float) -> Any:
+    times = execution.sleep_times(schedule, seconds_per_unit)
+    return execution.build_stages(rank, schedule.pipeline.hosts[0], times)
+
+
+def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **options: Any) -> float:
+    """Run the text of an order without checks; return the largest difference from the reference."""
+    ranks = world.run(_run_text, [(text, tuple(hosts), batches, options)] * world.size)
+    return execution.compare_with_reference(ranks, len(hosts), batches)[1]
+
+
+def _run_text(
+    rank: int, text: str, hosts: Sequence[int], batches: int, options: dict[str, Any]
+) -> Any:
+    stages = execution.build_stages(rank, hosts, [SleepTimes()] * len(hosts))
+    made = load(stages, text, batches, execution.loss, **options)
+    return execution.run_step(made, stages, batches)
 
 
 def _refusal(attempt: Any) -> str:
@@ -90,18 +114,18 @@ def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
 def traced(rank: int, schedule: Schedule) -> str:
     """Two steps of 2 ms a unit under torch.profiler, its trace as text."""
 
-    stages = demo._build(rank, schedule.pipeline.hosts[0], demo._times(schedule, 0.002))
-    made = runtime(stages, schedule, demo.loss)
-    demo._steps_of(made, stages, schedule.pipeline.batches)
+    stages = _stages(rank, schedule, 0.002)
+    made = runtime(stages, schedule, execution.loss)
+    execution.run_step(made, stages, schedule.pipeline.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(2):
-            demo._steps_of(made, stages, schedule.pipeline.batches)
+            execution.run_step(made, stages, schedule.pipeline.batches)
     with TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/trace.json")
         return Path(f"{folder}/trace.json").read_text()
 
 
-def metered(rank: int, schedule: Schedule) -> dict[int, Held]:
+def metered(rank: int, schedule: Schedule) -> dict[int, StageMemory]:
     """The memory of this rank's stages, three layers each: 8 x 8 floats and a tanh."""
     (hosts,), microbatches = schedule.pipeline.hosts, schedule.pipeline.batches
     plain, between = torch.zeros(2, 8), torch.zeros(2, 8, requires_grad=True)
@@ -127,7 +151,7 @@ def metered(rank: int, schedule: Schedule) -> dict[int, Held]:
         for _ in range(2):
             made.step(*given, **last)
             profiler.next_step()
-    return dict(profiler.gather().held)
+    return dict(profiler.gather().memory)
 
 
 def divide(_: int, by: int) -> float:

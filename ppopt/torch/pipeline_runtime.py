@@ -1,16 +1,16 @@
-"""PyTorch's pipeline runtime, built from a schedule.
+"""Build PyTorch's pipeline runtime from a schedule.
 
 `_PipelineScheduleRuntime` of torch.distributed.pipelining.schedules (PyTorch 2.13) runs any order
-that its `_load_csv` reads. What goes wrong with it in silence is refused or set right here:
+that its `_load_csv` reads. This module corrects or refuses what fails there in silence:
 
-- it wants a rank's stages in ascending order;
-- without static metadata (`input_args`, `output_args`) ranks ask each other for shapes in an order
-  that arbitrary placements do not keep;
-- tensors between stages whose metadata lack `requires_grad` get no gradient;
-- losses are looked up by their place, so microbatches are renamed by the last stage's forwards
-  (`ppopt.formats.torch_csv`);
-- `defer_pp_recv` gives wrong gradients for V placements: it stays off;
-- compiled stages cannot split their backward.
+- The stages of a rank must be in ascending order.
+- Without static metadata (`input_args`, `output_args`), ranks exchange shapes in an order that
+  does not work for arbitrary placements.
+- Tensors between stages get no gradient if their metadata lack `requires_grad`.
+- Losses are looked up by position, so microbatches are renumbered by the last stage's forwards
+  (`ppopt.formats.torch_csv`).
+- `defer_pp_recv` gives wrong gradients for V placements and is refused.
+- Compiled stages cannot split their backward.
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ from ppopt.schedule.schedule import Schedule
 
 
 def placement(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """Stages that every rank must build, ascending: `placement(schedule)[rank]`.
+    """Stages that each rank must build, in ascending order: `placement(schedule)[rank]`.
 
     Raises InputError for two routes, which put a stage on two ranks.
     """
-    if schedule.pipeline.routes == 2:
-        raise InputError("torch: two routes put a stage on two ranks; PyTorch's runtime cannot")
+    _check_one_route(schedule.pipeline)
     return schedule.pipeline.hosted[0]
 
 
 def runtime(
     stages: Sequence[Any], schedule: Schedule, loss_fn: Callable[..., Any], **options: Any
 ) -> Any:
-    """Build the runtime of this rank; its `step` takes and gives what PyTorch's schedules do.
+    """Build the runtime of this rank. Its `step` has the interface of PyTorch's schedules.
 
-    `stages` are the rank's PipelineStage objects (see `placement`), in any order; `options` are
+    `stages` are the rank's PipelineStage objects (see `placement`), in any order. `options` are
     those of PyTorch's PipelineScheduleMulti: `scale_grads`, `args_chunk_spec`,
-    `kwargs_chunk_spec`, `output_merge_spec`, `backward_requires_autograd`. The batch is cut into
+    `kwargs_chunk_spec`, `output_merge_spec`, `backward_requires_autograd`. The batch is split into
     the schedule's microbatches. Raises InputError where stages, process group and schedule do not
-    go together, where a stage lacks static metadata, and for what PyTorch cannot run.
+    match, where a stage lacks static metadata, and for schedules that PyTorch cannot run.
     """
     if "defer_pp_recv" in options:
         raise InputError("defer_pp_recv: it gives wrong gradients for V placements; leave it out")
@@ -66,7 +65,7 @@ def runtime(
 def load(
     stages: Sequence[Any], text: str, batches: int, loss_fn: Callable[..., Any], **options: Any
 ) -> Any:
-    """Build the runtime from the text of an order, with no more checks than PyTorch's own."""
+    """Build the runtime from the text of an order, with PyTorch's own checks only."""
     made = _PipelineScheduleRuntime(
         list(stages), n_microbatches=batches, loss_fn=loss_fn, **options
     )
@@ -78,15 +77,15 @@ def load(
 
 
 def as_run(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as PyTorch runs it: what a split backward of stage 0 really does.
+    """Return the pipeline with the times that its operations have in PyTorch.
 
-    PyTorch's `backward_one_chunk(full_backward=False)` does nothing on the first stage, whose
-    inputs need no gradient, and `backward_weight_one_chunk` runs the whole backward there
-    (torch 2.13, stage.py): B takes no time, and W takes that of BW. An overlapped pair takes as
-    long as its parts. Placement and costs are given per stage.
+    On stage 0, whose inputs need no gradient, PyTorch's `backward_one_chunk(full_backward=False)`
+    does nothing and `backward_weight_one_chunk` runs the whole backward (torch 2.13, stage.py).
+    So B of stage 0 takes no time there, and W takes the time of BW. An overlapped pair takes the
+    sum of its parts. The result gives placement and costs per stage. Raises InputError for two
+    routes.
     """
-    if pipeline.routes == 2:
-        raise InputError("torch: two routes put a stage on two ranks; PyTorch's runtime cannot")
+    _check_one_route(pipeline)
     costs: dict[str, Any] = {
         field: list(getattr(pipeline.costs, field)) for field in StageCosts._fields
     }
@@ -101,6 +100,11 @@ def as_run(pipeline: Pipeline) -> Pipeline:
         mem_limit=pipeline.limits,
         **costs,
     )
+
+
+def _check_one_route(pipeline: Pipeline) -> None:
+    if pipeline.routes == 2:
+        raise InputError("torch: two routes put a stage on two ranks; PyTorch's runtime cannot")
 
 
 def _check_type(stages: Sequence[Any]) -> None:
@@ -142,15 +146,15 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _check_metadata(stage: Any) -> None:
-    metas = {"input_args": stage._user_meta.inputs, "output_args": stage._user_meta.outputs}
-    for name, tensors in metas.items():
+    metadata = {"input_args": stage._user_meta.inputs, "output_args": stage._user_meta.outputs}
+    for name, tensors in metadata.items():
         if not tensors:
             raise InputError(
                 f"stage {stage.stage_index}: {name} is missing; give PipelineStage tensors of one "
                 "microbatch's shape as input_args and output_args"
             )
-        ends = stage.is_first if name == "input_args" else stage.is_last
-        if not ends and not all(tensor.requires_grad for tensor in tensors):
+        at_the_end = stage.is_first if name == "input_args" else stage.is_last
+        if not at_the_end and not all(tensor.requires_grad for tensor in tensors):
             raise InputError(
                 f"stage {stage.stage_index}: {name} need requires_grad=True, or no gradient "
                 "passes between the stages"
@@ -160,7 +164,8 @@ def _check_metadata(stage: Any) -> None:
 def _check_not_compiled(stages: Sequence[Any]) -> None:
     for stage in stages:
         for module in stage.submod.modules():
-            if isinstance(module, torch._dynamo.OptimizedModule):
+            in_place = module._compiled_call_impl is not None  # by module.compile()
+            if in_place or isinstance(module, torch._dynamo.OptimizedModule):
                 raise InputError(
                     f"stage {stage.stage_index}: a compiled module cannot split its backward; "
                     "leave torch.compile out, or solve with --fused"

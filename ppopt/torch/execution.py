@@ -1,4 +1,4 @@
-"""Really run a schedule on small stages: gradients against a reference, time against prediction."""
+"""Execute schedules on synthetic stages and compare gradients with a reference."""
 
 from __future__ import annotations
 
@@ -14,89 +14,93 @@ from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
-from ppopt.profiles.records import Record
+from ppopt.profiles.estimate import Record
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch.building import as_run, load, placement, runtime
-from ppopt.torch.links import Links, links
+from ppopt.torch.pipeline_runtime import as_run, placement, runtime
 from ppopt.torch.profiler import Profiler
-from ppopt.torch.stages import WIDTH, Stage, Times, batch, loss, reference
+from ppopt.torch.synthetic import (
+    WIDTH,
+    P2PDelays,
+    SleepTimes,
+    Stage,
+    batch,
+    loss,
+    p2p_delays,
+    reference,
+)
 from ppopt.torch.world import World
 
 TOLERANCE = 1e-12
-"""Largest difference of a gradient or a loss from the reference, in float64: the microbatches'
-shares are added up in another order."""
+"""Allowed difference of a gradient or a loss from the reference, in float64. Results differ because
+microbatches are summed in another order."""
 
 
-class Run(NamedTuple):
-    """What came of running a schedule."""
+class RunResult(NamedTuple):
+    """Result of running a schedule."""
 
     steps: tuple[float, ...]
     """Seconds of every measured step, from the first start to the last end of an operation."""
     gradients: int
-    """Gradients that were compared with the reference."""
+    """Number of gradients that were compared with the reference."""
     difference: float
     """Largest difference of a gradient or a loss from the reference."""
     records: tuple[Record, ...]
-    """Every operation of the measured steps; microbatches are numbered as in the schedule."""
+    """Operations of the measured steps, with the schedule's numbers of microbatches."""
 
 
-class _Rank(NamedTuple):
-    """What one rank gives back."""
+class RankResult(NamedTuple):
+    """Result of one rank."""
 
     losses: list[float]
     gradients: dict[str, Any]
     records: list[Record]
 
 
-def run(world: World, schedule: Schedule, *, steps: int = 1, seconds_per_unit: float = 0.0) -> Run:
-    """Run a schedule: one step to warm up, then `steps` measured ones.
+def run(
+    world: World, schedule: Schedule, *, steps: int = 1, seconds_per_unit: float = 0.0
+) -> RunResult:
+    """Run a schedule: one warm-up step, then `steps` measured ones.
 
-    With `seconds_per_unit` above 0 the stages sleep for the pipeline's times, each unit of which
-    lasts so long, and wait for their inputs as long as its links take. Raises InputError where
-    PyTorch cannot run the schedule, VerificationError where a gradient or a loss differs from the
-    reference.
+    With `seconds_per_unit` above 0, stages sleep for the pipeline's times and transfers take its
+    p2p times; a unit of time lasts `seconds_per_unit`. Raises InputError where PyTorch cannot run
+    the schedule, and VerificationError where a gradient or a loss differs from the reference.
     """
     hosted = placement(schedule)
-    torch_csv.dumps(schedule)
-    times = _times(schedule, seconds_per_unit)
+    torch_csv.dumps(schedule)  # raises InputError for what PyTorch cannot run
+    times = sleep_times(schedule, seconds_per_unit)
     with TemporaryDirectory(prefix="ppopt-") as folder:
-        between = links(schedule, seconds_per_unit, Path(folder) / "ends")
-        given = [(schedule, times, between, steps)] * len(hosted)
-        ranks: list[_Rank] = world.run(_step_rank, given)
-    found, difference = compare(ranks, schedule.pipeline.num_stages, schedule.pipeline.batches)
+        delays = p2p_delays(schedule, seconds_per_unit, Path(folder) / "ends")
+        arguments = [(schedule, times, delays, steps)] * len(hosted)
+        ranks: list[RankResult] = world.run(_run_schedule, arguments)
+    found, difference = compare_with_reference(
+        ranks, schedule.pipeline.num_stages, schedule.pipeline.batches
+    )
     if not difference <= TOLERANCE:
         raise VerificationError(
             f"run: gradients or losses differ from the reference by {difference:.3g}"
         )
     records = _renumbered(schedule, [record for rank in ranks for record in rank.records])
-    return Run(_steps(records, steps), found, difference, records)
+    return RunResult(_steps(records, steps), found, difference, records)
 
 
-def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **options: Any) -> float:
-    """Run the text of an order, unchecked; the largest difference from the reference."""
-    ranks = world.run(_text_rank, [(text, tuple(hosts), batches, options)] * world.size)
-    return compare(ranks, len(hosts), batches)[1]
-
-
-def prediction(schedule: Schedule) -> Schedule:
-    """Time a schedule's order as PyTorch runs it, from the earliest starts on.
-
-    Stage 0 splits as it really does (`as_run`).
-    """
+def predicted_schedule(schedule: Schedule) -> Schedule:
+    """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`)."""
     pipeline = as_run(schedule.pipeline)
     origin = {"strategy": str(schedule.origin.get("strategy") or "schedule"), "status": "feasible"}
     return timing.schedule(pipeline, schedule.orders, origin=dict(origin))
 
 
-def predicted(schedule: Schedule) -> Fraction:
-    """Makespan of `prediction`, in the user's unit."""
-    made = prediction(schedule)
+def predicted_makespan(schedule: Schedule) -> Fraction:
+    """Makespan of `predicted_schedule`, in the user's unit."""
+    made = predicted_schedule(schedule)
     return made.pipeline.ticks.time(made.metrics.makespan)
 
 
-def compare(ranks: Sequence[_Rank], stages: int, batches: int) -> tuple[int, float]:
-    """Count the gradients, and find the largest difference from the reference."""
+def compare_with_reference(
+    ranks: Sequence[RankResult], stages: int, batches: int
+) -> tuple[int, float]:
+    """Count the gradients, and find the largest difference of a gradient or loss."""
     wanted = reference(stages, batches)
     given = {name: gradient for rank in ranks for name, gradient in rank.gradients.items()}
     losses = [value for rank in ranks for value in rank.losses]
@@ -109,16 +113,20 @@ def compare(ranks: Sequence[_Rank], stages: int, batches: int) -> tuple[int, flo
     return len(given), max(differences)
 
 
-def _times(schedule: Schedule, seconds_per_unit: float) -> list[Times]:
+def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]:
+    """Sleep times of every stage."""
     costs = schedule.pipeline.costs
     columns = (costs.forward, costs.backward_input, costs.weight, costs.backward)
     return [
-        Times(*(float(time) * seconds_per_unit for time in row))
+        SleepTimes(*(float(time) * seconds_per_unit for time in row))
         for row in zip(*columns, strict=True)
     ]
 
 
-def _build(rank: int, hosts: Sequence[int], times: Sequence[Times]) -> list[PipelineStage]:
+def build_stages(
+    rank: int, hosts: Sequence[int], times: Sequence[SleepTimes]
+) -> list[PipelineStage]:
+    """Build the synthetic stages of a rank; `hosts` is the device of every stage."""
     tensor = torch.zeros(2, WIDTH, dtype=torch.float64)
     between = tensor.clone().requires_grad_(True)
     last = len(hosts) - 1
@@ -133,51 +141,48 @@ def _build(rank: int, hosts: Sequence[int], times: Sequence[Times]) -> list[Pipe
             input_args=between if index else tensor,
             output_args=between if index < last else tensor,
         )
-        stages.append(_telling(stage, module))
+        _announce_backward(stage, module)
+        stages.append(stage)
     return stages
 
 
-def _telling(stage: Any, module: Stage) -> PipelineStage:
-    """Let the module know which backward runs; the whole one takes the time of BW."""
+def _announce_backward(stage: Any, module: Stage) -> None:
+    """Wrap the backwards of a stage so that its module knows whether BW runs."""
     backward, weight = stage.backward_one_chunk, stage.backward_weight_one_chunk
 
     def backward_one_chunk(*args: Any, **options: Any) -> Any:
-        module.whole = bool(options.get("full_backward", True))
+        module.full_backward = bool(options.get("full_backward", True))
         return backward(*args, **options)
 
     def backward_weight_one_chunk(*args: Any, **options: Any) -> Any:
-        module.whole = stage.is_first
+        module.full_backward = stage.is_first
         return weight(*args, **options)
 
     stage.backward_one_chunk = backward_one_chunk
     stage.backward_weight_one_chunk = backward_weight_one_chunk
-    return stage
 
 
-def _step_rank(
-    rank: int, schedule: Schedule, times: Sequence[Times], between: Links | None, steps: int
-) -> _Rank:
-    stages = _build(rank, schedule.pipeline.hosts[0], times)
+def _run_schedule(
+    rank: int,
+    schedule: Schedule,
+    times: Sequence[SleepTimes],
+    delays: P2PDelays | None,
+    steps: int,
+) -> RankResult:
+    stages = build_stages(rank, schedule.pipeline.hosts[0], times)
     made = runtime(stages, schedule, loss)
     with Profiler(stages) as profiler:
-        if between is not None:
-            between.on(stages)
+        if delays is not None:
+            delays.apply_to(stages)
         for _ in range(1 + steps):
             distributed.barrier()
-            found = _steps_of(made, stages, schedule.pipeline.batches)
+            found = run_step(made, stages, schedule.pipeline.batches)
             profiler.next_step()
     return found._replace(records=profiler.records)
 
 
-def _text_rank(
-    rank: int, text: str, hosts: Sequence[int], batches: int, options: dict[str, Any]
-) -> _Rank:
-    stages = _build(rank, hosts, [Times()] * len(hosts))
-    return _steps_of(load(stages, text, batches, loss, **options), stages, batches)
-
-
-def _steps_of(made: Any, stages: Sequence[Any], batches: int) -> _Rank:
-    """Run one step; losses (of the last stage's rank) and gradients."""
+def run_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
+    """Run one step; return gradients and, on the last stage's rank, losses."""
     inputs, targets = batch(batches)
     for stage in stages:
         stage.submod.zero_grad()
@@ -186,7 +191,7 @@ def _steps_of(made: Any, stages: Sequence[Any], batches: int) -> _Rank:
     losses: list[Any] = []
     given = (inputs,) if first else ()
     made.step(*given, target=targets if last else None, losses=losses if last else None)
-    return _Rank(
+    return RankResult(
         [value.item() for value in losses],
         {
             f"{stage.stage_index}.{name}": weight.grad.clone()
@@ -199,10 +204,10 @@ def _steps_of(made: Any, stages: Sequence[Any], batches: int) -> _Rank:
 
 
 def _renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
-    """Give microbatches their numbers in the schedule back (see `torch_csv`)."""
+    """Restore the schedule's numbers of the microbatches (see `torch_csv.microbatch_numbers`)."""
     numbers = torch_csv.microbatch_numbers(schedule)
-    own = {number: microbatch for microbatch, number in numbers.items()}
-    return tuple(record._replace(microbatch=own[record.microbatch]) for record in records)
+    original = {number: microbatch for microbatch, number in numbers.items()}
+    return tuple(record._replace(microbatch=original[record.microbatch]) for record in records)
 
 
 def _steps(records: Sequence[Record], steps: int) -> tuple[float, ...]:
