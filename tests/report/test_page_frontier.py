@@ -10,8 +10,8 @@ from math import log10
 import pytest
 
 from ppopt.problem.pipeline import Pipeline
+from ppopt.report.frontier import frontier_page
 from ppopt.report.objects import of_frontier
-from ppopt.report.tradeoff import frontier_page
 from ppopt.studies.frontier import frontier
 from tests.browser import HEIGHT, WIDTH, View
 

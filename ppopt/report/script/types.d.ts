@@ -25,8 +25,9 @@ export interface Raw {
   inks: string[][];
   /** By part. */
   memory: string[];
-  /** Signed change of memory, [kind][stage]. */
-  change: number[][];
+  /** Memory that an operation takes at its start and gives at its end, [kind][stage]. */
+  takes: number[][];
+  gives: number[][];
   static: number[];
   limits: number[] | null;
   peak: number[];

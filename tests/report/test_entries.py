@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.differences import entries
-from ppopt.report.facts import overview
+from ppopt.report.entries import entries
+from ppopt.report.sections import overview
 from ppopt.studies.evaluate import evaluate
 
 
