@@ -248,13 +248,13 @@ def _spot(row: Mapping[str, Any]) -> tuple[float, float]:
 
 def _hand_words(row: Mapping[str, Any]) -> str:
     ratio = row["ratio_to_best"]
-    beside = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
+    above = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
     where = f"<br>placement {row['placement']}, {number(row['chunks'])} per device"
     if not row["fits_limit"]:
         where += "<br>over the pipeline's own limits"
     return (
         f"<b>{escape(title(row))}</b>: {number(row['value'])}"
-        f"<br>memory {number(row['memory'])}{beside}{'' if ratio else where}"
+        f"<br>memory {number(row['memory'])}{above}{'' if ratio else where}"
     )
 
 

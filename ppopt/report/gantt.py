@@ -94,7 +94,7 @@ def row_height(devices: int, highest: float, total: float) -> float:
 
 
 def label_step(height: float) -> int:
-    """Every how many rows of this height there is room for a label."""
+    """Rows of this height from one label to the next."""
     return max(1, -(-_LABEL_HEIGHT // int(height)))
 
 

@@ -70,9 +70,11 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     names = {tuple(part_names(schedule.pipeline)) for schedule in schedules}
     shown = min(max(map(len, names)), MOST_SHADES)
     buttons = [_kind_button(OpKind(code), shown) for code in kinds]
-    told = {shade_words(some) for some in names} - {""}
-    if told:
-        words = told.pop() if len(told) == 1 else "dark to light: chunks, or routes, in turn"
+    meanings = {shade_words(some) for some in names} - {""}
+    if meanings:
+        words = (
+            meanings.pop() if len(meanings) == 1 else "dark to light: chunks, or routes, in turn"
+        )
         buttons.append(f'<span class="quiet" id="shades">{escape(words)}</span>')
     return "".join(buttons)
 

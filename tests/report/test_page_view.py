@@ -201,7 +201,7 @@ def test_the_script_adds_up_the_memory_of_devices(view: View, shown: Schedule) -
     view.open(page([shown]))
     pipeline, rows = shown.pipeline, table(shown)
     drawn = view.run(
-        "const [s] = ppopt.schedules; return Array.from(s.ops.kind, (_, row) => s.memoryAround(row))"
+        "const [s] = ppopt.schedules;return Array.from(s.ops.kind, (_, row) => s.memoryAround(row))"
     )
     assert drawn == [
         [

@@ -83,7 +83,7 @@ class Ops extends Intervals {
     this.slice = unpack(packed.slice);
     /** 0: the whole height of its row; 1, 2: upper, lower half of a pair run as one. */
     this.lane = unpack(packed.lane);
-    /** Rows that it waits for, a column each for the first, the second; FREE where there is none. */
+    /** Rows of its predecessors: columns of the first, the second, ...; FREE: none. */
     this.needs = needs.map(unpack);
   }
 }
@@ -162,7 +162,7 @@ export class Schedule {
     return [during[place], after[place]];
   }
 
-  /** Levels by part of a device at a tick, and the ticks from when to when they hold.
+  /** Levels by part of a device at a tick, and the ticks between which they hold.
    * @param {number} device @param {number} tick */
   memoryAt(device, tick) {
     const { time, levels } = this.memory(device);
@@ -188,7 +188,7 @@ export class Schedule {
     return table;
   }
 
-  /** Ticks for which a device stands idle. @param {number} device */
+  /** Idle ticks of a device. @param {number} device */
   idle(device) {
     let ticks = 0;
     for (let row = this.gaps.bounds[device]; row < this.gaps.bounds[device + 1]; row++) {
@@ -198,7 +198,7 @@ export class Schedule {
   }
 
   /** Rows of one microbatch. @param {number} microbatch */
-  way(microbatch) {
+  rowsOf(microbatch) {
     const rows = [];
     for (let row = 0; row < this.ops.length; row++) {
       if (this.ops.microbatch[row] === microbatch) rows.push(row);

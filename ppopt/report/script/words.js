@@ -1,4 +1,4 @@
-// What the page says of the thing under the pointer, and beside the rows.
+// Texts: the hover text of what is under the pointer, and numbers in words.
 
 import { FREE } from "./data.js";
 
