@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import ppopt
+from ppopt.report.frontier import frontier_page
 from ppopt.report.html import page
 from ppopt.report.objects import of_frontier
 from ppopt.report.svg import svg
-from ppopt.report.tradeoff import frontier_page
 from ppopt.strategies import registry
 
 FOLDER = Path(__file__).parent / "gallery"

@@ -162,7 +162,7 @@ def _page(schedules: Sequence[Schedule]) -> str:
 
 
 def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
-    from ppopt.report.tradeoff import frontier_page  # noqa: PLC0415  plotly takes long to load
+    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
 
     return frontier_page(shown, schedules)
 

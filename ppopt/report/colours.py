@@ -1,8 +1,8 @@
-"""Colours: one hue per kind of operation, one shade per chunk, ink that stays readable.
+"""Colours: one hue per kind of operation, one shade per chunk, readable text on each.
 
 The hues of operations are four of Okabe and Ito's palette for colour-blind readers ("Color
 Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey, or
-one of the other three where a transfer, memory or the schedule itself is its cause.
+another hue of that palette where a transfer, memory or the schedule itself is its cause.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ IDLE = "rgba(128, 138, 156, 0.16)"
 
 
 class IdleLook(NamedTuple):
-    """How idle time of one cause is drawn, on light and on dark paper alike."""
+    """How idle time of one cause is drawn, on a light and on a dark background."""
 
     colour: str
     pattern: str
-    """Name of plotly's fill pattern; empty: plain."""
+    """Name of plotly's fill pattern; empty for none."""
 
 
 IDLE_LOOKS = {
@@ -44,7 +44,7 @@ POINT_EDGE = "#ffffff"
 
 
 def shade(kind: OpKind, part: int, parts: int) -> str:
-    """Colour of a kind on chunk `part` of `parts`: the hue, then lighter and lighter."""
+    """Colour of a kind on part `part` of `parts`: the hue itself, then lighter with each part."""
     return _lighter(HUES[kind], LIGHTEST * part / max(parts - 1, 1))
 
 
@@ -53,12 +53,12 @@ def _lighter(colour: str, white: float) -> str:
 
 
 def memory_shade(part: int, parts: int) -> str:
-    """Colour of the memory that the operations of a part hold: lighter and lighter."""
+    """Colour of the memory that a part holds: lighter with each part."""
     return _lighter(MEMORY_LINE, 0.25 + 0.5 * part / max(parts - 1, 1))
 
 
 def ink(background: str) -> str:
-    """Black or white: the one that contrasts more with the background."""
+    """Text colour, black or white: the one with more contrast to the background."""
     light = luminance(background)
     return "#000000" if (light + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
 

@@ -1,58 +1,298 @@
-"""The picture of one schedule: Gantt chart above memory, on one time axis."""
+"""A plotly figure of one schedule: Gantt chart above memory, on one time axis."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
+from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import idle_trace, operation_traces
-from ppopt.report.memory import memory_traces
-from ppopt.report.words import number, percent
-from ppopt.schedule.metrics import Metrics, metrics
+from ppopt.report.gantt import (
+    BAR,
+    Layer,
+    label_step,
+    layers,
+    memory_tables,
+    part_names,
+    row_height,
+)
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, number, percent
+from ppopt.schedule.idle import Cause, idle
+from ppopt.schedule.metrics import Metrics, memory_profile
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
-TALLEST_ROW = 36
-"""Height of a device's row in pixels, when there are few."""
-_ROWS = 720
-"""Pixels that the rows of one chart share, when there are many."""
-_LEAST_ROW = 4
+Numbers = npt.NDArray[Any]
+
+MOST_LABELS = 4000
+"""Most operations for which bars carry their microbatch and an outline, and memory has hover
+text: each bar takes time to draw."""
+FONT = {"family": "system-ui, sans-serif", "size": 12}
+HOVER_LABEL = {
+    "bgcolor": "#1c2330",
+    "bordercolor": "#8a93a5",
+    "font": {"color": "#ffffff", "size": 13},
+    "align": "left",
+}
+_HIGHEST_ROW, _ROWS = 36, 720
+"""Highest row of a device, and what all rows of one chart share, in pixels."""
 _TOP, _BOTTOM, _BETWEEN = 64, 56, 52
 _MEMORY, _GANTT = "y", "y2"
 """Axes of the two charts. The one with numbers in its bars comes last: plotly sizes the text of
-bars anew with every subplot that has bars."""
-_LEAST_LABEL = 11
-"""Pixels that a device's label needs."""
+bars again with every subplot that has bars."""
+_HOVER = (
+    "<b>%{{customdata[0]}}{kind}%{{customdata[1]}}</b>  {words}<br>"
+    "stage %{{customdata[0]}} · {part}microbatch %{{customdata[1]}} · device %{{y}}<br>"
+    "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}"
+    " · duration %{{customdata[4]:.6~f}}<br>"
+    "memory %{{customdata[5]:.6~f}} while it runs, %{{customdata[6]:.6~f}} after it"
+    "<extra></extra>"
+)
+_HOVER_IDLE = (
+    "<b>idle</b>  %{text}<br>device %{y}<br>start %{customdata[0]:.6~f}"
+    " · end %{customdata[1]:.6~f} · duration %{customdata[2]:.6~f}<extra></extra>"
+)
+_HOVER_MEMORY = (
+    "<b>memory %{{customdata[2]:.6~f}}</b>  on device %{{y}}<br>"
+    "from %{{customdata[0]:.6~f}} to %{{customdata[1]:.6~f}}<br>"
+    "peak %{{customdata[3]:.6~f}}{limit} · static %{{customdata[4]:.6~f}}<extra></extra>"
+)
 
 
 def figure(schedule: Schedule) -> go.Figure:
     """Draw a complete schedule as a plotly figure: a bar for every operation.
 
-    Above some thousands of operations the page (`ppopt.report.html`) is the quicker picture.
+    Above some thousands of operations the page (`ppopt.report.html`) is faster to draw.
     """
-    found = metrics(schedule)
-    traces = [idle_trace(schedule), *operation_traces(schedule)]
-    lower = memory_traces(schedule)
-    for trace in traces:
+    idle_bars, operations = _idle_bars(schedule), _operation_bars(schedule)
+    memory = _memory_traces(schedule)
+    for trace in (idle_bars, *operations):
         trace.yaxis = _GANTT
-    for rank, trace in enumerate((*traces[1:], *lower, traces[0])):
-        trace.legendrank = 1 + rank
-    return go.Figure([*traces, *lower], _layout(schedule, found))
+    for rank, trace in enumerate((*operations, *memory, idle_bars), start=1):
+        trace.legendrank = rank
+    return go.Figure([idle_bars, *operations, *memory], _layout(schedule, schedule.metrics))
 
 
-def row_height(devices: int) -> float:
-    """Pixels of one device's row."""
-    return max(_LEAST_ROW, min(TALLEST_ROW, _ROWS / devices))
+def _in_units(ticks: Ints, per_unit: int) -> Numbers:
+    """Ticks in the user's unit; integers, which plotly packs better, where a tick is a unit."""
+    return ticks if per_unit == 1 else ticks / per_unit
+
+
+def _idle_bars(schedule: Schedule) -> go.Bar:
+    """Idle intervals as bars in the colour of their cause."""
+    found, per_unit = idle(schedule), schedule.pipeline.ticks.per_unit
+    start, end = _in_units(found.start, per_unit), _in_units(found.end, per_unit)
+    length = _in_units(found.end - found.start, per_unit)
+    causes = [Cause(cause) for cause in found.cause.tolist()]
+    return go.Bar(
+        name="idle",
+        orientation="h",
+        base=start,
+        x=length,
+        y=found.device,
+        width=BAR,
+        text=[CAUSE_WORDS[cause] for cause in causes],
+        textposition="none",
+        customdata=np.column_stack([start, end, length]),
+        hovertemplate=_HOVER_IDLE,
+        marker={
+            "color": [colours.IDLE_LOOKS[cause].colour for cause in causes],
+            "line": {"width": 0},
+        },
+    )
+
+
+def _operation_bars(schedule: Schedule) -> list[go.Bar]:
+    """Operations as bars, one trace per layer."""
+    figures = _figures(schedule)
+    names = part_names(schedule.pipeline)
+    labelled = len(schedule) <= MOST_LABELS
+    traces = []
+    for layer in layers(schedule):
+        shown, paired = figures[layer.rows], schedule.pair[layer.rows] != ALONE
+        bars = go.Bar(
+            orientation="h",
+            base=shown[:, 2],
+            x=shown[:, 4],
+            y=schedule.device[layer.rows],
+            width=BAR,
+            customdata=shown,
+            insidetextanchor="middle",
+            textangle=0,
+            **_look(layer, grouped=len(names) > 2, labelled=labelled),
+        )
+        if paired.any():
+            # F has the upper half of the row, the backward that runs with it the lower half
+            bars.width = np.where(paired, BAR / 2, BAR)
+            bars.offset = np.where(paired & (layer.kind != OpKind.F), 0, -BAR / 2)
+        traces.append(bars)
+    return traces
+
+
+def _look(layer: Layer, *, grouped: bool, labelled: bool) -> dict[str, Any]:
+    """Name, colour and texts of a trace; `grouped`: all parts of a kind share a legend entry."""
+    kind, name = layer.kind.name, layer.name
+    words = KIND_WORDS[layer.kind]
+    return {
+        "name": f"{kind} {words if grouped or not name else name}",
+        "legendgroup": kind if grouped else None,
+        "showlegend": not grouped or layer.part == 0,
+        "hovertemplate": _HOVER.format(kind=kind, words=words, part=name and f"{name} · "),
+        "marker": {
+            "color": layer.colour,
+            "line": {"width": 0.6 if labelled else 0, "color": "#ffffff"},
+        },
+        "texttemplate": "%{customdata[1]}" if labelled else None,
+        "textposition": "inside" if labelled else "none",
+        "insidetextfont": {"color": colours.ink(layer.colour)},
+    }
+
+
+def _figures(schedule: Schedule) -> Numbers:
+    """Figures of the operations in the user's units, one row each.
+
+    Columns: stage, microbatch, start, end, duration, memory of the device during and after it.
+    """
+    ticks = schedule.pipeline.ticks
+    times = (schedule.start, schedule.end, schedule.end - schedule.start)
+    return np.column_stack(
+        [
+            schedule.stage,
+            schedule.microbatch,
+            *(_in_units(time, ticks.per_unit) for time in times),
+            *(_in_units(level, ticks.memory_per_unit) for level in _memory(schedule)),
+        ]
+    )
+
+
+def _memory(schedule: Schedule) -> tuple[Ints, Ints]:
+    """Memory of the device during and after every operation; a pair counts as one operation."""
+    pipeline = schedule.pipeline
+    takes, gives = (table[schedule.kind, schedule.stage] for table in memory_tables(pipeline))
+    second = np.flatnonzero(schedule.seconds)
+    total = np.append(0, np.cumsum(takes - gives))
+    first = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
+    base = np.array(pipeline.ticks.static) - total[first]
+    after = base[schedule.device] + total[1:]
+    after[second - 1] = after[second]
+    gives[second] += gives[second - 1]
+    gives[second - 1] = gives[second]
+    return after + gives, after
+
+
+class _Profile(NamedTuple):
+    """Memory of one device as a step function: `level[i]` from `edges[i]` to `edges[i + 1]`."""
+
+    edges: Ints
+    """Ticks of time; one more than there are levels."""
+    level: Ints
+    """Ticks of memory."""
+
+
+def _profiles(schedule: Schedule) -> Iterator[_Profile]:
+    """Memory of every device, from 0 to the makespan."""
+    last = schedule.metrics.makespan
+    for device in range(schedule.pipeline.num_devices):
+        time, level = memory_profile(schedule, device)
+        yield _Profile(np.append(time[time < last], last), level[time < last])
+
+
+def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
+    """Level, static memory and limit of every device, in rows like those of the Gantt chart.
+
+    Row d is centred on y = d with memory 0 at its lower edge, on an axis that runs downwards.
+    All rows have one scale: the largest level or limit is as high as a bar.
+    """
+    ticks, last = schedule.pipeline.ticks, schedule.metrics.makespan
+    found = list(_profiles(schedule))
+    top = max(*(int(one.level.max(initial=0)) for one in found), *(ticks.limits or ()), 1)
+    style = {"fillcolor": colours.MEMORY, "line": {"color": colours.MEMORY_LINE, "width": 1.2}}
+    traces = [_areas("memory", found, ticks.per_unit, top, style)]
+    if any(ticks.static):
+        static = [_Profile(np.array([0, last]), np.array([level])) for level in ticks.static]
+        style = {"fillcolor": colours.STATIC, "line": {"width": 0}}
+        traces.append(_areas("static memory", static, ticks.per_unit, top, style))
+    if ticks.limits is not None:
+        traces.append(_limits(np.array(ticks.limits) / top, last / ticks.per_unit))
+    if len(schedule) <= MOST_LABELS:
+        traces.append(_memory_hover(schedule, found))
+    return traces
+
+
+def _areas(
+    name: str, profiles: list[_Profile], per_unit: int, top: int, style: Mapping[str, Any]
+) -> go.Scatter:
+    """Step functions as filled outlines, one per device, all of them one path."""
+    xs, ys = [], []
+    for device, (edges, level) in enumerate(profiles):
+        x = np.repeat(edges / per_unit, 2)
+        height = np.concatenate([[0], np.repeat(level / top, 2), [0, 0, np.nan]])
+        xs.append(np.concatenate([x, x[:1], [np.nan]]))
+        ys.append(device + BAR * (0.5 - height))
+    return go.Scatter(
+        name=name,
+        mode="lines",
+        x=np.concatenate(xs),
+        y=np.concatenate(ys),
+        fill="toself",
+        hoverinfo="skip",
+        **style,
+    )
+
+
+def _limits(heights: Numbers, last: float) -> go.Scatter:
+    """A line at the limit of every device; heights are shares of a bar."""
+    y = np.arange(len(heights)) + BAR * (0.5 - heights)
+    return go.Scatter(
+        name="memory limit",
+        mode="lines",
+        x=np.tile([0, last, np.nan], len(heights)),
+        y=np.column_stack([y, y, np.full(len(y), np.nan)]).ravel(),
+        line={"color": colours.LIMIT, "width": 1.4, "dash": "4px,3px"},
+        hoverinfo="skip",
+    )
+
+
+def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
+    """Invisible bars, one per step of memory, whose hover text has the figures of the step."""
+    ticks = schedule.pipeline.ticks
+    device = np.repeat(np.arange(len(profiles)), [len(one.level) for one in profiles])
+    level = np.concatenate([one.level for one in profiles])
+    peak = np.array([one.level.max(initial=0) for one in profiles])
+    columns = [level, peak[device], np.array(ticks.static)[device]]
+    if ticks.limits is not None:
+        columns.append(np.array(ticks.limits)[device])
+    start = _in_units(np.concatenate([one.edges[:-1] for one in profiles]), ticks.per_unit)
+    end = _in_units(np.concatenate([one.edges[1:] for one in profiles]), ticks.per_unit)
+    limit = "" if ticks.limits is None else " of %{customdata[5]:.6~f}"
+    return go.Bar(
+        orientation="h",
+        base=start,
+        x=end - start,
+        y=device,
+        width=1,
+        opacity=0,
+        showlegend=False,
+        customdata=np.column_stack(
+            [start, end, *(_in_units(column, ticks.memory_per_unit) for column in columns)]
+        ),
+        hovertemplate=_HOVER_MEMORY.format(limit=limit),
+    )
 
 
 def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
     devices = len(found.busy)
     makespan = found.makespan / schedule.pipeline.ticks.per_unit
-    rows = devices * row_height(devices)
-    inner = 2 * rows + _BETWEEN
-    split = rows / inner
-    beside = _notes(schedule, found)
+    height = row_height(devices, _HIGHEST_ROW, _ROWS)
+    inner = 2 * devices * height + _BETWEEN
+    split = devices * height / inner
+    step = label_step(height)
+    notes = _notes(schedule, found, step)
     return {
         "template": None,
         "height": round(inner + _TOP + _BOTTOM),
@@ -60,18 +300,13 @@ def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
             "t": _TOP,
             "b": _BOTTOM,
             "l": 52,
-            "r": 16 + 7 * max(len(note["text"]) for note in beside),
+            "r": 16 + 7 * max(len(note["text"]) for note in notes),
         },
         "barmode": "overlay",
         "hovermode": "closest",
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": colours.INK},
+        "font": FONT | {"color": colours.INK},
         "uniformtext": {"minsize": 6, "mode": "hide"},
-        "hoverlabel": {
-            "bgcolor": "#1c2330",
-            "bordercolor": "#8a93a5",
-            "font": {"color": "#ffffff", "size": 13},
-            "align": "left",
-        },
+        "hoverlabel": HOVER_LABEL,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "yref": "paper"},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
@@ -88,38 +323,34 @@ def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
             "spikedash": "2px,2px",
             "spikecolor": "#8a93a5",
         },
-        "yaxis": _axis(devices, (0, split)),
-        "yaxis2": _axis(devices, (1 - split, 1)),
-        "annotations": [*beside, _end_note(makespan, devices)],
+        "yaxis": _axis(devices, step, (0, split)),
+        "yaxis2": _axis(devices, step, (1 - split, 1)),
+        "annotations": [*notes, _end_note(makespan, devices)],
         "shapes": [_end_line(makespan)],
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
     }
 
 
-def _axis(devices: int, domain: tuple[float, float]) -> dict[str, Any]:
-    apart = max(1, -(-_LEAST_LABEL // int(row_height(devices))))
+def _axis(devices: int, step: int, domain: tuple[float, float]) -> dict[str, Any]:
     return {
         "domain": domain,
         "range": [devices - 0.5, -0.5],
         "fixedrange": True,
         "tick0": 0,
-        "dtick": apart,
+        "dtick": step,
         "showgrid": False,
         "zeroline": False,
         "title": {"text": "device", "standoff": 8},
     }
 
 
-def _notes(schedule: Schedule, found: Metrics) -> list[dict[str, Any]]:
-    """Share of idle time beside every row of operations, peak beside every row of memory."""
+def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]]:
+    """Share of idle time beside the rows of operations, peak beside the rows of memory."""
     ticks = schedule.pipeline.ticks
-    devices = len(found.busy)
-    apart = max(1, -(-_LEAST_LABEL // int(row_height(devices))))
-    shown = range(0, devices, apart)
-    idle = [1 - busy / found.makespan if found.makespan else 0 for busy in found.busy]
     notes = [_note(_GANTT, -0.5, "idle", 10), _note(_MEMORY, -0.5, "peak memory", 10)]
-    for device in shown:
-        notes.append(_note(_GANTT, device, percent(idle[device])))
+    for device in range(0, len(found.busy), step):
+        idle_share = 1 - found.busy[device] / found.makespan if found.makespan else 0
+        notes.append(_note(_GANTT, device, percent(idle_share)))
         peak = number(ticks.memory(found.peak_memory[device]))
         if ticks.limits is not None:
             peak += f" of {number(ticks.memory(ticks.limits[device]))}"

@@ -1,96 +1,108 @@
-"""The page: schedules as one self-contained HTML file that opens without a network."""
+"""The page: schedules as one self-contained HTML file that opens without a network.
+
+`page.html` is its frame, `page.css` its style; the modules in `script/` draw the schedules.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from string import Template
 
+import numpy as np
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ppopt.errors import InputError
-from ppopt.report import controls, facts
-from ppopt.report.differences import Entry, entries
+from ppopt.problem.operation import OpKind
+from ppopt.report import colours
+from ppopt.report.entries import entries
+from ppopt.report.gantt import MOST_SHADES, part_names, shade_words
 from ppopt.report.payload import payload
 from ppopt.report.script import script
-from ppopt.report.words import clean, isolated
+from ppopt.report.sections import overview, proof, section
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, clean, isolated
+from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Pipeline schedules"
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-"""Content security policy: the browser refuses every request, whatever a script may try."""
-
-_THEME = (
-    "document.documentElement.dataset.theme ="
-    " matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';"
-)
-"""Says which colours of `page.css` hold; the script of the page changes it."""
-_INERT = ' type="text/plain" id="plotly"'
-"""Keeps plotly as text: the script of the page runs it once there is something to see."""
+_KEYS = dict(zip(OpKind, "fbwx", strict=True))
+"""Keys that show or hide a kind of operations."""
 
 
 def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "") -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
-    Several share one time axis, one above the other: the least value on top, the others compared
-    with it. With `opening`, HTML that stands before them, they keep their order and are shown one
-    at a time: the k-th, from 1, where the address becomes `#schedule-k`. The schedules must be
-    complete (every device runs something). Identical input gives an identical page. Raises
-    InputError when there is no schedule.
+    Several schedules share one time axis, one above the other: the least value is on top, the
+    others are compared with it. `opening` is HTML that stands before the schedules; with it, they
+    keep their order and are shown one at a time: the k-th, from 1, where the address becomes
+    `#schedule-k`. The schedules must be complete (every device runs something). Identical input
+    gives an identical page. Raises InputError when there is no schedule.
     """
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
     shown = entries(schedules, ordered=bool(opening))
     alone = len(shown) == 1
-    drawn = [entry.schedule for entry in shown]
-    titles = [(entry.title, entry.note) for entry in shown]
-    return "\n".join(
-        [
-            _head(title),
-            f"<header><h1>{isolated(title)}</h1></header>",
-            opening or facts.overview(shown),
-            facts.proof(shown[0].figures) if alone else "",
-            controls.tools(drawn),
-            controls.picture(),
-            controls.usage(),
-            *(_section(index, entry, alone) for index, entry in enumerate(shown, start=1)),
-            f"<script{_INERT}>{get_plotlyjs()}</script>",
-            _data(payload(drawn, titles, single=bool(opening))),
-            f"<script>{script()}</script>",
-            "</body>\n</html>\n",
-        ]
+    frame = Template(_text("page.html"))
+    return frame.substitute(
+        title=escape(clean(title)),
+        style=_text("page.css"),
+        heading=isolated(title),
+        opening=(opening or overview(shown)) + (proof(shown[0].figures) if alone else ""),
+        kinds=_kind_buttons(schedules),
+        causes=_cause_buttons(schedules),
+        sections="\n".join(
+            section(index, entry, alone=alone) for index, entry in enumerate(shown, start=1)
+        ),
+        plotly=get_plotlyjs(),
+        data=payload(shown, single=alone or bool(opening)),
+        script=script(),
     )
 
 
-def _head(title: str) -> str:
-    style = files("ppopt.report").joinpath("page.css").read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(clean(title))}</title>
-<script>{_THEME}</script>
-<style>
-{style}</style>
-</head>
-<body>"""
+def _text(name: str) -> str:
+    return files("ppopt.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _data(text: str) -> str:
-    return f'<script type="application/json" id="data">{text}</script>'
+def _kind_buttons(schedules: Sequence[Schedule]) -> str:
+    """A button for every kind of operation that occurs, and what its shades stand for."""
+    kinds = sorted({int(code) for schedule in schedules for code in np.unique(schedule.kind)})
+    names = {tuple(part_names(schedule.pipeline)) for schedule in schedules}
+    shown = min(max(map(len, names)), MOST_SHADES)
+    buttons = [_kind_button(OpKind(code), shown) for code in kinds]
+    meanings = {shade_words(some) for some in names} - {""}
+    if meanings:
+        words = (
+            meanings.pop() if len(meanings) == 1 else "dark to light: chunks, or routes, in turn"
+        )
+        buttons.append(f'<span class="quiet" id="shades">{escape(words)}</span>')
+    return "".join(buttons)
 
 
-def _section(index: int, entry: Entry, alone: bool) -> str:
-    pipeline = entry.schedule.pipeline
-    argument = "" if alone else facts.proof(entry.figures)
-    return f"""<section class="schedule" id="schedule-{index}">
-{facts.heading(entry.figures, pipeline.name)}
-<p class="quiet">{escape(facts.pipeline_line(pipeline))}</p>
-{facts.tiles(entry.figures)}
-{argument}
-{facts.details(entry.figures, pipeline)}
-</section>"""
+def _kind_button(kind: OpKind, shades: int) -> str:
+    swatch = "".join(_swatch(colours.shade(kind, part, shades)) for part in range(shades))
+    return (
+        f'<button type="button" data-name="{kind.name}" title="key {_KEYS[kind]}">'
+        f"{swatch}{kind.name} {KIND_WORDS[kind]}</button>"
+    )
+
+
+def _cause_buttons(schedules: Sequence[Schedule]) -> str:
+    """A button for every cause of idle time that occurs."""
+    causes = sorted(
+        {int(code) for schedule in schedules for code in np.unique(idle(schedule).cause)}
+    )
+    buttons = [_cause_button(Cause(code)) for code in causes]
+    return '<span class="quiet">idle:</span>' + "".join(buttons) if causes else ""
+
+
+def _cause_button(cause: Cause) -> str:
+    words = CAUSE_WORDS[cause]
+    return (
+        f'<button type="button" data-name="{cause.label}" title="idle time: {words}">'
+        f"{_swatch(colours.IDLE_LOOKS[cause].colour)}{words}</button>"
+    )
+
+
+def _swatch(colour: str) -> str:
+    return f'<i style="background:{colour}"></i>'

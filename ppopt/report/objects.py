@@ -1,12 +1,13 @@
 """The objects that commands print with --json.
 
-Schedules stand in them as they are: whoever writes them as JSON turns each into its native form
-(`ppopt.formats.schedule_json.to_object`), which takes long, so that a table does not wait for it.
+They hold schedules as they are. Only a writer of JSON turns them into their native form
+(`ppopt.formats.schedule_json.to_object`), because that takes long and tables do not need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,23 +29,24 @@ if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
 
 SCHEMA = 1
+_SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
 FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit")
 
 
 def of_result(result: Result) -> dict[str, Any]:
     """Object of `ppopt solve`; figures are None where there is no schedule.
 
-    `hint` is there where one was given: its value, the share by which the schedule is better
-    (`gain`), its peak memory, whether that fits the limit, and what was changed to start from it.
+    `hint` exists where a search starts from a schedule: its value, the share by which the schedule
+    found is better (`gain`), its peak memory, whether that fits the limit, and what was changed to
+    start from it.
     """
     origin = result.origin()
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
     shown["mem_limit"] = _limits(result.pipeline)
-    kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
     return {
         "schema": SCHEMA,
-        **{key: origin[key] for key in kept},
+        **{key: origin[key] for key in _SEARCHED},
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
         "fused": result.fused,
@@ -59,9 +61,8 @@ def of_evaluation(
 ) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
-    `options` are those that the strategy went by, given or its own choice. An evaluation draws
-    nothing and runs on one thread: seed 0, workers 1. `jitter` is there where random times were
-    asked for.
+    `options` are the options of the strategy, given or its own choice. An evaluation is not random
+    and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times.
     """
     found = summary(schedule)
     return {
@@ -82,7 +83,7 @@ def of_evaluation(
 
 
 def _jitter(jitter: Jitter | None) -> dict[str, Any]:
-    """The objective under random times, under one key; nothing where none were asked for."""
+    """The objective under random times, under one key; empty without random times."""
     if jitter is None:
         return {}
     figures = ("mean", "p95", "degradation")
@@ -98,12 +99,11 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     """
     optimum = comparison.optimum
     searched = of_result(optimum)
-    kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
     return {
         "schema": SCHEMA,
-        **{key: searched[key] for key in kept},
+        **{key: searched[key] for key in _SEARCHED},
         "rows": [_row(row, optimum) for row in comparison.rows],
-        "skipped": [{"strategy": name, "reason": reason} for name, reason in comparison.skipped],
+        "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
     }
 
@@ -113,10 +113,8 @@ def _robustness(comparison: Comparison) -> dict[str, Any]:
     if steadiest is None:
         return {}
     name = partial(_strategy, optimum=comparison.optimum)
-    apart = (
-        None if fragile is None else dict(zip(("best", "rival"), map(name, fragile), strict=True))
-    )
-    return {"steadiest": name(steadiest), "fragile": apart}
+    pair = fragile and dict(zip(("best", "rival"), map(name, fragile), strict=True))
+    return {"steadiest": name(steadiest), "fragile": pair}
 
 
 def _strategy(row: Row, optimum: Result) -> str:
@@ -132,11 +130,19 @@ def _row(row: Row, optimum: Result) -> dict[str, Any]:
     return shown | {
         "strategy": _strategy(row, optimum),
         "fits_limit": row.fits_limit,
-        "ratio_to_best": None if row.ratio_to_best is None else plain(row.ratio_to_best),
-        "ratio_to_optimum": None if row.ratio_to_optimum is None else plain(row.ratio_to_optimum),
+        "ratio_to_best": _number(row.ratio_to_best),
+        "ratio_to_optimum": _number(row.ratio_to_optimum),
         "optimum_proved": row.optimum_proved,
         "communication": row.communication,
     }
+
+
+def _skipped(skipped: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"strategy": name, "reason": reason} for name, reason in skipped]
+
+
+def _number(value: Fraction | None) -> int | float | None:
+    return None if value is None else plain(value)
 
 
 def _limits(pipeline: Pipeline) -> list[int | float] | None:
@@ -147,11 +153,11 @@ def _limits(pipeline: Pipeline) -> list[int | float] | None:
 def of_frontier(found: Frontier) -> dict[str, Any]:
     """Object of `ppopt frontier`.
 
-    All holds within `mem_limit`, the pipeline's own. `points`, by limit ascending: each the object
-    of `ppopt solve` within its `limit`, and whether that is proved to be the least for its value
-    (`limit_proved`). `bounds`: no schedule within a `limit` is below its `lower_bound`.
-    `strategies`: each the object of `ppopt eval`, its largest peak (`memory`), and its ratio to the
-    best schedule within that memory.
+    Everything holds within `mem_limit`, the pipeline's own limits. `points`, by ascending limit:
+    the object of `ppopt solve` within a `limit`, and whether that limit is proved to be the least
+    for its value (`limit_proved`). `bounds`: no schedule within a `limit` is below its
+    `lower_bound`. `strategies`: the object of `ppopt eval`, its largest peak (`memory`), and its
+    ratio to the best schedule within that memory.
     """
     least, enough = found.least, found.enough
     provenance = found.provenance
@@ -161,9 +167,9 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "objective": found.objective.value,
         "proof": found.proof,
         "mem_limit": _limits(found.pipeline),
-        "least_limit": None if least is None else plain(least.limit),
+        "least_limit": _number(least and least.limit),
         "least_limit_proved": least is not None and least.least,
-        "useful_limit": None if enough is None else plain(enough.limit),
+        "useful_limit": _number(enough and enough.limit),
         "useful_limit_proved": found.enough_proved,
         "points": [
             of_result(point.result) | {"limit": plain(point.limit), "limit_proved": point.least}
@@ -173,7 +179,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
             {"limit": plain(limit), "lower_bound": plain(bound)} for limit, bound in found.bounds
         ],
         "strategies": [_hand(hand) for hand in found.hands],
-        "skipped": [{"strategy": name, "reason": reason} for name, reason in found.skipped],
+        "skipped": _skipped(found.skipped),
         "fused": found.fused,
         "seed": provenance.seed,
         "workers": provenance.workers,
@@ -185,19 +191,20 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
 def _hand(hand: Hand) -> dict[str, Any]:
     return of_evaluation(hand.schedule, hand.seconds) | {
         "memory": plain(hand.memory),
-        "ratio_to_best": None if hand.ratio is None else plain(hand.ratio),
+        "ratio_to_best": _number(hand.ratio),
     }
 
 
 def of_verification(
     schedule: Schedule, found: Sequence[Violation], bound: Recheck | None = None
 ) -> dict[str, Any]:
-    """Object of `ppopt verify`: what was found, and the figures if nothing was.
+    """Object of `ppopt verify`: the violations, or the figures where there are none.
 
-    `fits_limit` is that of `ppopt eval`, which reports the limit that is enforced here.
-    Where the bound was checked again, what came of that stands under `bound`.
+    `fits_limit` is as in `ppopt eval`, which reports the limit that `ppopt verify` enforces.
+    `bound` exists where the re-checker has checked the bound.
     """
     figures = {} if found else summary(schedule)
+    ticks = schedule.pipeline.ticks
     return {
         "schema": SCHEMA,
         "verified": not found,
@@ -208,9 +215,7 @@ def of_verification(
                 "rule": violation.rule.value,
                 "ops": [str(op) for op in violation.ops],
                 "device": violation.device,
-                "time": None
-                if violation.time is None
-                else plain(schedule.pipeline.ticks.time(violation.time)),
+                "time": None if violation.time is None else plain(ticks.time(violation.time)),
                 "message": violation.message,
             }
             for violation in found

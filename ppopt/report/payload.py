@@ -13,11 +13,11 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import BAR, parts
+from ppopt.report.entries import Entry
+from ppopt.report.gantt import BAR, memory_tables, part_names, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
-from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -25,19 +25,19 @@ from ppopt.schedule.timetable import ALONE
 _TYPES = ("i1", "i2", "i4")
 
 
-def payload(
-    schedules: Sequence[Schedule], titles: Sequence[tuple[str, str]], *, single: bool = False
-) -> str:
-    """JSON of schedules, each with a title and a note, safe inside a script element.
+def payload(entries: Sequence[Entry], *, single: bool) -> str:
+    """JSON of schedules with their titles and notes, safe inside a script element.
 
-    `single`: the page shows one of them at a time. Where it shows several, it opens without the
+    `single`: the page shows one of them at a time. A page that shows several opens without the
     charts of memory.
     """
-    data = {
-        "style": _style(),
-        "single": single or len(schedules) == 1,
-        "schedules": [_schedule(*one) for one in zip(schedules, titles, strict=True)],
-    }
+    return embedded(
+        {"style": _style(), "single": single, "schedules": [_schedule(one) for one in entries]}
+    )
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that a browser never takes for the end of its script element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
@@ -50,12 +50,13 @@ def packed(column: Ints) -> dict[str, str]:
     return {"type": name, "base64": base64.b64encode(column.astype(f"<{name}").tobytes()).decode()}
 
 
-def _schedule(schedule: Schedule, title: tuple[str, str]) -> dict[str, Any]:
+def _schedule(entry: Entry) -> dict[str, Any]:
+    schedule = entry.schedule
     ticks = schedule.pipeline.ticks
-    arrived = arrivals(schedule)
+    takes, gives = memory_tables(schedule.pipeline)
     return {
-        "title": title[0],
-        "note": title[1],
+        "title": entry.title,
+        "note": entry.note,
         "devices": schedule.pipeline.num_devices,
         "unit": ticks.per_unit,
         "memoryUnit": ticks.memory_per_unit,
@@ -63,9 +64,10 @@ def _schedule(schedule: Schedule, title: tuple[str, str]) -> dict[str, Any]:
         "ops": _columns(_operations(schedule)),
         "needs": [packed(column) for column in _needs(schedule)],
         "gaps": _columns(idle(schedule)._asdict()),
-        "critical": packed(critical_path(schedule, arrived)),
-        **_shades(parts(schedule).names),
-        "change": memory_changes(schedule.pipeline).tolist(),
+        "critical": packed(critical_path(schedule, arrivals(schedule))),
+        **_shades(part_names(schedule.pipeline)),
+        "takes": takes.tolist(),
+        "gives": gives.tolist(),
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory,
@@ -81,15 +83,15 @@ def _operations(schedule: Schedule) -> dict[str, Ints]:
     half = np.where(schedule.kind == OpKind.F, 1, 2)
     return dict(zip(names, schedule.columns, strict=True)) | {
         "slice": schedule.slice,
-        "part": parts(schedule).of,
+        "part": parts(schedule),
         "lane": np.where(schedule.pair == ALONE, 0, half),
     }
 
 
 def _needs(schedule: Schedule) -> list[Ints]:
-    """Rows that every operation waits for: a column for the first of them, the second, ...
+    """Rows of the predecessors of every operation: columns of the first, the second, ...
 
-    FREE where there are fewer.
+    FREE stands for no predecessor.
     """
     flow = data_flow(schedule.pipeline, split_backwards(schedule))
     row = rows_by_code(schedule)

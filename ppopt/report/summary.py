@@ -13,15 +13,15 @@ ORIGIN_KEYS = (
     *("strategy", "status", "lower_bound", "gap", "proof"),
     *("fused", "seed", "workers", "time_limit", "versions", "hint"),
 )
-"""What a report tells of a schedule's origin."""
+"""Keys of a schedule's origin that reports show."""
 
 
 def summary(schedule: Schedule) -> dict[str, Any]:
-    """Figures of a schedule: what `ppopt.schedule.metrics` computes, and what its origin claims.
+    """Figures that `ppopt.schedule.metrics` computes, and the claims of the schedule's origin.
 
-    Times and memory are in the user's units, lists have one entry per device; keys of the
-    origin that are missing are None. Of a schedule read from a file, `checked` says whether its
-    bound was confirmed just now, and `proof` how.
+    Times and memory are in the user's units, lists have one entry per device; keys that the origin
+    lacks are None. For a schedule read from a file, `checked` says whether the re-checker confirms
+    its bound, and `proof` how.
     """
     found = schedule.metrics
     ticks = schedule.pipeline.ticks
@@ -41,7 +41,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
 
 
 def _claims(schedule: Schedule) -> dict[str, Any]:
-    """What the origin claims, and whether that may be believed."""
+    """Claims of the origin, and whether they are checked."""
     claims: dict[str, Any] = {key: schedule.origin.get(key) for key in ORIGIN_KEYS}
     if not schedule.from_file:
         return claims | {"checked": True}

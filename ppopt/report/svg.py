@@ -1,25 +1,25 @@
-"""A light picture of one schedule: an inline SVG Gantt chart for notebooks and documents.
+"""A small picture of one schedule: an inline SVG Gantt chart for notebooks and documents.
 
-It needs no script and no network, and is read on light and on dark backgrounds alike.
+It needs no script and no network, and is readable on light and on dark backgrounds.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from html import escape
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import parts
-from ppopt.report.raster import Ink, png
+from ppopt.report.gantt import Layer, label_step, layers, row_height, shade_words
+from ppopt.report.raster import png
 from ppopt.report.summary import summary
 from ppopt.report.words import KIND_WORDS, clean, lowered, number, percent, spread, title
 from ppopt.schedule.schedule import Schedule
@@ -36,20 +36,16 @@ _DIGIT = 0.6
 """Width of a digit per font size."""
 _LETTER = 6.6
 """Width of a letter of the legend in pixels, at most, on average."""
-_ROWS = 640
-"""Pixels that the rows share, when there are many."""
-_TALLEST_ROW, _LEAST_ROW, _LEAST_LABEL = 28, 4, 11
+_HIGHEST_ROW, _ROWS = 28, 640
+"""Highest row of a device, and what all rows share, in pixels."""
 _BAR = 0.86
-"""Height of a bar; a device's row is 1 high."""
+"""Height of a bar as a share of its row."""
 _TICK_ROOM = 64
 """Pixels between two ticks of the time axis, at least."""
 _LONGEST_CAPTION = 120
 MOST_RECTS, MOST_PATHS = 1500, 6000
-"""Most operations of a picture with one element each, and of one with an outline each: some
-200 KB."""
+"""Most operations that are drawn as one element each, and as one outline each (some 200 KB)."""
 _MEANS = "seen from afar: a spot has the mean colour of all that runs there"
-_MOST_SHADES = 4
-"""Most chunks (and routes) that the legend names one by one."""
 
 
 class _Frame(NamedTuple):
@@ -91,22 +87,22 @@ class _Frame(NamedTuple):
 
 
 def svg(schedule: Schedule) -> str:
-    """Draw a schedule: devices as rows, operations to scale, idle time as bare background.
+    """Draw a schedule: devices as rows, operations to scale, idle time as background.
 
-    Every operation is one `rect`, with its microbatch where that fits and its time on hover;
-    above `MOST_RECTS` operations there are no numbers and one `path` per colour instead, and above
-    `MOST_PATHS` an image, in which a pixel has the mean colour of what runs there.
-    Identical input gives an identical picture. Of a schedule that is none, the operations that
-    exist are drawn and the figures are left out.
+    Every operation is one `rect`, with its microbatch where that fits and its time on hover.
+    Above `MOST_RECTS` operations there is one `path` per colour and there are no numbers. Above
+    `MOST_PATHS` there is an image, in which a pixel has the mean colour of what runs there.
+    Identical input gives an identical picture. Of an incomplete or defective schedule, the
+    operations that the pipeline has are drawn and the figures are left out.
     """
     words = caption(schedule)
     devices = schedule.pipeline.num_devices
     known = _known(schedule)
     schedule = replace(schedule, **{name: getattr(schedule, name)[known] for name in Row._fields})
-    row = max(_LEAST_ROW, min(_TALLEST_ROW, _ROWS / devices))
+    row = row_height(devices, _HIGHEST_ROW, _ROWS)
     frame = _Frame(max(int(schedule.end.max(initial=0)), 1), row, devices)
-    layers = _layers(schedule)
-    legend, height = _legend(layers, frame, _MEANS if len(schedule) > MOST_PATHS else "")
+    drawn = layers(schedule)
+    legend, height = _legend(drawn, frame, _MEANS if len(schedule) > MOST_PATHS else "")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -118,7 +114,7 @@ def svg(schedule: Schedule) -> str:
             *_axis(schedule, frame),
             "</g>",
             _idle(frame),
-            *_drawn(schedule, layers, frame),
+            *_operations(schedule, drawn, frame),
             *legend,
             "</svg>\n",
         ]
@@ -142,63 +138,35 @@ def caption(schedule: Schedule) -> str:
             f"bubble rate {percent(found['bubble_rate'])}",
             memory if limits is None else f"{memory}, limit {spread(limits)}",
         ]
-    text = " · ".join(word for word in words if word)
-    text = clean(text)
+    text = clean(" · ".join(filter(None, words)))
     return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
 
 
 def _known(schedule: Schedule) -> npt.NDArray[np.bool_]:
-    """Tell which operations have a kind, stage, microbatch and device that the pipeline has."""
+    """Which operations have a kind, stage, microbatch and device that the pipeline has."""
     pipeline = schedule.pipeline
     sizes = (NUM_KINDS, pipeline.num_stages, pipeline.batches, pipeline.num_devices)
     columns = np.stack(schedule.columns[:4])
     return np.asarray(((columns >= 0) & (columns < np.array(sizes)[:, None])).all(axis=0))
 
 
-class _Layer(NamedTuple):
-    """The operations of one colour."""
-
-    kind: OpKind
-    part: str
-    """Which chunk (and route); empty where there is one."""
-    colour: str
-    places: Ints
-    """Their rows in the schedule."""
-
-
-def _layers(schedule: Schedule) -> list[_Layer]:
-    names, part = parts(schedule)
-    layers = [
-        _Layer(
-            kind,
-            name,
-            colours.shade(kind, index, len(names)),
-            np.flatnonzero((schedule.kind == kind) & (part == index)),
-        )
-        for kind in OpKind
-        for index, name in enumerate(names)
-    ]
-    return [layer for layer in layers if len(layer.places)]
-
-
-def _drawn(schedule: Schedule, layers: Sequence[_Layer], frame: _Frame) -> Iterator[str]:
+def _operations(schedule: Schedule, drawn: Sequence[Layer], frame: _Frame) -> Iterator[str]:
     if len(schedule) > MOST_PATHS:
-        yield _image(schedule, layers, frame)
+        yield _image(schedule, drawn, frame)
         return
     rows = list(schedule.rows())
-    for layer in layers:
-        own = [rows[place] for place in layer.places.tolist()]
+    for layer in drawn:
+        own = [rows[row] for row in layer.rows.tolist()]
         if len(schedule) > MOST_RECTS:
             yield _path(layer, own, frame)
         else:
-            yield from _operations(schedule, layer, own, frame)
+            yield from _rects(schedule, layer, own, frame)
 
 
-def _image(schedule: Schedule, layers: Sequence[_Layer], frame: _Frame) -> str:
+def _image(schedule: Schedule, drawn: Sequence[Layer], frame: _Frame) -> str:
     """Draw all operations as one image."""
     width = frame.x(frame.last) - frame.x(0)
-    inks = [Ink(layer.colour, layer.places) for layer in layers]
-    data = base64.b64encode(png(schedule, inks, frame.last, round(width))).decode()
+    data = base64.b64encode(png(schedule, drawn, frame.last, round(width))).decode()
     return (
         f'<image x="{_px(frame.x(0))}" y="{_px(frame.y(0))}" width="{_px(width)}" '
         f'height="{_px(frame.row * frame.devices)}" preserveAspectRatio="none" '
@@ -206,7 +174,7 @@ def _image(schedule: Schedule, layers: Sequence[_Layer], frame: _Frame) -> str:
     )
 
 
-def _path(layer: _Layer, rows: Sequence[Row], frame: _Frame) -> str:
+def _path(layer: Layer, rows: Sequence[Row], frame: _Frame) -> str:
     outlines = "".join(
         _box(frame.x(row.start), frame.top(row), frame.x(row.end), frame.height(row))
         for row in rows
@@ -214,9 +182,8 @@ def _path(layer: _Layer, rows: Sequence[Row], frame: _Frame) -> str:
     return f'<path fill="{layer.colour}" d="{outlines}"/>'
 
 
-def _operations(
-    schedule: Schedule, layer: _Layer, rows: Sequence[Row], frame: _Frame
-) -> Iterator[str]:
+def _rects(schedule: Schedule, layer: Layer, rows: Sequence[Row], frame: _Frame) -> Iterator[str]:
+    """Draw every operation of a layer as a rect with hover text, and its number where it fits."""
     sliced = schedule.pipeline.num_slices > 1
     yield f'<g fill="{layer.colour}" stroke="{colours.INK}" stroke-width="0.5">'
     for row in rows:
@@ -253,7 +220,7 @@ def _fits(row: Row, name: str, frame: _Frame) -> bool:
 
 
 def _idle(frame: _Frame) -> str:
-    """Draw the background of every device's row: where it shows, the device is idle."""
+    """Draw the background of every device's row, which shows where the device is idle."""
     rows = (
         _box(frame.x(0), frame.y(device), frame.x(frame.last), frame.bar)
         for device in range(frame.devices)
@@ -262,8 +229,7 @@ def _idle(frame: _Frame) -> str:
 
 
 def _device_labels(frame: _Frame) -> Iterator[str]:
-    apart = max(1, -(-_LEAST_LABEL // int(frame.row)))
-    for device in range(0, frame.devices, apart):
+    for device in range(0, frame.devices, label_step(frame.row)):
         y = frame.y(device) + frame.bar / 2 + 0.36 * _FONT
         yield f'<text x="{LEFT - 8}" y="{_px(y)}" text-anchor="end">device {device}</text>'
 
@@ -295,17 +261,14 @@ def _step(least: Fraction) -> Fraction:
     return next(part for part in (step / 5, step / 2, step) if part >= least)
 
 
-def _legend(layers: Iterable[_Layer], frame: _Frame, last: str) -> tuple[list[str], int]:
-    """Name the colours below the axis; returns the lines and the height of the picture.
+def _legend(drawn: Sequence[Layer], frame: _Frame, last: str) -> tuple[list[str], int]:
+    """Name the colours below the axis; returns the elements and the height of the picture.
 
-    `last` is a line of its own, where it is not empty.
+    `last` is one more line of text, unless empty.
     """
-    shades: dict[OpKind, list[_Layer]] = {}
-    for layer in layers:
-        shades.setdefault(layer.kind, []).append(layer)
     entries = [
         (f"{kind.name} {KIND_WORDS[kind]}", [layer.colour for layer in same])
-        for kind, same in shades.items()
+        for kind, same in groupby(drawn, key=lambda layer: layer.kind)
     ]
     x, y = float(LEFT), frame.bottom + 40
     lines = []
@@ -315,10 +278,8 @@ def _legend(layers: Iterable[_Layer], frame: _Frame, last: str) -> tuple[list[st
             x += 12
         lines.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
         x += 6 + _LETTER * len(words) + 14
-    names = list(dict.fromkeys(layer.part for same in shades.values() for layer in same))
-    named = ", ".join(names if len(names) <= _MOST_SHADES else (names[0], "…", names[-1]))
-    told = f"shades, dark to light: {named}" if len(names) > 1 else ""
-    for words in filter(None, (told, last)):
+    shades = shade_words(list(dict.fromkeys(layer.name for layer in drawn)))
+    for words in filter(None, (shades and f"shades, {shades}", last)):
         y += 20
         lines.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
     return lines, round(y + 12)

@@ -1,8 +1,8 @@
-"""Tables for the terminal, as rich renderables; whoever asks for one prints it."""
+"""Tables for the terminal, as rich renderables that the caller prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -16,6 +16,7 @@ from ppopt.report.words import (
     hint_words,
     jitter_words,
     number,
+    objective_words,
     per_device,
     percent,
     spread,
@@ -23,6 +24,8 @@ from ppopt.report.words import (
     title,
 )
 from ppopt.schedule.idle import Cause
+
+_CAUSES = tuple(cause.label for cause in Cause)
 
 
 def result_table(figures: Mapping[str, Any]) -> Table:
@@ -33,60 +36,55 @@ def result_table(figures: Mapping[str, Any]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    objective = str(figures.get("objective") or "makespan").replace("-", " ")
-    lines = {
-        "strategy": _made_by(figures),
-        "status": Text(status_words(figures), style=_tone(figures)),
-        "makespan": _number(figures, "makespan"),
-        "device span": _number(figures, "device_span"),
+    objective = objective_words(figures)
+    lines: dict[str, str | Text] = {
+        "strategy": _strategy(figures),
+        "status": Text(status_words(figures), style=_status_style(figures)),
+        "makespan": _with(number, figures.get("makespan")),
+        "device span": _with(number, figures.get("device_span")),
         "lower bound": _bound(figures, objective),
-        "bubble rate": _percent(figures, "bubble_rate", f" of the {objective}"),
-        "bubble overhead": _percent(figures, "bubble_overhead", " of busy time"),
+        "bubble rate": _with(percent, figures.get("bubble_rate"), f" of the {objective}"),
+        "bubble overhead": _with(percent, figures.get("bubble_overhead"), " of busy time"),
         "peak memory": _memory(figures),
-        "verified": _all_but_the_limit(figures),
-        "under jitter": Text(jitter_words(figures)),
-        "your schedule": Text(hint_words(figures)),
-        "proof": Text(str(figures.get("proof") or "")),
-        "time taken": _number(figures, "solve_seconds", " s"),
+        "verified": _verified(figures),
+        "under jitter": jitter_words(figures),
+        "your schedule": hint_words(figures),
+        "proof": str(figures.get("proof") or ""),
+        "time taken": _with(number, figures.get("solve_seconds"), " s"),
     }
     for name, words in lines.items():
         if words:
-            table.add_row(name, words)
+            table.add_row(name, words if isinstance(words, Text) else Text(words))
     return table
 
 
-def _made_by(figures: Mapping[str, Any]) -> Text:
-    """Name the strategy and the options that it went by."""
+def _with(words: Callable[[float], str], value: float | None, unit: str = "") -> str:
+    """A value in words with its unit; empty where there is none."""
+    return "" if value is None else words(value) + unit
+
+
+def _strategy(figures: Mapping[str, Any]) -> Text:
+    """Name of the strategy and its options."""
     chosen = figures.get("options") or {}
     words = (f", {name.replace('_', ' ')} {value}" for name, value in chosen.items())
     return Text(str(figures.get("strategy") or ""), style="bold").append("".join(words), "not bold")
 
 
-def _all_but_the_limit(figures: Mapping[str, Any]) -> Text:
-    """Say what holds of a schedule over its limit."""
-    over = figures.get("fits_limit") is False
-    words = "every rule but the limit, which eval reports and ppopt verify enforces"
-    return Text(words if over else "")
+def _verified(figures: Mapping[str, Any]) -> str:
+    """What holds of a schedule over its limit."""
+    if figures.get("fits_limit") is False:
+        return "every rule but the limit, which eval reports and ppopt verify enforces"
+    return ""
 
 
-def _tone(figures: Mapping[str, Any]) -> str:
+def _status_style(figures: Mapping[str, Any]) -> str:
     return {"optimal": "bold green", "feasible": "yellow"}.get(str(figures.get("status")), "red")
 
 
-def _number(figures: Mapping[str, Any], key: str, unit: str = "") -> Text:
-    value = figures.get(key)
-    return Text() if value is None else Text(number(value) + unit)
-
-
-def _percent(figures: Mapping[str, Any], key: str, of_what: str) -> Text:
-    value = figures.get(key)
-    return Text() if value is None else Text(percent(value) + of_what)
-
-
-def _bound(figures: Mapping[str, Any], objective: str) -> Text:
-    words = _number(figures, "lower_bound", f" for the {objective}")
-    gap = figures.get("gap")
-    return words if gap is None else words.append(f", gap {percent(gap)}")
+def _bound(figures: Mapping[str, Any], objective: str) -> str:
+    gap = _with(percent, figures.get("gap"))
+    words = _with(number, figures.get("lower_bound"), f" for the {objective}")
+    return f"{words}, gap {gap}" if gap else words
 
 
 def _memory(figures: Mapping[str, Any]) -> Text:
@@ -99,9 +97,6 @@ def _memory(figures: Mapping[str, Any]) -> Text:
     return words
 
 
-_COLUMNS = ("strategy", "placement", "makespan", "span", "bubble", "memory", "/ best", "/ opt.")
-
-
 def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Strategies side by side, a row each, in the order given.
 
@@ -109,11 +104,21 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     the bubble rate of the objective, `memory` the largest device peak, and the last two columns
     are the ratios to the best row that fits and to the optimum of the same placement.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    for index, name in enumerate(_COLUMNS):
-        table.add_column(name, justify="left" if index < 2 else "right", overflow="fold")
+    names = ("strategy", "placement", "makespan", "span", "bubble", "memory", "/ best", "/ opt.")
+    table = _table(*names, left=2)
     for row in rows:
-        table.add_row(*_cells(row), style=_row_style(row))
+        peaks = row.get("peak_memory")
+        cells = (
+            _name(row),
+            _where(row),
+            _short(row.get("makespan")),
+            _short(row.get("device_span")),
+            percent(row.get("bubble_rate")),
+            _held(_short(max(peaks)) if peaks else NONE, row),
+            _short(row.get("ratio_to_best")),
+            _short(row.get("ratio_to_optimum")),
+        )
+        _add_row(table, cells, row)
     return table
 
 
@@ -122,43 +127,31 @@ def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
     `rows` as for `compare_table`; `sent` counts activations and gradients between devices.
     """
-    table = _plain_table("% idle in", *_CAUSES, "sent")
+    table = _table("% idle in", *_CAUSES, "sent")
     for row in rows:
         total = row["makespan"] * len(row["peak_memory"])
         shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
-        cells = (_name(row), *(f"{share:.1f}" if share else "" for share in shares))
-        table.add_row(*map(Text, (*cells, str(row["communication"]))), style=_row_style(row))
+        cells = (f"{share:.1f}" if share else "" for share in shares)
+        _add_row(table, (_name(row), *cells, str(row["communication"])), row)
     return table
-
-
-_CAUSES = tuple(cause.label for cause in Cause)
 
 
 def peaks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Peak memory of every device, a strategy each; `rows` as for `compare_table`."""
-    table = _plain_table("peak memory", "per device")
+    table = _table("peak memory", "per device")
     for row in rows:
         peaks = spread([round(peak, 3) for peak in row["peak_memory"]])
-        table.add_row(Text(_name(row)), Text(peaks), style=_row_style(row))
+        _add_row(table, (_name(row), peaks), row)
     return table
 
 
 def jitter_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The objective of strategies under random times; `rows` as for `compare_table`."""
-    table = _plain_table("jitter", "as planned", "mean", "95 % below", "degrades")
+    table = _table("jitter", "as planned", "mean", "95 % below", "degrades")
     for row in rows:
         found = row["jitter"]
-        figures = (_short(row["value"]), _short(found["mean"]), _short(found["p95"]))
-        cells = (_name(row), *figures, percent(found["degradation"]))
-        table.add_row(*map(Text, cells), style=_row_style(row))
-    return table
-
-
-def _plain_table(*names: str) -> Table:
-    """A table whose first column is on the left, the others on the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    for index, name in enumerate(names):
-        table.add_column(name, justify="right" if index else "left", overflow="fold")
+        values = map(_short, (row["value"], found["mean"], found["p95"]))
+        _add_row(table, (_name(row), *values, percent(found["degradation"])), row)
     return table
 
 
@@ -170,8 +163,7 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     strategies that break the pipeline's own limits.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
-    objective = str(found["objective"]).replace("-", " ")
-    for name in ("memory", objective, "bubble", "/ best"):
+    for name in ("memory", objective_words(found), "bubble", "/ best"):
         table.add_column(name, justify="right", overflow="fold")
     table.add_column("schedule", overflow="fold")
     points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
@@ -186,33 +178,28 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _row_style(row: Mapping[str, Any]) -> str:
+def _table(*names: str, left: int = 1) -> Table:
+    """An empty table; its first columns are aligned to the left, the others to the right."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    for index, name in enumerate(names):
+        table.add_column(name, justify="left" if index < left else "right", overflow="fold")
+    return table
+
+
+def _add_row(table: Table, cells: Iterable[str | Text], row: Mapping[str, Any]) -> None:
+    """Add a strategy: dim where it is over its limit, bold where it is the best."""
+    style = "bold" if row.get("ratio_to_best") == 1 else ""
     if row.get("fits_limit") is False:
-        return "dim"
-    return "bold" if row.get("ratio_to_best") == 1 else ""
+        style = "dim"
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), style=style)
 
 
 def _held(memory: str, row: Mapping[str, Any]) -> Text:
-    """Memory of a row, marked where it breaks a limit."""
+    """Memory of a row, marked where it is over a limit."""
     words = Text(memory)
     if row.get("fits_limit") is False:
         words.append(OVER, style="red")
     return words
-
-
-def _cells(row: Mapping[str, Any]) -> list[Text]:
-    peaks = row.get("peak_memory")
-    memory = _held(_short(max(peaks)) if peaks else NONE, row)
-    return [
-        Text(_name(row)),
-        Text(_where(row)),
-        Text(_short(row.get("makespan"))),
-        Text(_short(row.get("device_span"))),
-        Text(percent(row.get("bubble_rate"))),
-        memory,
-        Text(_short(row.get("ratio_to_best"))),
-        Text(_short(row.get("ratio_to_optimum"))),
-    ]
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -233,5 +220,5 @@ def _where(row: Mapping[str, Any]) -> str:
 
 
 def _short(value: float | None) -> str:
-    """Write a number with at most three decimals: columns stay narrow, `--json` has every digit."""
+    """A number with at most three decimals, for narrow columns; `--json` has every digit."""
     return number(None if value is None else round(value, 3))

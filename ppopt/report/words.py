@@ -1,4 +1,4 @@
-"""Figures in words and trimmed numbers: one wording for the page and the tables."""
+"""Figures in words: the wording that the page and the tables share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ppopt.schedule.idle import Cause
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
 AT_MOST = "≤ "
-"""Before a limit that is not proved to be the least for its value."""
+"""Stands before a limit that is not proved to be the least for its value."""
 OVER = " over"
-"""Behind memory that is above a limit."""
+"""Stands behind memory that is above a limit."""
 LONGEST_NAME = 80
-"""Letters of a name; of a longer one the page shows the beginning."""
+"""Letters of a name that the page shows at most."""
 FEW_DEVICES = 8
-"""Most devices whose values are listed one by one."""
+"""Values of at most this many devices are all listed."""
 
 KIND_WORDS = {
     OpKind.F: "forward",
@@ -64,7 +64,7 @@ def percent(share: float | Fraction | None) -> str:
 
 
 def per_device(values: Sequence[float] | None) -> str:
-    """One value per device with the largest: `max 4 (4 4 3 2)`, or `4 each`."""
+    """Values of all devices and the largest: `max 4 (4 4 3 2)`, or `4 each`."""
     if not values:
         return NONE
     if min(values) == max(values):
@@ -73,7 +73,7 @@ def per_device(values: Sequence[float] | None) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """One value per device: `4 4 3 2`, `4 each`, or the first and last ones when many."""
+    """Values of all devices: `4 4 3 2`, `4 each`, or the first and last of many."""
     if len(values) > 1 and min(values) == max(values):
         return f"{number(values[0])} each"
     shown = [number(value) for value in values]
@@ -82,11 +82,16 @@ def spread(values: Sequence[float]) -> str:
     return " ".join(shown)
 
 
-def status_words(figures: Mapping[str, Any]) -> str:
-    """Say what a search claims; empty for a hand strategy, which claims nothing.
+def objective_words(figures: Mapping[str, Any]) -> str:
+    """The objective without a hyphen: `makespan` (also where there is none) or `device span`."""
+    return str(figures.get("objective") or "makespan").replace("-", " ")
 
-    `figures` has the keys of `ppopt solve --json` or `ppopt eval --json`, or those of `summary`:
-    there, what a file claims and nobody has checked is said to be the file's.
+
+def status_words(figures: Mapping[str, Any]) -> str:
+    """What a search claims; empty for a hand strategy, which claims nothing.
+
+    `figures` has the keys of `ppopt solve --json`, `ppopt eval --json` or `summary`. An unchecked
+    claim of a file is marked as such.
     """
     status = figures.get("status")
     if status is None or (status == "feasible" and figures.get("lower_bound") is None):
@@ -98,7 +103,7 @@ def status_words(figures: Mapping[str, Any]) -> str:
 
 
 def hint_words(figures: Mapping[str, Any]) -> str:
-    """Say by how much the schedule that a search started from was bettered; empty without one.
+    """The gain over the schedule that a search started from; empty without one.
 
     `figures` has the keys of `ppopt solve --json`.
     """
@@ -121,7 +126,7 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
 
 
 def jitter_words(figures: Mapping[str, Any]) -> str:
-    """Say what random times do to an order; empty where none were asked for.
+    """The effect of random times on an order; empty where there are none.
 
     `figures` has the keys of `ppopt eval --json`.
     """
@@ -136,7 +141,7 @@ def jitter_words(figures: Mapping[str, Any]) -> str:
 
 
 def robustness_words(found: Mapping[str, Any]) -> list[str]:
-    """Say which strategy degrades least and whether the best is fragile, a sentence each.
+    """The strategy that degrades least, and whether the best is fragile: a sentence each.
 
     `found` has the keys of `ppopt compare --json`; empty without random times.
     """
@@ -159,11 +164,11 @@ def robustness_words(found: Mapping[str, Any]) -> list[str]:
 
 
 def what_if(found: Mapping[str, Any]) -> list[str]:
-    """Say how little memory works and how much is worth having, a sentence each.
+    """The least memory that works and the most that is worth having: a sentence each.
 
-    `found` has the keys of `ppopt frontier --json`; without points there is nothing to say.
+    `found` has the keys of `ppopt frontier --json`; empty without points.
     """
-    points, objective = found["points"], str(found["objective"]).replace("-", " ")
+    points, objective = found["points"], objective_words(found)
     if not points:
         return []
     least = "least memory that works" if found["least_limit_proved"] else "least memory found to do"
@@ -182,17 +187,17 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
 
 
 def lowered(value: int) -> str:
-    """A number in digits below the line."""
+    """A number in subscript digits."""
     return "".join(chr(0x2080 + int(digit)) for digit in str(value))
 
 
 def clean(name: str) -> str:
-    """A name without letters that are not to be seen: controls, and those that turn text round."""
+    """A name without invisible letters: control characters, and marks of text direction."""
     return "".join(letter if letter.isprintable() else " " for letter in name)
 
 
 def isolated(name: str) -> str:
-    """A name as HTML: it cannot turn the text around it, and is cut where it is very long."""
+    """A name as HTML: it cannot change the direction of other text; a very long one is cut."""
     shown = clean(name)
     if len(shown) <= LONGEST_NAME:
         return f"<bdi>{escape(shown)}</bdi>"
@@ -200,7 +205,7 @@ def isolated(name: str) -> str:
 
 
 def title(figures: Mapping[str, Any]) -> str:
-    """Name a schedule by the strategy that made it, claiming no more than its status does."""
+    """Strategy that made a schedule; `optimal` only where that is proved and checked."""
     strategy = str(figures.get("strategy") or "schedule")
     proved = figures.get("status") == "optimal" and figures.get("checked", True)
     if strategy == "optimal" and not proved and figures.get("status") != "infeasible":

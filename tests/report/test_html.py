@@ -17,8 +17,7 @@ from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
-from ppopt.report.figure import figure
-from ppopt.report.gantt import MOST_LABELS
+from ppopt.report.figure import MOST_LABELS, figure
 from ppopt.report.html import page
 from ppopt.report.payload import packed
 from ppopt.report.summary import summary
@@ -231,10 +230,13 @@ def test_every_kind_and_chunk_has_its_colour() -> None:
 
 
 def test_routes_are_told_apart() -> None:
-    rows = [(F, 0, 0, 0, 0, 1), (F, 1, 1, 0, 1, 2), (F, 1, 0, 1, 1, 2), (F, 0, 1, 1, 0, 1)]
+    rows = [
+        *((F, 0, 0, 0, 0, 1), (F, 1, 1, 0, 1, 2), (F, 1, 0, 1, 1, 2), (F, 0, 1, 1, 0, 1)),
+        *((BW, 1, 1, 0, 2, 4), (BW, 0, 0, 0, 4, 6), (BW, 1, 0, 1, 2, 4), (BW, 0, 1, 1, 4, 6)),
+    ]
     made = Schedule.from_rows(Pipeline(stages=2, batches=2, routes=2), rows)
     names = [trace["name"] for trace in picture(made).traces("y2")]
-    assert names == ["idle", "F route 0", "F route 1"]
+    assert names == ["idle", "F route 0", "F route 1", "BW route 0", "BW route 1"]
 
 
 def test_many_chunks_share_one_legend_entry_per_kind() -> None:

@@ -10,8 +10,8 @@ from math import log10
 import pytest
 
 from ppopt.problem.pipeline import Pipeline
+from ppopt.report.frontier import frontier_page
 from ppopt.report.objects import of_frontier
-from ppopt.report.tradeoff import frontier_page
 from ppopt.studies.frontier import frontier
 from tests.browser import HEIGHT, WIDTH, View
 
@@ -114,7 +114,7 @@ def test_the_theme_of_the_page_is_that_of_the_curve(page: View) -> None:
 def test_values_far_apart_have_a_logarithmic_axis_and_their_points_answer(view: View) -> None:
     """On 24 devices 32 microbatches one at a time take 32 (24 + 24 + 1) = 1568; 119 is the least
     that device 23 can take, which waits 23 and works 96."""
-    found = frontier(Pipeline(stages=24, batches=32), time_limit=1)
+    found = frontier(Pipeline(stages=24, batches=32), time_limit=4)
     schedules = [made for point in found.points if (made := point.result.schedule)]
     view.open(frontier_page(of_frontier(found), schedules))
     view.wait(lambda: view.run("return document.getElementById('curve').layout"), "the curve")

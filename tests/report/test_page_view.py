@@ -14,6 +14,7 @@ from ppopt.report import colours
 from ppopt.report.html import page
 from ppopt.schedule.schedule import Schedule
 from tests.browser import View, rgb
+from tests.factories.schedules import held, peaks, table
 from tests.report.test_page import hand
 
 VIEW = "const { from, to, low, high } = ppopt.view; return [from, to, low, high]"
@@ -185,6 +186,36 @@ def test_without_memory_nothing_is_left_of_its_place(view: View) -> None:
     view.press("m")
     assert view.run(height) == view.run("return ppopt.frame.height")
     assert view.run(height) < before - 100
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        hand("zb-1p", memory_b="0.5", static=3),
+        hand("zbv", activation=2, memory_b="-0.5"),
+        hand("dualpipe"),
+    ],
+    ids=["B takes", "B gives", "pairs"],
+)
+def test_the_script_adds_up_the_memory_of_devices(view: View, shown: Schedule) -> None:
+    view.open(page([shown]))
+    pipeline, rows = shown.pipeline, table(shown)
+    drawn = view.run(
+        "const [s] = ppopt.schedules;return Array.from(s.ops.kind, (_, row) => s.memoryAround(row))"
+    )
+    assert drawn == [
+        [
+            held(pipeline, rows, device, start, starts=True),
+            held(pipeline, rows, device, end, starts=False),
+        ]
+        for _, _, _, device, start, end, *_ in rows
+    ]
+    steps = view.run(
+        "const [s] = ppopt.schedules; return s.raw.static.map((static_, device) => {"
+        "const { levels } = s.memory(device);"
+        "return levels[0].map((_, at) => levels.reduce((sum, part) => sum + part[at], static_));})"
+    )
+    assert [max(levels) for levels in steps] == peaks(shown)
 
 
 def test_every_schedule_has_the_whole_range_of_shades(view: View) -> None:

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.raster import LINES, Ink, png
+from ppopt.report.gantt import Layer
+from ppopt.report.raster import LINES, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
 from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import F, schedules
@@ -129,16 +130,19 @@ def pixels(data: bytes) -> np.ndarray:
     return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 4)
 
 
-def inks(schedule: Schedule) -> list[Ink]:
+def layers(schedule: Schedule) -> list[Layer]:
     """Plain colours: F 200, 0, 0 and BW 0, 100, 0."""
     colours = {OpKind.F: "#c80000", OpKind.BW: "#006400"}
-    return [Ink(colour, np.flatnonzero(schedule.kind == kind)) for kind, colour in colours.items()]
+    return [
+        Layer(kind, 0, "", colour, np.flatnonzero(schedule.kind == kind))
+        for kind, colour in colours.items()
+    ]
 
 
 def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
     """1F1B on 2 x 2, F = 1, BW = 2; device 0 is F F . . BW BW . BW BW, device 1 starts at 1."""
     schedule = one_f_one_b()
-    lines = pixels(png(schedule, inks(schedule), 9, 9))
+    lines = pixels(png(schedule, layers(schedule), 9, 9))
     assert lines.shape == (2 * LINES, 9, 4)
     tone = {"F": [200, 0, 0, 255], "W": [0, 100, 0, 255], ".": [0, 0, 0, 0]}
     for device, row in enumerate(("FF..WW.WW", ".FWWFWW..")):
@@ -151,7 +155,7 @@ def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
 def test_a_pixel_has_the_mean_colour_of_what_it_covers() -> None:
     """Three units a pixel: device 0 is F F . | . BW BW | . BW BW."""
     schedule = one_f_one_b()
-    lines = pixels(png(schedule, inks(schedule), 9, 3))
+    lines = pixels(png(schedule, layers(schedule), 9, 3))
     assert lines[0].tolist() == [[200, 0, 0, 170], [0, 100, 0, 170], [0, 100, 0, 170]]
     assert lines[LINES].tolist() == [[100, 50, 0, 170], [67, 67, 0, 255], [0, 100, 0, 85]]
 
@@ -160,7 +164,7 @@ def test_of_a_pair_f_has_the_upper_half() -> None:
     schedule = evaluate(Pipeline(stages=4, batches=8), "dualpipe")
     (row, *_) = np.flatnonzero((schedule.pair != ALONE) & (schedule.kind == OpKind.F))
     last = int(schedule.end.max())
-    lines = pixels(png(schedule, inks(schedule), last, last))
+    lines = pixels(png(schedule, layers(schedule), last, last))
     top = int(schedule.device[row]) * LINES
     column = int(schedule.start[row])
     assert [line[column].tolist() for line in lines[top : top + LINES]] == [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.text import coloured_gantt, text_gantt
+from ppopt.report.text import text_gantt
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, B, F, W, schedules
 
@@ -104,15 +104,6 @@ def test_what_is_drawn_is_the_schedule(schedule: Schedule) -> None:
         assert [(OpKind[kind], int(batch)) for _, kind, batch in found] == [
             (row.kind, row.microbatch) for row in expected
         ]
-
-
-def test_colours_follow_the_kinds() -> None:
-    drawn = coloured_gantt(one_f_one_b(), 45)
-    assert drawn is not None
-    styles = {drawn.plain[span.start : span.end]: span.style for span in drawn.spans}
-    assert styles["F1- "] == "blue"
-    assert styles["BW1---- "] == "red"
-    assert coloured_gantt(one_f_one_b(), 20) is None
 
 
 def test_overlapping_operations_are_not_drawn() -> None:

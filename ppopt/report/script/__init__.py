@@ -1,4 +1,4 @@
-"""The script of a page: modules of JavaScript, joined into one that needs no loading."""
+"""The script of a page: JavaScript modules, joined into one script without imports."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MODULES = (
     *("picture", "address", "export", "slider", "preview", "controls"),
     *("names", "frontier", "page"),
 )
-"""Names of the modules, each after those that it imports."""
+"""Names of the modules, each after the modules that it imports."""
 _IMPORT = re.compile(r"^import .*?;\n", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.DOTALL | re.MULTILINE)
-"""A comment on lines of its own: the page does without."""
+"""A comment on lines of its own, which the page leaves out."""
 
 
 def module(name: str) -> str:
@@ -22,7 +22,7 @@ def module(name: str) -> str:
 
 
 def script() -> str:
-    """All modules in one scope: their names differ, so that imports and exports can go."""
+    """All modules in one scope, without imports and exports; no two define the same name."""
     texts = (_IMPORT.sub("", _COMMENT.sub("", f"\n{module(name)}")) for name in MODULES)
     texts = (text.replace("\nexport ", "\n") for text in texts)
     return f'"use strict";\n(() => {{\n{"".join(texts)}}})();\n'

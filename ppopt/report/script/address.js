@@ -1,4 +1,4 @@
-// The part of the page's address that says what is shown.
+// The view in the address of the page.
 
 import { FREE } from "./data.js";
 
@@ -23,7 +23,7 @@ export function link(view, first) {
   return `#${said.join("&")}`;
 }
 
-/** Read what `link` has written; what is no view of these schedules is passed over.
+/** Read an address that `link` wrote; parts that do not fit these schedules are ignored.
  * @param {string} hash @param {View} first @param {Schedule[]} schedules
  * @returns {View} */
 export function linked(hash, first, schedules) {

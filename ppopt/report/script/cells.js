@@ -1,4 +1,4 @@
-// Operations and idle time in cells of about a pixel, each in the mean colour of what it covers.
+// Operations and idle time as cells of about a pixel, each in the mean colour of what it covers.
 
 /** @typedef {import("./data.js").Schedule} Schedule */
 /** @typedef {import("./types.d.ts").Style} Style */
@@ -81,7 +81,7 @@ function edgesOfRows(devices, halves, bar) {
   return [...y, devices - bar / 2];
 }
 
-/** The colours as numbers and a scale of theirs: a row of nothing below every device.
+/** Cells as indices into a colour scale, with an empty row below every device.
  * @param {Float32Array[]} paint @param {number} halves @param {number} columns
  * @returns {Trace} */
 function coded(paint, halves, columns) {
@@ -104,7 +104,7 @@ function coded(paint, halves, columns) {
   return { z, ...scale([...codes.keys()].map(colourOf)) };
 }
 
-/** A colour in few bits, six each for opacity, red, green and blue; -1 where there is nothing.
+/** A colour in 24 bits, six each for opacity, red, green and blue; -1 where there is nothing.
  * @param {Float32Array} line @param {number} at */
 function toneOf(line, at) {
   const part = line[at + 3];

@@ -1,4 +1,4 @@
-// What moves the view: pointer, keyboard, buttons, search, and the strip of all time.
+// The controls of the view: pointer, keyboard, buttons, search and the time strip.
 
 import { linked, sectionOf } from "./address.js";
 import { FREE } from "./data.js";
@@ -11,11 +11,11 @@ import { aboutDevice, aboutGap, aboutMemory, aboutOperation } from "./words.js";
 /** @typedef {import("./page.js").Page} Page */
 /** @typedef {import("./layout.js").Panel} Panel */
 
-/** What lies under the pointer.
- * @typedef {{panel: Panel, device: number, tick: number, beside: boolean, row: number,
+/** What lies under the pointer; `margin`: it is to the right of the chart.
+ * @typedef {{panel: Panel, device: number, tick: number, margin: boolean, row: number,
  *   gap: number}} Spot */
 
-/** Let everything on the page answer. @param {Page} page */
+/** Connect pointer, buttons, search, keyboard and address. @param {Page} page */
 export function connect(page) {
   pointer(page);
   plotly(page);
@@ -26,12 +26,12 @@ export function connect(page) {
   const draw = page.draw.bind(page);
   page.draw = () => {
     strip();
-    marked(page);
+    updateButtons(page);
     return draw();
   };
   strip();
-  marked(page);
-  new ResizeObserver(() => page.laid().width !== page.frame.width && page.redraw()).observe(
+  updateButtons(page);
+  new ResizeObserver(() => page.layOut().width !== page.frame.width && page.redraw()).observe(
     page.plot,
   );
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
@@ -43,12 +43,12 @@ export function connect(page) {
     page.printing = false;
     page.redraw();
   });
-  addEventListener("hashchange", () => follow(page));
+  addEventListener("hashchange", () => followAddress(page));
 }
 
-/** Show what a new address names: a view, or a schedule, which is shown or scrolled to.
+/** Show the view or the schedule that a new address names.
  * @param {Page} page */
-function follow(page) {
+function followAddress(page) {
   const only = sectionOf(location.hash);
   if (only === FREE) page.show(linked(location.hash, page.whole(), page.schedules));
   else if (page.data.single && page.schedules[only]) {
@@ -70,21 +70,21 @@ function spotOf(page, event) {
   const { schedule } = panel;
   const time = view.from + (x / span(frame)) * (view.to - view.from);
   const tick = time * schedule.unit;
-  const beside = x > span(frame);
-  if (!beside && tick >= schedule.raw.last) return null;
+  const margin = x > span(frame);
+  if (!margin && tick >= schedule.raw.last) return null;
   let row = schedule.ops.at(device, tick);
   if (row !== FREE && schedule.ops.lane[row] && within - device < 0.5) row -= 1;
   const gap = schedule.gaps.at(device, tick);
   const { kinds, causes } = page.style;
   if (row !== FREE && view.off.has(kinds[schedule.ops.kind[row]].name)) row = FREE;
   const hidden = gap !== FREE && view.off.has(causes[schedule.gaps.cause[gap]].name);
-  return { panel, device, tick, beside, row, gap: hidden ? FREE : gap };
+  return { panel, device, tick, margin, row, gap: hidden ? FREE : gap };
 }
 
 /** @param {Page} page @param {Spot} spot @returns {string[]} */
-function told(page, { panel, device, tick, beside, row, gap }) {
+function description(page, { panel, device, tick, margin, row, gap }) {
   const { schedule } = panel;
-  if (beside) return aboutDevice(schedule, page.style, device);
+  if (margin) return aboutDevice(schedule, page.style, device);
   if (panel.kind === "memory") return aboutMemory(schedule, device, tick);
   if (row !== FREE) return aboutOperation(schedule, page.style, row);
   return gap === FREE ? [] : aboutGap(schedule, page.style, gap);
@@ -96,7 +96,7 @@ function pointer(page) {
   let pressed = { x: NaN, y: NaN };
   page.plot.addEventListener("pointermove", (event) => {
     const spot = event.buttons ? null : spotOf(page, event);
-    tell(tip, spot ? told(page, spot) : [], event);
+    showTip(tip, spot ? description(page, spot) : [], event);
   });
   page.plot.addEventListener("pointerleave", () => tip.hidden = true);
   page.plot.addEventListener("pointerdown", (event) => {
@@ -110,18 +110,18 @@ function pointer(page) {
   }, true);
   page.plot.addEventListener("wheel", (event) => {
     const spot = event.ctrlKey || event.shiftKey ? spotOf(page, event) : null;
-    if (!spot || spot.beside) return;
+    if (!spot || spot.margin) return;
     event.preventDefault();
     const factor = Math.exp((event.deltaY || event.deltaX) / 300);
-    if (event.shiftKey) stretch(page, factor, spot.device);
+    if (event.shiftKey) zoomDevices(page, factor, spot.device);
     else zoom(page, factor, spot.tick / spot.panel.schedule.unit);
   }, { passive: false });
 }
 
-/** Light the microbatch of an operation; elsewhere, nothing. @param {Page} page
+/** Highlight the microbatch of an operation; elsewhere, clear the highlight. @param {Page} page
  * @param {Spot | null} spot */
 function choose(page, spot) {
-  if (!spot || spot.beside || spot.panel.kind === "memory") return;
+  if (!spot || spot.margin || spot.panel.kind === "memory") return;
   const { panel: { schedule, index }, row } = spot;
   const same = page.view.chosen.row === row && page.view.chosen.schedule === index;
   if (row === FREE || same) page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE } });
@@ -129,7 +129,7 @@ function choose(page, spot) {
 }
 
 /** @param {HTMLElement} tip @param {string[]} lines @param {MouseEvent} event */
-function tell(tip, lines, event) {
+function showTip(tip, lines, event) {
   tip.hidden = lines.length === 0;
   tip.replaceChildren(...lines.map((line) => {
     const div = document.createElement("div");
@@ -142,7 +142,7 @@ function tell(tip, lines, event) {
   tip.style.top = `${low ? event.clientY - tip.offsetHeight - 12 : event.clientY + 18}px`;
 }
 
-/** Follow what plotly's own drag and double click do. @param {Page} page */
+/** Take over the ranges that a drag or double click of plotly sets. @param {Page} page */
 function plotly(page) {
   page.plot.on?.("plotly_relayout", (event) => {
     const { from, to, low, high } = page.view;
@@ -157,7 +157,7 @@ function plotly(page) {
   page.plot.on?.("plotly_doubleclick", () => page.show(everything(page)));
 }
 
-/** An edge of a drag in whole rows: those that are seen in part count, but where rows are moved.
+/** An edge of a drag in whole rows, rounded outwards for a zoom and to the nearest for a pan.
  * @param {Page} page @param {number} edge @param {(edge: number) => number} outwards */
 function rowAt(page, edge, outwards) {
   return page.view.drag === "pan" ? Math.round(edge) : outwards(edge);
@@ -178,24 +178,24 @@ function zoom(page, factor, at) {
 
 /** Show fewer devices in taller rows, or more.
  * @param {Page} page @param {number} factor @param {number} [at] device that stays in place */
-function stretch(page, factor, at) {
+function zoomDevices(page, factor, at) {
   const { low, high } = page.view;
-  const rows = Math.min(page.devices, Math.max(1, grown(high - low, factor)));
+  const rows = Math.min(page.devices, Math.max(1, scaledRows(high - low, factor)));
   const centre = at === undefined ? (low + high) / 2 : at + 0.5;
   const first = Math.round(centre - rows * (centre - low) / (high - low));
   page.show({ low: first, high: first + rows });
 }
 
-/** A number of rows by a factor, changed by one at least.
+/** A number of rows times a factor, changed by at least one.
  * @param {number} rows @param {number} factor */
-function grown(rows, factor) {
+function scaledRows(rows, factor) {
   return factor < 1
     ? Math.min(rows - 1, Math.round(rows * factor))
     : Math.max(rows + 1, Math.round(rows * factor));
 }
 
 /** @param {Page} page @param {number} share of the devices that are shown */
-function climb(page, share) {
+function panDevices(page, share) {
   const { low, high } = page.view;
   const step = Math.sign(share) * Math.max(1, Math.round(Math.abs(share) * (high - low)));
   page.show({ low: low + step, high: high + step });
@@ -223,10 +223,10 @@ function buttons(page) {
     out: () => zoom(page, 2),
     left: () => pan(page, -0.25),
     right: () => pan(page, 0.25),
-    taller: () => stretch(page, 0.5),
-    lower: () => stretch(page, 2),
-    up: () => climb(page, -0.25),
-    down: () => climb(page, 0.25),
+    taller: () => zoomDevices(page, 0.5),
+    lower: () => zoomDevices(page, 2),
+    up: () => panDevices(page, -0.25),
+    down: () => panDevices(page, 0.25),
     drag: () => page.show({ drag: page.view.drag === "zoom" ? "pan" : "zoom" }),
     idle: () => {
       const names = page.style.causes.map((cause) => cause.name);
@@ -238,8 +238,8 @@ function buttons(page) {
       const on = new Set([...page.view.on].filter((name) => name === "memory"));
       page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
     },
-    next: () => light(page, page.view.microbatch + 1),
-    back: () => light(page, page.view.microbatch - 1),
+    next: () => highlight(page, page.view.microbatch + 1),
+    back: () => highlight(page, page.view.microbatch - 1),
     theme: () =>
       page.show({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
     link: () => {
@@ -269,16 +269,16 @@ function buttons(page) {
   return press;
 }
 
-/** Light a microbatch: one that is there, the first or the last beyond them.
+/** Highlight a microbatch; beyond the first or the last, that one.
  * @param {Page} page @param {number} microbatch */
-function light(page, microbatch) {
+function highlight(page, microbatch) {
   const batches = Math.max(...page.shown().map(({ schedule }) => schedule.batches));
   const near = Math.min(batches - 1, Math.max(0, microbatch));
   page.show({ microbatch: near, chosen: { schedule: 0, row: FREE } });
 }
 
-/** Show on every button whether what it stands for is shown. @param {Page} page */
-function marked(page) {
+/** Set the pressed state of every button. @param {Page} page */
+function updateButtons(page) {
   for (const button of part("tools").querySelectorAll("button")) {
     const { layer, name, do: act } = button.dataset;
     if (layer) button.setAttribute("aria-pressed", String(page.view.on.has(layer)));
@@ -300,7 +300,7 @@ function search(page) {
   });
 }
 
-/** Light a microbatch and bring it, or one operation of it, into view.
+/** Highlight a microbatch and bring it, or one operation of it, into view.
  * @param {Page} page @param {number} stage @param {string | undefined} kind
  * @param {number} microbatch */
 function find(page, stage, kind, microbatch) {
@@ -310,9 +310,9 @@ function find(page, stage, kind, microbatch) {
       (!kind || (ops.stage[at] === stage && page.style.kinds[ops.kind[at]].name === kind))
     );
     if (row === FREE) continue;
-    const way = kind ? [row] : page.schedules[schedule].way(microbatch);
-    const start = Math.min(...way.map((at) => ops.start[at])) / unit;
-    const end = Math.max(...way.map((at) => ops.end[at])) / unit;
+    const rows = kind ? [row] : page.schedules[schedule].rowsOf(microbatch);
+    const start = Math.min(...rows.map((at) => ops.start[at])) / unit;
+    const end = Math.max(...rows.map((at) => ops.end[at])) / unit;
     const { from, to } = page.view;
     const seen = start >= from && end <= to;
     const length = Math.max(to - from, 1.1 * (end - start));

@@ -83,7 +83,7 @@ class Ops extends Intervals {
     this.slice = unpack(packed.slice);
     /** 0: the whole height of its row; 1, 2: upper, lower half of a pair run as one. */
     this.lane = unpack(packed.lane);
-    /** Rows that it waits for, a column each for the first, the second; FREE where there is none. */
+    /** Rows of its predecessors: columns of the first, the second, ...; FREE: none. */
     this.needs = needs.map(unpack);
   }
 }
@@ -99,8 +99,9 @@ class Gaps extends Intervals {
   }
 }
 
-/** Memory of a device as steps: level of every part from a tick on, static memory apart.
- * @typedef {{time: number[], levels: number[][]}} Steps */
+/** Memory of a device: the level of every part from a tick on, without static memory; and, for
+ * every operation, the memory while it runs and after it, with static memory.
+ * @typedef {{time: number[], levels: number[][], during: number[], after: number[]}} Steps */
 
 /** One schedule. Times in ticks; `unit` ticks are one unit of the user's. */
 export class Schedule {
@@ -115,54 +116,53 @@ export class Schedule {
     this.batches = 0;
     for (const value of this.ops.microbatch) this.batches = Math.max(this.batches, value + 1);
     this.sliced = this.ops.slice.some((value) => value > 0);
-    /** @type {Map<number, Steps>} */
+    /** Memory by device, computed on first use. @type {Map<number, Steps>} */
     this.steps = new Map();
-    const { during, after } = this.levels();
-    this.during = during;
-    this.after = after;
   }
 
-  /** Memory of the device while every operation runs, and after it; static memory included. */
-  levels() {
-    const { kind, stage, device, lane } = this.ops;
-    const during = new Float64Array(kind.length);
-    const after = new Float64Array(kind.length);
-    let held = 0;
-    for (let row = 0; row < kind.length; row++) {
-      if (row === this.ops.bounds[device[row]]) held = this.raw.static[device[row]];
-      const change = this.raw.change[kind[row]][stage[row]];
-      during[row] = held + Math.max(change, 0);
-      after[row] = held += change;
-      if (lane[row] === 2) {
-        during[row] = during[row - 1] += Math.max(change, 0);
-        after[row - 1] = held;
-      }
-    }
-    return { during, after };
-  }
-
-  /** Memory of a device over time, by part: increases at starts, decreases at ends.
+  /** Memory of a device over time: every operation takes an amount at its start and gives an
+   * amount at its end; the two of a pair take and give together.
    * @param {number} device
    * @returns {Steps} */
   memory(device) {
     const known = this.steps.get(device);
     if (known) return known;
-    const level = this.raw.parts.map(() => 0);
-    const time = [0];
+    const { ops, raw } = this;
+    const level = raw.parts.map(() => 0);
     const levels = level.map((value) => [value]);
-    for (let row = this.ops.bounds[device]; row < this.ops.bounds[device + 1]; row++) {
-      const change = this.raw.change[this.ops.kind[row]][this.ops.stage[row]];
-      if (!change) continue;
-      level[this.ops.part[row]] += change;
-      time.push(change > 0 ? this.ops.start[row] : this.ops.end[row]);
+    /** @type {Steps} */
+    const made = { time: [0], levels, during: [], after: [] };
+    let held = raw.static[device];
+    /** @param {number} row @param {number} tick @param {number} amount */
+    const change = (row, tick, amount) => {
+      if (!amount) return;
+      held += amount;
+      level[ops.part[row]] += amount;
+      made.time.push(tick);
       level.forEach((value, part) => levels[part].push(value));
+    };
+    const end = ops.bounds[device + 1];
+    for (let first = ops.bounds[device]; first < end;) {
+      const rows = ops.lane[first] ? [first, first + 1] : [first];
+      for (const row of rows) change(row, ops.start[row], raw.takes[ops.kind[row]][ops.stage[row]]);
+      made.during.push(...rows.map(() => held));
+      for (const row of rows) change(row, ops.end[row], -raw.gives[ops.kind[row]][ops.stage[row]]);
+      made.after.push(...rows.map(() => held));
+      first += rows.length;
     }
-    const made = { time, levels };
     this.steps.set(device, made);
     return made;
   }
 
-  /** Levels by part of a device at a tick, and the ticks from when to when they hold.
+  /** Memory of its device while an operation runs, and after it. @param {number} row */
+  memoryAround(row) {
+    const device = this.ops.device[row];
+    const { during, after } = this.memory(device);
+    const place = row - this.ops.bounds[device];
+    return [during[place], after[place]];
+  }
+
+  /** Levels by part of a device at a tick, and the ticks between which they hold.
    * @param {number} device @param {number} tick */
   memoryAt(device, tick) {
     const { time, levels } = this.memory(device);
@@ -188,7 +188,7 @@ export class Schedule {
     return table;
   }
 
-  /** Ticks for which a device stands idle. @param {number} device */
+  /** Idle ticks of a device. @param {number} device */
   idle(device) {
     let ticks = 0;
     for (let row = this.gaps.bounds[device]; row < this.gaps.bounds[device + 1]; row++) {
@@ -198,7 +198,7 @@ export class Schedule {
   }
 
   /** Rows of one microbatch. @param {number} microbatch */
-  way(microbatch) {
+  rowsOf(microbatch) {
     const rows = [];
     for (let row = 0; row < this.ops.length; row++) {
       if (this.ops.microbatch[row] === microbatch) rows.push(row);

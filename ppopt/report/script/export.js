@@ -1,4 +1,4 @@
-// The picture as a file, with a legend: what the buttons beside it explain on the page.
+// The picture as a file, with a legend in place of the buttons of the page.
 
 /** @typedef {import("./page.js").Page} Page */
 /** @typedef {import("./types.d.ts").Trace} Trace */

@@ -1,4 +1,4 @@
-// The curve of a frontier: drawn by plotly, with names that do not overlap, points that open.
+// The curve of a frontier, with labels that do not overlap; a click on a point opens its schedule.
 
 import { FREE } from "./data.js";
 import { placed } from "./names.js";
@@ -21,7 +21,7 @@ const CURVE_CONFIG = {
   doubleClick: false,
 };
 
-/** Draw the curve of a page, where it has one, anew with every view that asks for it.
+/** Draw the curve of a page, where it has one, and draw it again where a new view changes it.
  * @param {Page} page */
 export function frontier(page) {
   const found = document.getElementById("curve");
@@ -32,9 +32,9 @@ export function frontier(page) {
   const whole = { x: curve.x, y: curve.y };
   const window = { ...whole };
   let seen = "";
-  const show = (/** @type {boolean} */ anew = false) => {
+  const show = (/** @type {boolean} */ force = false) => {
     const state = [page.view.only, document.documentElement.dataset.theme, plot.clientWidth].join();
-    if (state === seen && !anew) return;
+    if (state === seen && !force) return;
     seen = state;
     const layout = layoutOfCurve(page, curve, plot.clientWidth, window);
     Plotly.react(plot, [...curve.traces, ...shownPoint(page, curve)], layout, CURVE_CONFIG);
@@ -61,8 +61,8 @@ export function frontier(page) {
   };
 }
 
-/** The layout with room for a legend, whose entries stand side by side where that is wide enough.
- * Plotly must not make that room itself: nobody would know where the points are.
+/** The layout with room for the legend, whose lines depend on the width. Plotly must not make that
+ * room itself: the positions of points would then be unknown.
  * @param {Curve} curve @param {number} width */
 function roomy({ layout }, width) {
   const more = LEGEND_LINE * (width >= WIDE ? 0 : width >= MIDDLING ? 2 : 4);

@@ -1,4 +1,4 @@
-// Traces of operations and idle time: a filled path per colour, or a grid of cells when many.
+// Traces of operations and idle time: a filled path per colour, or a grid of cells for many.
 
 import { cells } from "./cells.js";
 import { FREE } from "./data.js";
@@ -19,10 +19,10 @@ const MOST_ARROWS = 1500;
 const LEAST_LABELLED_ROW = 11;
 const LEAST_LETTER = 7;
 const DIM = 0.22;
-/** Of a device's row, from its middle to the line of the critical path. */
+/** From the middle of a device's row to the line of the critical path, in rows. */
 const BELOW = 0.33;
 
-/** Everything that fills boxes of one colour, as one path.
+/** Collects boxes, one path per colour.
  * @param {string} yaxis @param {string} [xaxis] */
 export function boxes(yaxis, xaxis = "x") {
   /** @type {Map<string, {look: Trace, x: (number | null)[], y: (number | null)[]}>} */
@@ -73,9 +73,9 @@ export function edges(device, lane, bar) {
 
 /** Draw one schedule in the window of the view, widened to both sides so that it can be moved.
  * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel width in
- * the user's unit @param {Set<number> | null} lit rows that stand out
+ * the user's unit @param {Set<number> | null} highlighted rows to highlight
  * @returns {Trace[]} */
-export function gantt(panel, style, view, pixel, lit) {
+export function gantt(panel, style, view, pixel, highlighted) {
   const { schedule } = panel;
   const spare = (view.to - view.from) / 2;
   const from = Math.max(0, view.from - spare) * schedule.unit;
@@ -91,8 +91,8 @@ export function gantt(panel, style, view, pixel, lit) {
     !view.off.has(style.causes[cause[row]].name)
   );
   const window = { from: from / schedule.unit, to: to / schedule.unit, pixel, view };
-  if (!lit) return layer(panel, style, shown, idle, window, 1);
-  const front = shown.filter((row) => lit.has(row));
+  if (!highlighted) return layer(panel, style, shown, idle, window, 1);
+  const front = shown.filter((row) => highlighted.has(row));
   const back = layer(panel, style, shown, idle, window, DIM);
   const quiet = back.filter((trace) => trace.mode !== "text");
   return [...quiet, ...layer(panel, style, front, [], window, 1)];
@@ -136,8 +136,8 @@ function shapes(panel, style, rows, idle, pixel) {
   return paths.traces();
 }
 
-/** Microbatch numbers, with the slice below, where they fit, of one size per kind; where they are
- * many, only of what is seen without moving the window.
+/** Microbatch numbers with slices as subscripts, where they fit; one size per kind. Where there are
+ * many, only those that the view shows.
  * @param {Panel} panel @param {Style} style @param {number[]} rows
  * @param {Window} window
  * @returns {Trace[]} */
@@ -193,7 +193,7 @@ function seen({ schedule: { ops, unit }, low, high }, view, row) {
     ops.start[row] < view.to * unit;
 }
 
-/** A number in digits below the line. @param {number} value */
+/** A number in subscript digits. @param {number} value */
 function lowered(value) {
   return [...String(value)].map((digit) => String.fromCharCode(0x2080 + Number(digit))).join("");
 }

@@ -1,4 +1,4 @@
-// Where everything is drawn: panels one below the other, all on one time axis.
+// The layout: panels one below the other, all on one time axis.
 
 /** @typedef {import("./data.js").Schedule} Schedule */
 /** @typedef {import("./types.d.ts").Theme} Theme */
@@ -27,15 +27,15 @@ const TALLEST_ROW = 36;
 const LEAST_ROW = 4;
 /** Pixels that the rows of all Gantt charts share, when there are many. */
 const ROWS = 720;
-/** Rows of this height are read with ease: for it several charts may share more. */
+/** Rows of this height are easy to read: several charts may share more pixels for it. */
 const EASY_ROW = 24;
 const MORE = 3;
 const LEAST_LABEL = 11;
-/** Where rows are thinner than this, a drag zooms in on devices too. */
+/** In rows lower than this, a drag zooms in on devices too. */
 const THIN_ROW = 24;
 
-/** Lay out the charts of schedules, with memory or without. `side`: width of the time of every
- * device beside its row, 0 where there is no room.
+/** Lay out the charts of schedules, with or without memory. `side`: width of the time by use to
+ * the right of every row, 0 where there is no room.
  * @param {{schedule: Schedule, index: number}[]} shown @param {View} view
  * @param {number} width
  * @returns {Frame} */
@@ -145,7 +145,7 @@ function rowsAxis(panel, height, view, theme) {
   };
 }
 
-/** The end of every schedule, and dotted, through all others, that of the shortest.
+/** A line at the end of every schedule; the end of the shortest is dotted through all others.
  * @param {Panel[]} panels @param {Theme} theme
  * @returns {Trace[]} */
 function endLines(panels, theme) {

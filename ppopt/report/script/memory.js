@@ -1,4 +1,4 @@
-// Traces of memory over time, stacked by part, and of the time of every device by use.
+// Traces of memory over time, stacked by part, and of the time of devices by use.
 
 import { firstAbove } from "./data.js";
 import { boxes, filled, idleLook } from "./gantt.js";
@@ -146,7 +146,7 @@ function peakTime(schedule, device, peak) {
   return time[time.findIndex((_, at) => total(at) === peak)] ?? 0;
 }
 
-/** Time of every device by use, as bars beside its row: operations by kind, then idle by cause.
+/** Time of every device by use, as bars to the right of its row: by kind, then idle by cause.
  * @param {Panel} panel @param {Style} style @param {string} xaxis
  * @returns {Trace[]} */
 export function uses({ schedule, axis }, style, xaxis) {

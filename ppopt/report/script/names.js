@@ -1,4 +1,4 @@
-// Names beside points of a chart, so that none covers another name, a point or the frame.
+// Labels of points of a chart, placed so that none covers another label, a point or the frame.
 
 /** @typedef {{x: number, y: number}} Point */
 /** @typedef {Point & {text: string}} Name */

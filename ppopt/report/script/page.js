@@ -1,4 +1,4 @@
-// The page: holds the view, draws it, and lets pointer, keyboard and address change it.
+// The page: holds the view and draws it; pointer, keyboard and address change it.
 
 import { link, linked, sectionOf } from "./address.js";
 import { connect } from "./controls.js";
@@ -29,15 +29,15 @@ export class Page {
     this.devices = Math.max(...this.schedules.map(({ devices }) => devices));
     this.view = linked(location.hash, this.whole(), this.schedules);
     this.printing = false;
-    this.dress();
-    this.frame = this.laid();
+    this.applyTheme();
+    this.frame = this.layOut();
     this.waiting = false;
     /** How many pictures plotly was asked for, and has drawn. */
     this.asked = 0;
     this.drawn = 0;
     /** @type {{traces: import("./types.d.ts").Trace[], layout: import("./types.d.ts").Trace}} */
     this.figure = { traces: [], layout: {} };
-    /** When there was something to see, in ms. */
+    /** Time of the first preview, in ms. */
     this.painted = 0;
   }
 
@@ -64,7 +64,7 @@ export class Page {
     return all.filter(({ index }) => this.view.only === FREE || this.view.only === index);
   }
 
-  laid() {
+  layOut() {
     const width = this.printing ? PAPER : Math.max(320, Math.floor(this.plot.clientWidth));
     return frameOf(this.shown(), this.view, width);
   }
@@ -91,8 +91,8 @@ export class Page {
   }
 
   draw() {
-    this.dress();
-    this.frame = this.laid();
+    this.applyTheme();
+    this.frame = this.layOut();
     const { traces, layout, messages } = picture(
       this.frame,
       this.style,
@@ -108,8 +108,8 @@ export class Page {
     return { traces, layout };
   }
 
-  /** Put on the theme: that of the view or of the system; paper is light. */
-  dress() {
+  /** Apply the theme of the view or, without one, of the system; prints are light. */
+  applyTheme() {
     const system = DARK.matches ? "dark" : "light";
     document.documentElement.dataset.theme = this.printing ? "light" : this.view.theme || system;
   }
@@ -127,7 +127,7 @@ export class Page {
   }
 }
 
-/** Draw, and let everything answer. @param {Page} page */
+/** Draw the page and connect its controls. @param {Page} page */
 function begin(page) {
   page.figure = page.draw();
   connect(page);
@@ -136,7 +136,7 @@ function begin(page) {
   part(page.data.single ? "tools" : location.hash.slice(1))?.scrollIntoView();
 }
 
-/** Show something at once, and begin when plotly, which takes long to load, is there.
+/** Show a preview at once, and begin when plotly, which takes long to load, is loaded.
  * @param {Page} page */
 function open(page) {
   const remove = preview(page);

@@ -1,4 +1,4 @@
-// The picture of a view: all traces of all charts, with the words in and beside them.
+// The picture of a view: the traces of all charts with their text.
 
 import { FREE } from "./data.js";
 import { arrows, framed, gantt, path } from "./gantt.js";
@@ -13,14 +13,14 @@ import { number, percent, plain } from "./words.js";
 /** @typedef {import("./layout.js").Panel} Panel */
 /** @typedef {import("./layout.js").Frame} Frame */
 
-/** Text must not stand closer than this, in pixels. */
+/** Least distance between texts, in pixels. */
 const LINE = 13;
 /** Width of a letter of a heading in pixels, on average, at most. */
 const LETTER = 6.4;
 const OVERVIEW = "seen from afar: a spot has the mean colour of all that runs there; " +
   "zoom in for single operations (drag a box, or keys + and v)";
 
-/** Traces and layout for plotly, and what the reader should be told.
+/** Traces and layout for plotly, and messages for the reader.
  * @param {Frame} frame @param {Style} style @param {View} view @param {number} last
  * @param {Theme} theme */
 export function picture(frame, style, view, last, theme) {
@@ -31,17 +31,17 @@ export function picture(frame, style, view, last, theme) {
     ...(panel.kind === "memory"
       ? memory(panel, style, view, theme.ink)
       : drawn(panel, style, view, pixel, theme, messages)),
-    ...(frame.side ? beside(panel, style, last) : []),
+    ...(frame.side ? rowNotes(panel, style, last) : []),
   ]);
   const notes = frame.panels.flatMap((panel) => notesOf(panel, frame));
   if (traces.some(({ name }) => name === "cells")) messages.push(OVERVIEW);
   return { traces, layout: layoutOf(frame, view, last, theme, notes), messages };
 }
 
-/** What stands beside the rows of a chart: time by use and idle share, or the peak.
+/** To the right of the rows of a chart: time by use and idle share, or peak memory.
  * @param {Panel} panel @param {Style} style @param {number} last
  * @returns {Trace[]} */
-function beside(panel, style, last) {
+function rowNotes(panel, style, last) {
   const { schedule: { raw, unit } } = panel;
   if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
   const idle = (/** @type {number} */ device) => panel.schedule.idle(device) / raw.last;
@@ -49,7 +49,7 @@ function beside(panel, style, last) {
   return [...uses(panel, style, "x2"), words(panel, end, (device) => percent(idle(device)))];
 }
 
-/** A word beside every row that has the room.
+/** A word to the right of every row that has room for it.
  * @param {Panel} panel @param {number} x @param {(device: number) => string} word
  * @returns {Trace} */
 function words({ axis, row, low, high }, x, word) {
@@ -80,15 +80,15 @@ function words({ axis, row, low, high }, x, word) {
  * @returns {Trace[]} */
 function drawn(panel, style, view, pixel, theme, messages) {
   const { schedule, index } = panel;
-  const way = view.microbatch === FREE ? [] : schedule.way(view.microbatch);
+  const rows = view.microbatch === FREE ? [] : schedule.rowsOf(view.microbatch);
   const critical = view.on.has("critical") ? [...schedule.critical] : [];
-  const lit = way.length ? way : critical;
-  const traces = gantt(panel, style, view, pixel, lit.length ? new Set(lit) : null);
+  const highlighted = rows.length ? rows : critical;
+  const traces = gantt(panel, style, view, pixel, highlighted.length ? new Set(highlighted) : null);
   if (critical.length) {
     traces.push(path(panel, critical, theme.ink));
     messages.push(`critical path of ${schedule.raw.title}: ${critical.length} operations`);
   }
-  const entering = view.on.has("transfers") ? inWindow(panel, view) : way;
+  const entering = view.on.has("transfers") ? inWindow(panel, view) : rows;
   const drawnArrows = arrows(panel, entering, theme.ink);
   if (drawnArrows) traces.push(drawnArrows);
   else messages.push("too many transfers to be read: zoom in");
@@ -103,7 +103,7 @@ function inWindow({ schedule, low, high }, view) {
   return schedule.ops.within(view.from * schedule.unit, view.to * schedule.unit, low, high);
 }
 
-/** Heading of a chart, and of what stands beside its rows.
+/** Heading of a chart, and of the notes to the right of its rows.
  * @param {Panel} panel @param {Frame} frame
  * @returns {Trace[]} */
 function notesOf(panel, frame) {

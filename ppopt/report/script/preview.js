@@ -1,4 +1,4 @@
-// The picture before plotly is there: rows of cells, so that there is something to see at once.
+// A preview of the picture until plotly is loaded: rows of cells.
 
 import { covered } from "./cells.js";
 import { span } from "./layout.js";

@@ -1,4 +1,4 @@
-// The strip of all time above the picture: how many devices work, and the window that is shown.
+// The time strip above the picture: how many devices work over time, and the window shown.
 
 /** @typedef {import("./page.js").Page} Page */
 
@@ -8,7 +8,7 @@ import { number } from "./words.js";
 const BINS = 400;
 const HANDLE = 8;
 
-/** Draw the strip and let it move the window; returns what places the window anew.
+/** Draw the strip and let it move the window; returns a function that updates the strip.
  * @param {Page} page */
 export function slider(page) {
   const strip = part("strip");
@@ -69,7 +69,7 @@ function drag(page, strip) {
   strip.addEventListener("pointerup", () => move = null);
 }
 
-/** Keys of a slider that the page leaves to the browser elsewhere.
+/** Keys of the strip, which is a slider.
  * @param {Page} page @param {HTMLElement} strip */
 function keys(page, strip) {
   strip.addEventListener("keydown", (event) => {

@@ -1,4 +1,4 @@
-// Types of what the page holds beside the script: its data, written by ppopt, and plotly.
+// Types of what the script uses: the data of the page, written by ppopt, and plotly.
 
 export type Column = Int8Array | Int16Array | Int32Array | Float64Array;
 
@@ -25,8 +25,9 @@ export interface Raw {
   inks: string[][];
   /** By part. */
   memory: string[];
-  /** Signed change of memory, [kind][stage]. */
-  change: number[][];
+  /** Memory that an operation takes at its start and gives at its end, [kind][stage]. */
+  takes: number[][];
+  gives: number[][];
   static: number[];
   limits: number[] | null;
   peak: number[];
@@ -81,19 +82,19 @@ export interface View {
   off: Set<string>;
   /** Layers that are shown: critical, transfers, memory. */
   on: Set<string>;
-  /** Microbatch whose way is lit; -1: none. */
+  /** Highlighted microbatch; -1: none. */
   microbatch: number;
   /** Schedule and row of the chosen operation; row -1: none. */
   chosen: { schedule: number; row: number };
   /** What a drag over the picture does. */
   drag: "zoom" | "pan";
-  /** Empty: that of the system. */
+  /** Empty: the theme of the system. */
   theme: "" | "light" | "dark";
 }
 
 export type Trace = Record<string, unknown>;
 
-/** The curve of a frontier, beside what `#data` holds. */
+/** The curve of a frontier, in `#curve-data`. */
 export interface Curve {
   traces: Trace[];
   layout: {
@@ -126,7 +127,7 @@ interface Plotting {
 
 declare global {
   var Plotly: Plotting;
-  /** The page, for those who look into it. */
+  /** The page, for tests and the browser's console. */
   var ppopt: import("./page.js").Page;
   interface HTMLElement {
     on?(event: string, react: (data: Record<string, number>) => unknown): void;

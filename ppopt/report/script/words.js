@@ -1,4 +1,4 @@
-// What the page says of the thing under the pointer, and beside the rows.
+// Texts: the hover text of what is under the pointer, and numbers in words.
 
 import { FREE } from "./data.js";
 
@@ -32,12 +32,13 @@ export function aboutOperation(schedule, style, row) {
   const place = [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`, slice];
   const time = (/** @type {number} */ ticks) => number(ticks / unit);
   const held = (/** @type {number} */ ticks) => number(ticks / raw.memoryUnit);
+  const [during, after] = schedule.memoryAround(row).map(held);
   const lines = [
     `${schedule.opName(row, style.kinds)}  ${kind.words}`,
     [...place.filter(Boolean), `device ${ops.device[row]}`].join(" · "),
     `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
     `duration ${time(ops.end[row] - ops.start[row])}`,
-    `memory ${held(schedule.during[row])} while it runs, ${held(schedule.after[row])} after it`,
+    `memory ${during} while it runs, ${after} after it`,
   ];
   if (ops.lane[row]) lines.push(`runs as one with ${partner(schedule, style, row)}`);
   for (const column of ops.needs) {

@@ -1,4 +1,4 @@
-"""Schedules beside each other: what sets each apart from the best."""
+"""The entries of a page: schedules with their figures, compared with the best of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.verifier.measured import MEASURED
 
-_NAMED = 3
-"""Causes of idle time that are named, the largest."""
+_MOST_CAUSES = 3
+"""At most this many causes of idle time are named, the largest ones."""
 
 
-class Use(NamedTuple):
-    """Time of all devices together, from 0 to the makespan, as shares of it."""
+class TimeUse(NamedTuple):
+    """What the devices do from 0 to the makespan, as shares of devices x makespan."""
 
     kinds: dict[OpKind, Fraction]
     causes: dict[Cause, Fraction]
@@ -38,79 +38,77 @@ class Entry(NamedTuple):
 
     schedule: Schedule
     figures: Mapping[str, Any]
-    use: Use
+    """Its `summary`."""
+    use: TimeUse
     title: str
     above: str
-    """How much its value is above that of the best, and whether it is over the limit; empty for
+    """By how much its value exceeds the best, and whether it is over its memory limit; empty for
     the best."""
     note: str
     """Value and idle time, in words."""
 
 
 def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Entry]:
-    """What there is to say of schedules, the best first, or in their own order, each for itself.
+    """Figures of schedules, best first.
 
-    Those over their memory limit come after those within it, and none of them is the best unless
-    all are.
+    Schedules over their memory limit come after those within it: one of them is the best only
+    where all are over. With `ordered`, schedules keep their order and are not compared.
     """
-    found = [(summary(made), made) for made in schedules]
-    ranked = sorted(found, key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
-    best = ranked[0][0]["value"]
+    found = [(summary(schedule), schedule) for schedule in schedules]
     if any(figures["strategy"] == MEASURED for figures, _ in found):
         for figures, _ in found:
             figures["predicted"] = figures["strategy"] != MEASURED
     if ordered:
-        return [_entry(made, figures, figures["value"]) for figures, made in found]
-    return [_entry(made, figures, best) for figures, made in ranked]
+        return [_entry(schedule, figures, figures["value"]) for figures, schedule in found]
+    found.sort(key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
+    best = found[0][0]["value"]
+    return [_entry(schedule, figures, best) for figures, schedule in found]
 
 
-def use_of(schedule: Schedule) -> Use:
-    """Shares of the device time by kind of operation and by cause of idleness.
+def time_use(schedule: Schedule) -> TimeUse:
+    """Shares of the device time by kind of operation and by cause of idle time.
 
-    The two of an overlapped pair share its time.
+    The two operations of an overlapped pair count half of its time each.
     """
     alone = np.where(schedule.pair == ALONE, 2, 1)
     halves = alone * (schedule.end - schedule.start)
     total = schedule.metrics.makespan * schedule.pipeline.num_devices
     causes = totals(idle(schedule), schedule.pipeline.num_devices).sum(axis=0).tolist()
-    return Use(
+    return TimeUse(
         {kind: Fraction(int(halves[schedule.kind == kind].sum()), 2 * total) for kind in OpKind},
         {cause: Fraction(causes[cause], total) for cause in Cause},
     )
 
 
 def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry:
-    use = use_of(schedule)
+    use = time_use(schedule)
     more = figures["value"] - best
     above = f"{number(more)} ({percent(more / best)})" if more > 0 else ""
-    said = _note(figures, use, above)
+    note = _note(figures, use, above)
     if not figures["fits_limit"]:
         above = f"{above} over the limit".strip()
-    name = " \N{MIDDLE DOT} ".join(
-        clean(part) for part in (title(figures), schedule.pipeline.name) if part
-    )
-    return Entry(schedule, figures, use, name, above, said)
+    names = filter(None, (title(figures), schedule.pipeline.name))
+    return Entry(schedule, figures, use, " · ".join(map(clean, names)), above, note)
 
 
-def _note(figures: Mapping[str, Any], use: Use, above: str) -> str:
-    value = number(figures["value"])
-    said = f"makespan {number(figures['makespan'])}"
+def _note(figures: Mapping[str, Any], use: TimeUse, above: str) -> str:
+    words = f"makespan {number(figures['makespan'])}"
     if figures["objective"] != Objective.MAKESPAN.value:
-        said += f", device span {value}"
+        words += f", device span {number(figures['value'])}"
     if figures["mem_limit"] is not None:
         place = "within" if figures["fits_limit"] else "over the limit of"
-        said += f" {place} memory {spread(figures['mem_limit'])}"
+        words += f" {place} memory {spread(figures['mem_limit'])}"
     if above:
-        said += f", {above} more than the best"
-    return f"{said}; {idle_words(use)}"
+        words += f", {above} more than the best"
+    return f"{words}; {_idle_words(use)}"
 
 
-def idle_words(use: Use) -> str:
-    """Say how much of the device time is idle, and to what most of it is due."""
+def _idle_words(use: TimeUse) -> str:
+    """Share of idle time and its largest causes, in words."""
     if not use.idle:
         return "never idle"
-    due = sorted(filter(use.causes.get, Cause), key=lambda cause: -use.causes[cause])
-    named = [f"{percent(use.causes[cause])} {CAUSE_WORDS[cause]}" for cause in due]
-    if len(named) > _NAMED:
-        named[_NAMED:] = ["\N{HORIZONTAL ELLIPSIS}"]
+    causes = sorted(filter(use.causes.get, Cause), key=lambda cause: -use.causes[cause])
+    named = [f"{percent(use.causes[cause])} {CAUSE_WORDS[cause]}" for cause in causes]
+    if len(named) > _MOST_CAUSES:
+        named[_MOST_CAUSES:] = ["\N{HORIZONTAL ELLIPSIS}"]
     return f"idle {percent(use.idle)}: {', '.join(named)}"

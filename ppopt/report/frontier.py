@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from math import log10
@@ -10,16 +9,28 @@ from typing import Any
 
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
+from ppopt.report.figure import FONT, HOVER_LABEL
 from ppopt.report.html import page
-from ppopt.report.words import AT_MOST, OVER, number, percent, status_words, title, what_if
+from ppopt.report.payload import embedded
+from ppopt.report.sections import html_table
+from ppopt.report.words import (
+    AT_MOST,
+    OVER,
+    number,
+    objective_words,
+    percent,
+    status_words,
+    title,
+    what_if,
+)
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Memory against time"
 MOST_OPERATIONS = 100_000
-"""Operations that a page draws; beyond, the schedules of the first and last point alone."""
+"""Operations that a page draws; above, it shows the schedules of the first and last point only."""
 _HEIGHT = 460
 _NAMED = 3
-"""Strategies at one spot that are named there, where they are many; hover and table name all."""
+"""Strategies of one memory and value that are named there, of many; hover and table name all."""
 _FAR_APART = 10
 """Ratio of values beyond which their axis is logarithmic."""
 
@@ -38,9 +49,9 @@ def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> st
         '<section class="frontier">\n'
         f"{_sentences(found)}\n"
         '<div id="curve" role="img" aria-label="Memory against time"></div>\n'
-        f'<script type="application/json" id="curve-data">{_embedded(_curve(data))}</script>\n'
+        f'<script type="application/json" id="curve-data">{embedded(_curve(data))}</script>\n'
         f'<div class="scroll">{_table(data)}</div>\n'
-        f'<script type="application/json" id="frontier">{_embedded(data)}</script>\n'
+        f'<script type="application/json" id="frontier">{embedded(data)}</script>\n'
         "</section>"
     )
     kept = [schedules[place] for place in shown]
@@ -56,7 +67,7 @@ def _sections(schedules: Sequence[Schedule]) -> list[int]:
 
 
 def _data(found: Mapping[str, Any], shown: Sequence[int]) -> dict[str, Any]:
-    """What the page holds of a frontier: all but schedules and what differs from run to run."""
+    """The data of a frontier without schedules and without what differs from run to run."""
     sections = {place: f"schedule-{index}" for index, place in enumerate(shown, start=1)}
     rows = {
         key: [_without(row, "schedule", "solve_seconds") for row in found[key]]
@@ -71,11 +82,6 @@ def _without(row: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
-def _embedded(data: Mapping[str, Any]) -> str:
-    """JSON that no browser takes for the end of its element."""
-    return json.dumps(data, allow_nan=False).replace("<", "\\u003c")
-
-
 def _sentences(found: Mapping[str, Any]) -> str:
     words = {
         "optimal": "Every limit at which the optimum changes, each optimum proved",
@@ -86,7 +92,7 @@ def _sentences(found: Mapping[str, Any]) -> str:
 
 
 def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the script draws: see `Curve` in `script/types.d.ts`. Points lie above all else."""
+    """What the script draws: `Curve` in `script/types.d.ts`. The points are drawn last, on top."""
     points, hands, end = data["points"], data["strategies"], _end(data)
     corners = [(row["limit"], row["value"]) for row in points]
     afters = [*(limit for limit, _ in corners[1:]), end]
@@ -118,26 +124,24 @@ def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _heights(data: Mapping[str, Any]) -> list[float]:
     """Range of the values on their axis, with room for names above and below."""
-    values = [row["value"] for row in (*data["points"], *data["strategies"])]
-    values += [row["lower_bound"] for row in data["bounds"][-1:]]
+    values = [*_values(data), *(row["lower_bound"] for row in data["bounds"][-1:])]
     if _logarithmic(data):
         values = [log10(value) for value in values]
     room = 0.12 * (max(values) - min(values)) or 1
     return [min(values) - room, max(values) + room]
 
 
+def _values(data: Mapping[str, Any]) -> list[float]:
+    return [row["value"] for row in (*data["points"], *data["strategies"])]
+
+
 def _logarithmic(data: Mapping[str, Any]) -> bool:
-    """Whether the values differ so much that the good ones would lie on one line."""
-    values = [row["value"] for row in (*data["points"], *data["strategies"])]
-    return bool(max(values) > _FAR_APART * min(values))
-
-
-def _objective(data: Mapping[str, Any]) -> str:
-    return str(data["objective"]).replace("-", " ")
+    """Whether a linear axis would show the good values as one."""
+    return max(_values(data)) > _FAR_APART * min(_values(data))
 
 
 def _end(data: Mapping[str, Any]) -> float:
-    """Right end of the memory axis: a little beyond all that happens."""
+    """Right end of the memory axis: a little beyond the last point or strategy."""
     marks: list[float] = [row["limit"] for row in data["points"]]
     marks += [row["memory"] for row in data["strategies"]]
     return max(marks) + 0.06 * (max(marks) - min(marks)) or max(marks) + 1
@@ -200,7 +204,7 @@ def _point_words(row: Mapping[str, Any], hands: Sequence[Mapping[str, Any]]) -> 
 
 
 def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Hand strategies at their own memory and value: those that the curve bounds, and others."""
+    """Hand strategies at their own memory and value, in groups by whether the curve bounds them."""
     rows = data["strategies"]
     fitting = [row for row in rows if row["fits_limit"]]
     named = {
@@ -231,7 +235,7 @@ def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _together(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Name of a strategy; strategies at the same spot share the label of the first."""
+    """Label of a strategy; those of the same memory and value share the label of the first."""
     same = [title(r) for r in rows if _spot(r) == _spot(row)]
     more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED + 1 else ""
     named = same[:_NAMED] if more else same
@@ -244,13 +248,13 @@ def _spot(row: Mapping[str, Any]) -> tuple[float, float]:
 
 def _hand_words(row: Mapping[str, Any]) -> str:
     ratio = row["ratio_to_best"]
-    beside = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
+    above = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
     where = f"<br>placement {row['placement']}, {number(row['chunks'])} per device"
     if not row["fits_limit"]:
         where += "<br>over the pipeline's own limits"
     return (
         f"<b>{escape(title(row))}</b>: {number(row['value'])}"
-        f"<br>memory {number(row['memory'])}{beside}{'' if ratio else where}"
+        f"<br>memory {number(row['memory'])}{above}{'' if ratio else where}"
     )
 
 
@@ -259,17 +263,12 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
         "height": _HEIGHT,
         "margin": {"t": 64, "b": 56, "l": 64, "r": 16},
         "hovermode": "closest",
-        "font": {"family": "system-ui, sans-serif", "size": 12},
-        "hoverlabel": {
-            "bgcolor": "#1c2330",
-            "bordercolor": "#8a93a5",
-            "font": {"color": "#ffffff", "size": 13},
-            "align": "left",
-        },
+        "font": FONT,
+        "hoverlabel": HOVER_LABEL,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         "xaxis": {"title": {"text": "memory limit of every device"}, "zeroline": False},
         "yaxis": {
-            "title": {"text": _objective(data)},
+            "title": {"text": objective_words(data)},
             "type": "log" if _logarithmic(data) else "linear",
             "zeroline": False,
         },
@@ -277,28 +276,25 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(data: Mapping[str, Any]) -> str:
-    head = ("schedule", "memory", _objective(data), "lower bound", "bubble rate")
+    head = ("schedule", "memory", objective_words(data), "lower bound", "bubble rate")
     rows = [(row["limit"], row["value"], _point_row(row)) for row in data["points"]]
     rows += [(row["memory"], row["value"], _hand_row(row)) for row in data["strategies"]]
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(row for _, _, row in sorted(rows, key=lambda entry: entry[:2]))
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return html_table(head, (cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])))
 
 
-def _point_row(row: Mapping[str, Any]) -> str:
+def _point_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     words = escape(status_words(row))
     if row["section"]:
         words = f'<a href="#{row["section"]}">{words}</a>'
     most = "" if row["limit_proved"] else AT_MOST
     memory = most + number(row["limit"])
-    return _cells(memory, row, number(row["lower_bound"]), f"<strong>{words}</strong>")
+    return _cells(f"<strong>{words}</strong>", memory, row, number(row["lower_bound"]))
 
 
-def _hand_row(row: Mapping[str, Any]) -> str:
+def _hand_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     over = "" if row["fits_limit"] else OVER
-    return _cells(number(row["memory"]) + over, row, "", escape(title(row)))
+    return _cells(escape(title(row)), number(row["memory"]) + over, row, "")
 
 
-def _cells(memory: str, row: Mapping[str, Any], bound: str, words: str) -> str:
-    cells = (words, memory, number(row["value"]), bound, percent(row["bubble_rate"]))
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+def _cells(words: str, memory: str, row: Mapping[str, Any], bound: str) -> tuple[str, ...]:
+    return words, memory, number(row["value"]), bound, percent(row["bubble_rate"])

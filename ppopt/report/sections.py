@@ -1,4 +1,4 @@
-"""What the page says in text of a schedule: figures, proof, pipeline, provenance; all escaped."""
+"""The text of the page: figures, proof, pipeline and provenance of schedules, as HTML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.colours import HUES, IDLE_LOOKS
-from ppopt.report.differences import Entry, Use
+from ppopt.report.entries import Entry, TimeUse
 from ppopt.report.words import (
     CAUSE_WORDS,
     KIND_WORDS,
@@ -18,6 +18,7 @@ from ppopt.report.words import (
     hint_words,
     isolated,
     number,
+    objective_words,
     percent,
     spread,
     status_words,
@@ -35,11 +36,23 @@ _COSTS = {
 }
 """Column of the table of stages -> field of StageCosts."""
 _MOST_LISTED = 16
-"""Longest explicit placement that is written out."""
+"""An explicit placement is written out up to this many stages."""
 
 
-def heading(figures: Mapping[str, Any], name: str) -> str:
-    """Name of a schedule, what is claimed of it, and whether it keeps the memory limit."""
+def section(index: int, entry: Entry, *, alone: bool) -> str:
+    """Section of a schedule; `alone`: the page has its proof above the picture."""
+    figures, pipeline = entry.figures, entry.schedule.pipeline
+    return f"""<section class="schedule" id="schedule-{index}">
+{_heading(figures, pipeline.name)}
+<p class="quiet">{escape(_pipeline_line(pipeline))}</p>
+{_tiles(figures)}
+{"" if alone else proof(figures)}
+{_details(figures, pipeline)}
+</section>"""
+
+
+def _heading(figures: Mapping[str, Any], name: str) -> str:
+    """Name of a schedule, what it claims, and whether it is within the memory limit."""
     badges = []
     if status := status_words(figures):
         sure = figures["status"] == "optimal" and figures["checked"]
@@ -57,9 +70,9 @@ def _named(figures: Mapping[str, Any], name: str) -> str:
     return " · ".join(isolated(part) for part in (title(figures), name) if part)
 
 
-def tiles(figures: Mapping[str, Any]) -> str:
-    """List the figures of a schedule, each with a note."""
-    objective = str(figures["objective"]).replace("-", " ")
+def _tiles(figures: Mapping[str, Any]) -> str:
+    """The figures of a schedule, each with a note."""
+    objective = objective_words(figures)
     limits = figures["mem_limit"]
     limit = "no limit" if limits is None else f"limit {spread(limits)}"
     rows = [
@@ -74,8 +87,8 @@ def tiles(figures: Mapping[str, Any]) -> str:
         ),
     ]
     if figures["lower_bound"] is not None:
-        said = "" if figures["checked"] else "; says the file"
-        note = f"of the {objective}; gap {percent(figures['gap'])}{said}"
+        source = "" if figures["checked"] else "; says the file"
+        note = f"of the {objective}; gap {percent(figures['gap'])}{source}"
         rows.insert(0, ("lower bound", number(figures["lower_bound"]), note))
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
 
@@ -88,49 +101,39 @@ def _tile(name: str, value: str, note: str) -> str:
 
 
 def proof(figures: Mapping[str, Any]) -> str:
-    """Give the argument behind the bound of a search; empty where there is none."""
-    said = _claim(figures)
-    word = "Proof" if figures["status"] == "optimal" else "The bound"
+    """The argument for the bound of a search, and its warm start; empty without either."""
+    words = _bound_words(figures)
+    label = "Proof" if figures["status"] == "optimal" else "The bound"
     if not figures["checked"]:
-        word, said = "The file says", said and f"{said} {UNCHECKED}"
-    argued = f"<p><strong>{word}:</strong> {escape(said)}</p>" if said else ""
-    return argued + _hint(figures)
+        label, words = "The file says", words and f"{words} {UNCHECKED}"
+    return _labelled(label, words) + _labelled("The schedule it started from", hint_words(figures))
 
 
-def _hint(figures: Mapping[str, Any]) -> str:
-    words = hint_words(figures)
-    return f"<p><strong>The schedule it started from:</strong> {escape(words)}</p>" if words else ""
+def _labelled(label: str, words: str) -> str:
+    return f"<p><strong>{label}:</strong> {escape(words)}</p>" if words else ""
 
 
-def _claim(figures: Mapping[str, Any]) -> str:
-    """Put the bound of a search and its argument into a sentence; empty where there is none."""
+def _bound_words(figures: Mapping[str, Any]) -> str:
+    """The bound of a search with its argument, as a sentence; empty where there is none."""
     if figures["lower_bound"] is None or not figures["proof"]:
         return ""
     limit = "" if figures["mem_limit"] is None else " within this memory"
-    objective = str(figures["objective"]).replace("-", " ")
-    bound = number(figures["lower_bound"])
-    return f"No schedule{limit} has a {objective} below {bound}, because {figures['proof']}."
+    bound = f"{objective_words(figures)} below {number(figures['lower_bound'])}"
+    return f"No schedule{limit} has a {bound}, because {figures['proof']}."
 
 
 def overview(shown: Sequence[Entry]) -> str:
-    """Table of several schedules, each linked to its section and compared with the first.
-
-    Empty for a single one.
-    """
+    """Table of several schedules with links to their sections; empty for a single schedule."""
     if len(shown) == 1:
         return ""
-
-    def named(entry: Entry) -> str:
-        return _named(entry.figures, entry.schedule.pipeline.name)
-
     head = (
         *("schedule", "stages", "makespan", "device span", "above the best", "time by use", "idle"),
         *("bubble overhead", "peak memory"),
     )
     rows = [
         (
-            f'<a href="#schedule-{index}">{named(entry)}</a>',
-            escape(_spread_out(entry.schedule.pipeline)),
+            _link(index, entry),
+            escape(_stages_words(entry.schedule.pipeline)),
             number(entry.figures["makespan"]),
             number(entry.figures["device_span"]),
             entry.above or NONE,
@@ -141,11 +144,16 @@ def overview(shown: Sequence[Entry]) -> str:
         )
         for index, entry in enumerate(shown, start=1)
     ]
-    return f'<div class="scroll">{_table(head, rows)}</div>'
+    return f'<div class="scroll">{html_table(head, rows)}</div>'
 
 
-def _use_bar(use: Use) -> str:
-    """Draw time by use as a bar: operations by kind, then idle time by cause."""
+def _link(index: int, entry: Entry) -> str:
+    words = _named(entry.figures, entry.schedule.pipeline.name)
+    return f'<a href="#schedule-{index}">{words}</a>'
+
+
+def _use_bar(use: TimeUse) -> str:
+    """A bar of the time use: operations by kind, then idle time by cause."""
     pieces = [
         (HUES[kind], f"{kind.name} {KIND_WORDS[kind]}", share) for kind, share in use.kinds.items()
     ]
@@ -162,8 +170,8 @@ def _use_bar(use: Use) -> str:
     return f'<span class="use">{"".join(spans)}</span>'
 
 
-def details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
-    """Fold away the pipeline stage by stage, figures per device and provenance."""
+def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
+    """Folded away: figures per device, provenance, and the pipeline stage by stage."""
     lines = [f"Peak memory of devices 0, 1, ...: {_listed(figures['peak_memory'])}"]
     if figures["mem_limit"] is not None:
         lines.append(f"Memory limit of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
@@ -214,18 +222,18 @@ def _stages(pipeline: Pipeline) -> str:
         )
         for stage in range(pipeline.num_stages)
     ]
-    return _table(("stage", "device", *_COSTS), rows)
+    return html_table(("stage", "device", *_COSTS), rows)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lay out cells that are HTML already."""
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are HTML already."""
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def pipeline_line(pipeline: Pipeline) -> str:
-    """Tell the size and placement of a pipeline in one line of plain text."""
+def _pipeline_line(pipeline: Pipeline) -> str:
+    """Size and placement of a pipeline in one line of plain text."""
     parts = [
         _count(pipeline.num_devices, "device"),
         _count(pipeline.num_stages, "stage"),
@@ -239,8 +247,8 @@ def pipeline_line(pipeline: Pipeline) -> str:
     return ", ".join(parts)
 
 
-def _spread_out(pipeline: Pipeline) -> str:
-    """Tell how many stages lie where, in few words: `8, v`, or `4, linear, 2 routes`."""
+def _stages_words(pipeline: Pipeline) -> str:
+    """Number of stages and their placement, short: `8, v`, or `4, linear, 2 routes`."""
     name = _placement(pipeline)
     where = f", {name.removesuffix(' placement')}"
     if name.startswith("placement "):

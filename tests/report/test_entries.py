@@ -1,12 +1,12 @@
-"""What a page says of schedules beside each other."""
+"""The entries of a page: schedules compared with the best of them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.differences import entries
-from ppopt.report.facts import overview
+from ppopt.report.entries import entries
+from ppopt.report.sections import overview
 from ppopt.studies.evaluate import evaluate
 
 
@@ -22,7 +22,7 @@ def test_the_best_of_a_comparison_is_one_that_fits() -> None:
     assert other.note.startswith("makespan 27 over the limit of memory 4 each; ")
 
 
-def test_what_stands_beside_a_measured_step_is_said_to_be_predicted() -> None:
+def test_schedules_shown_with_a_measured_step_are_called_predicted() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     step = replace(made, origin={"strategy": "measured"})
     assert [entry.title for entry in entries([made, step], ordered=True)] == [
