@@ -74,9 +74,9 @@ def _alone(make: Make, pipeline: Pipeline, objective: Objective, limits: Limits)
     run = Run(objective, limits)
     problem = Problem(pipeline, objective, fused=False)
     clock = Clock(limits.seconds, time.monotonic())
-    known = head_body_tail.device_bound(pipeline, objective, fused=False)
+    known = head_body_tail.device_bound(problem.instance, objective)
     incumbent = Incumbent(problem, known, run.note)
-    incumbent.infeasible = head_body_tail.infeasibility(pipeline, fused=False) or ""
+    incumbent.infeasible = head_body_tail.infeasibility(problem.instance) or ""
     turns = make(problem, incumbent, limits)
     turn = next(turns, None)
     while turn is not None and not (clock.over or incumbent.closed):

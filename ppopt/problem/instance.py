@@ -92,6 +92,11 @@ class Instance:
     kinds: tuple[OpKind, ...]
     """The kinds of operations there are: `SPLIT`, `WHOLE`, or `EVERY` where orders choose."""
 
+    @classmethod
+    def uniform(cls, pipeline: Pipeline, *, fused: bool) -> Instance:
+        """The instance whose backwards are all whole (`fused`), or all split."""
+        return cls(pipeline, WHOLE if fused else SPLIT)
+
     @property
     def batches(self) -> int:
         """Operations of a class: the microbatches of a route."""
@@ -218,11 +223,13 @@ class Instance:
         per_kind = len(self.classes) // len(self.kinds)
         for place in range(per_kind):
             held: list[Holding] = []
+            mine: list[Holding] = []
             for number in range(place, len(self.classes), per_kind):
                 one = self.classes[number]
                 if one.takes:
                     held.append(Holding(number, number, one.takes))
-                found += _given_back(held, number, one.gives)
+                mine += _given_back(held, number, one.gives)
+            found += sorted(mine)
         return tuple(found)
 
     def room(self, device: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 
@@ -22,7 +22,7 @@ class Problem:
     @cached_property
     def instance(self) -> Instance:
         """The operations of the problem."""
-        return Instance(self.pipeline, WHOLE if self.fused else SPLIT)
+        return Instance.uniform(self.pipeline, fused=self.fused)
 
     @property
     def operations(self) -> int:

@@ -43,7 +43,7 @@ class Method(Protocol):
 def is_plain(problem: Problem) -> bool:
     """Whether there are neither slices nor overlapped pairs that save time."""
     pipeline = problem.pipeline
-    return pipeline.num_slices == 1 and not pairs.useful(pipeline, fused=problem.fused)
+    return pipeline.num_slices == 1 and not pairs.useful(problem.instance)
 
 
 def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) -> list[Method]:

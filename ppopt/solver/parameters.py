@@ -10,6 +10,44 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class CpSatParams:
+    """How CP-SAT is used, by every method that uses it."""
+
+    proof_subsolvers: tuple[str, ...] = ("ordering", "ordering_quick_restart")
+    """Subsolvers (of `cp_sat.cpsat`) that prove most models soonest: they reason about the order
+    of the operations of a device, by precedences found on the way and strong propagation."""
+    schedule_subsolvers: tuple[str, ...] = ("no_lp", "quick_restart_no_lp")
+    """CP-SAT's subsolvers that find a schedule of a given value soonest, where there is one."""
+    linearization_level: int = 0
+    """CP-SAT's `linearization_level`. The linear relaxation of one operation at a time says next
+    to nothing, and solving it at every node takes nearly all of the time: without it the pipeline
+    28.3b p=4 m=16 K=3 is proved in 1 s, with it not in 30 s."""
+    tiny_linearization_level: int = 2
+    """The same of a tiny model, where the relaxation of all its constraints proves more than
+    reasoning about orders."""
+    max_pairs: int = 40_000
+    """Largest number of overlapped pairs that a model chooses from."""
+    poll_seconds: float = 0.2
+    """Seconds between two checks of whether to stop."""
+
+
+CP_SAT = CpSatParams()
+"""The defaults."""
+
+
+@dataclass(frozen=True)
+class DominanceParams:
+    """How states of a dynamic program are compared with others of the same counts."""
+
+    max_comparisons: int = 16
+    """Largest number of states that one state is compared with; what is left then is kept."""
+
+
+DOMINANCE = DominanceParams()
+"""The defaults."""
+
+
+@dataclass(frozen=True)
 class PoolParams:
     """Schedules and rules that local search starts from."""
 
@@ -279,6 +317,7 @@ class SolveParams:
     without: frozenset[str] = frozenset()
     """Names of methods that are left out, to measure what each brings."""
     rounds: RoundParams = field(default_factory=RoundParams)
+    cp_sat: CpSatParams = CP_SAT
     pool: PoolParams = field(default_factory=PoolParams)
     justification: JustificationParams = field(default_factory=JustificationParams)
     local_search: LocalSearchParams = field(default_factory=LocalSearchParams)

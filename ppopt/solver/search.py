@@ -140,9 +140,7 @@ class Search:
         self.provenance = provenance
         self.params = params
         self.clock = Clock(provenance.time_limit, began)
-        bound = head_body_tail.device_bound(
-            problem.pipeline, problem.objective, fused=problem.fused
-        )
+        bound = head_body_tail.device_bound(problem.instance, problem.objective)
         self.incumbent = Incumbent(problem, bound, self._announced)
         self._progress = progress
         self._phase = "bounds"
@@ -173,9 +171,7 @@ class Search:
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C."""
         problem, incumbent = self.problem, self.incumbent
-        incumbent.infeasible = (
-            head_body_tail.infeasibility(problem.pipeline, fused=problem.fused) or ""
-        )
+        incumbent.infeasible = head_body_tail.infeasibility(problem.instance) or ""
         try:
             warm_starts.begin(incumbent, self.clock, start)
             self._take(self._construction())
@@ -218,9 +214,9 @@ class Search:
         """Local search, bounds and exact methods: they need CP-SAT, which takes long to load."""
         with interrupts.held():
             from ppopt.solver import portfolio  # noqa: PLC0415
-        pipeline, fused = self.problem.pipeline, self.problem.fused
-        paired = pairs.useful(pipeline, fused=fused)
-        if paired and pairs.count(pipeline) > pairs.MOST_PAIRS and self.incumbent.value is not None:
+        paired = pairs.useful(self.problem.instance)
+        too_many = pairs.count(self.problem.pipeline) > self.params.cp_sat.max_pairs
+        if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement(
             self.incumbent, self.clock, self.pool, self.provenance, self.params
@@ -260,7 +256,7 @@ def _proof(incumbent: Incumbent) -> str:
     if incumbent.infeasible:
         return incumbent.infeasible
     problem = incumbent.problem
-    return incumbent.bound.proof + head_body_tail.space(problem.pipeline, fused=problem.fused)
+    return incumbent.bound.proof + head_body_tail.space(problem.instance)
 
 
 def _status(incumbent: Incumbent) -> Status:

@@ -129,7 +129,7 @@ def frontier(
     made, skipped = evaluate_all(
         pipeline, problem.objective, options or Options(), fused=fused, seconds=HANDS * time_limit
     )
-    impossible = head_body_tail.infeasibility(pipeline, fused=fused)
+    impossible = head_body_tail.infeasibility(problem.instance)
     curve = Curve([] if impossible else memory_limits.candidates(pipeline, fused=fused))
     explorer = Explorer(
         problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
@@ -169,7 +169,7 @@ def _point(explorer: Explorer, found: Found) -> Point:
         schedule=None,
         value=ticks.time(found.value),
         lower_bound=ticks.time(bound.value),
-        proof=bound.proof + head_body_tail.space(within, fused=problem.fused),
+        proof=bound.proof + head_body_tail.space(problem.instance),
         certificate=bound.certificate,
         provenance=explorer.provenance,
         solve_seconds=explorer.spent[found.limit],
@@ -182,7 +182,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
     """The best bound for a limit; the proof says where it was found for a larger one."""
     proved = curve.bound(limit)
     if proved is None:
-        return head_body_tail.device_bound(problem.pipeline, problem.objective, fused=problem.fused)
+        return head_body_tail.device_bound(problem.instance, problem.objective)
     if proved.limit == limit:
         return proved.bound
     larger = exact.plain(problem.pipeline.ticks.memory(proved.limit))
@@ -200,9 +200,7 @@ def _bounds(problem: Problem, curve: Curve) -> tuple[tuple[Fraction, Fraction], 
     ticks = problem.pipeline.ticks
     known = [(proved.limit, proved.bound) for proved in curve.proved]
     if curve.limits and (not known or known[-1][0] < curve.limits[-1]):
-        anyway = head_body_tail.device_bound(
-            problem.pipeline, problem.objective, fused=problem.fused
-        )
+        anyway = head_body_tail.device_bound(problem.instance, problem.objective)
         known.append((curve.limits[-1], anyway))
     return tuple((ticks.memory(limit), ticks.time(bound.value)) for limit, bound in known)
 
@@ -224,12 +222,12 @@ def _proof(problem: Problem, curve: Curve) -> str:
     """Why there is no smaller limit than the first point's, or no point."""
     if _is_impossible(curve):
         words = "all orders within the pipeline's own limits were searched and none found"
-        return words + head_body_tail.space(problem.pipeline, fused=problem.fused)
+        return words + head_body_tail.space(problem.instance)
     if not curve.found:
         return "nothing was found before the time was up"
     pipeline, first = problem.pipeline, curve.found[0]
     least = [
-        head_body_tail.least_limit(pipeline, device, fused=problem.fused)
+        head_body_tail.least_limit(problem.instance, device)
         for device in range(pipeline.num_devices)
     ]
     device = least.index(max(least))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -164,7 +165,9 @@ class Explorer:
         """The bound of a search, its proof without the words on the search space."""
         assert result.lower_bound is not None
         value = int(result.lower_bound * result.pipeline.ticks.per_unit)
-        proof = result.proof.removesuffix(head_body_tail.space(result.pipeline, fused=result.fused))
+        proof = result.proof.removesuffix(
+            head_body_tail.space(Instance.uniform(result.pipeline, fused=result.fused))
+        )
         return Bound(value, proof, result.certificate)
 
     def _tell(self, limit: int) -> Callable[[Progress], None]:

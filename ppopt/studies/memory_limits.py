@@ -9,6 +9,7 @@ from math import gcd
 
 import numpy as np
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.bounds.head_body_tail import least_limit
 
@@ -33,7 +34,8 @@ def candidates(pipeline: Pipeline, *, fused: bool) -> Sequence[int]:
     there are too many, they are all whole ticks.
     """
     devices = range(pipeline.num_devices)
-    least = max(least_limit(pipeline, device, fused=fused) for device in devices)
+    instance = Instance.uniform(pipeline, fused=fused)
+    least = max(least_limit(instance, device) for device in devices)
     tops = [_top(pipeline, device, fused=fused) for device in devices]
     own = pipeline.ticks.limits
     if own is not None:

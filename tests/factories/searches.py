@@ -10,11 +10,10 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Budget, Clock
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
-from ppopt.solver.dynamic_programming.beam import Beam
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Sweep
+from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
 
 
@@ -32,8 +31,7 @@ class Begun:
 
 def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
     """A search that knows the bound of a device, and no schedule."""
-    pipeline, fused = problem.pipeline, problem.fused
-    known = bound or head_body_tail.device_bound(pipeline, problem.objective, fused=fused)
+    known = bound or head_body_tail.device_bound(problem.instance, problem.objective)
     return Begun(Incumbent(problem, known), Clock(seconds))
 
 
@@ -46,10 +44,10 @@ def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) 
 
 def ended(
     problem: Problem, devices: tuple[int, ...], below: int, beam: Beam | None = None
-) -> Sweep:
-    """A sweep of some devices, to its end."""
-    view = View(Chain(problem.pipeline, problem.fused), frozenset(devices))
-    sweep = Sweep(Classes(view), below)
-    while not sweep.ended:
-        sweep.advance(beam)
-    return sweep
+) -> LayeredDP:
+    """The dynamic program of some devices, to its end."""
+    subset = DeviceSubset(Delays(problem.instance), frozenset(devices))
+    program = LayeredDP(Classes(subset), below)
+    while not program.ended:
+        program.advance(beam)
+    return program

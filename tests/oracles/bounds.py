@@ -77,6 +77,7 @@ def optimum(case: Case, objective: Objective) -> int | None:
 def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Sample]:
     """What the search claims in all, and what each of its bounds says alone."""
     pipeline, fused = case
+    problem = Problem(pipeline, objective, fused)
 
     def sample(source: str, bound: int | None) -> Sample:
         return Sample(source, bound, best, case, objective)
@@ -89,13 +90,12 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
         assert found.lower_bound is not None
         ended = "search" if found.status is Status.OPTIMAL else "search, cut short"
         yield sample(ended, int(found.lower_bound * pipeline.ticks.per_unit))
-    yield sample("work", head_body_tail.device_bound(pipeline, objective, fused=fused).value)
+    yield sample("work", head_body_tail.device_bound(problem.instance, objective).value)
     if best is None:
         return
     for devices in device_sets(case):
         value = relaxation(case, objective, devices, horizon=3 * best + 7)
         yield sample(f"{len(devices)} of several devices", value)
-        problem = Problem(pipeline, objective, fused)
         if applies(problem):
             value = searches.ended(problem, devices, below=3 * best + 8).least
             yield sample(f"{len(devices)} of several devices, partial schedules", value)

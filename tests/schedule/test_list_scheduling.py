@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.instance import Instance
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Decoder, Policy, Style, _Run, alike, one_at_a_time
 from ppopt.solver.bounds.head_body_tail import infeasibility, least_limit
@@ -67,7 +68,7 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
     for _ in range(150):
         pipeline = draw(rng, **fixed)
         fused = rng.random() < 0.3
-        if infeasibility(pipeline, fused=fused):
+        if infeasibility(Instance.uniform(pipeline, fused=fused)):
             continue
         found = Decoder(pipeline, fused).build(draw_policy(rng, pipeline))
         if found is None:
@@ -115,7 +116,10 @@ def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> No
     for _ in range(40):
         pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
         made = timing.schedule(pipeline, one_at_a_time(pipeline, fused=fused))
-        least = tuple(least_limit(pipeline, d, fused=fused) for d in range(pipeline.num_devices))
+        least = tuple(
+            least_limit(Instance.uniform(pipeline, fused=fused), d)
+            for d in range(pipeline.num_devices)
+        )
         assert made.metrics.peak_memory == least
 
 

@@ -1,4 +1,4 @@
-"""Following partial schedules: the optimum, and never a bound above it."""
+"""Dynamic programming over partial schedules: the optimum, and never a bound above it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming import dominance
-from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Sweep
+from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram, applies, step
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
@@ -46,10 +45,10 @@ def subsets(search: Begun) -> SubsetDP:
 
 
 def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
-    """The problems that sweeps apply to, whose limits one microbatch at a time keeps."""
+    """Problems that the program applies to, whose limits one microbatch at a time keeps."""
     for pipeline, fused in cases:
         problem = Problem(pipeline, Objective.MAKESPAN, fused)
-        if applies(problem) and not head_body_tail.infeasibility(pipeline, fused=fused):
+        if applies(problem) and not head_body_tail.infeasibility(problem.instance):
             yield problem
 
 
@@ -66,9 +65,9 @@ def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> Non
         pipeline, fused = problem.pipeline, problem.fused
         best = exhaustive.best(pipeline, fused=fused, objective=Objective.MAKESPAN)
         every = tuple(range(pipeline.num_devices))
-        sweep = ended(problem, every, long_enough(problem))
-        assert sweep.best == best, problem
-        made = timing.schedule(pipeline, sweep.classes.orders(sweep.path()))
+        program = ended(problem, every, long_enough(problem))
+        assert program.best == best, problem
+        made = timing.schedule(pipeline, program.classes.orders(program.path()))
         assert made.metrics.makespan == best
         assert made.fits_limits
         assert not verify(made)
@@ -84,7 +83,7 @@ def test_few_devices_never_need_more_than_all() -> None:
         best = ended(problem, tuple(devices), long_enough(problem)).best
         for size in range(1, len(devices)):
             for some in combinations(devices, size):
-                if not View(Chain(problem.pipeline, problem.fused), frozenset(some)).kept:
+                if not DeviceSubset(Delays(problem.instance), frozenset(some)).kept:
                     continue
                 found = ended(problem, some, best + 1).best
                 assert found is not None, (problem, some)
@@ -100,14 +99,14 @@ def test_the_optimum_of_pyjobshop_is_found_on_larger_ones() -> None:
         if best is None:
             continue
         every = tuple(range(problem.pipeline.num_devices))
-        sweep = Sweep(
-            Classes(View(Chain(problem.pipeline, problem.fused), frozenset(every))), best + 1
+        program = LayeredDP(
+            Classes(DeviceSubset(Delays(problem.instance), frozenset(every))), best + 1
         )
-        while not sweep.ended and sweep.width < 20_000:
-            sweep.advance()
-        if sweep.ended:
+        while not program.ended and program.width < 20_000:
+            program.advance()
+        if program.ended:
             compared += 1
-            assert sweep.best == best, problem
+            assert program.best == best, problem
     assert compared > 15
 
 
@@ -120,17 +119,17 @@ def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_firs
         best = ended(problem, every, long_enough(problem)).best
         assert best is not None
         for most in (1, 10**6):
-            sweep = ended(problem, every, long_enough(problem), Beam(most, bounds_first))
-            assert sweep.width <= most
-            if sweep.best is None:
+            program = ended(problem, every, long_enough(problem), Beam(most, bounds_first))
+            assert program.width <= most
+            if program.best is None:
                 assert most == 1
                 continue
-            made = timing.schedule(problem.pipeline, sweep.classes.orders(sweep.path()))
+            made = timing.schedule(problem.pipeline, program.classes.orders(program.path()))
             assert made.fits_limits
             assert not verify(made)
-            assert best <= made.metrics.makespan == sweep.best
-            missed += most == 1 and sweep.best > best
-            found += most > 1 and sweep.best == best
+            assert best <= made.metrics.makespan == program.best
+            missed += most == 1 and program.best > best
+            found += most > 1 and program.best == best
     assert missed > 0
     assert found == len(list(fitting(CASES[:80])))
 
@@ -162,28 +161,28 @@ def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_the_sieve_keeps_what_none_outdoes(columns: int, most: int, rows: int, rng) -> None:
+def test_all_that_is_left_out_is_dominated(columns: int, most: int, rows: int, rng) -> None:
     """Whatever is left out has one that is kept, of the same counts, not later, not less free."""
     draw = lambda size, high: np.array(  # noqa: E731
         [[rng.randint(0, high) for _ in range(columns)] for _ in range(size)], dtype=np.int32
     )
     counts, times, flags = draw(2, 1), draw(rows, most), draw(1, 1)[0]
-    kept = set(dominance.kept(counts, flags, times).tolist())
+    kept = set(dominance.non_dominated(counts, flags, times).tolist())
 
-    def outdoes(one: int, other: int) -> bool:
+    def dominates(one: int, other: int) -> bool:
         same = (counts[:, one] == counts[:, other]).all()
         freer = flags[one] & ~flags[other] == 0
         return bool(same and freer and (times[:, one] <= times[:, other]).all())
 
     for column in range(columns):
-        assert column in kept or any(outdoes(one, column) for one in kept)
+        assert column in kept or any(dominates(one, column) for one in kept)
 
 
-def test_the_sieve_leaves_out_what_another_one_outdoes() -> None:
+def test_what_another_one_dominates_is_left_out() -> None:
     """Of four with the same counts two are no better than the others; the fifth has done less."""
     counts = np.array([[1, 1, 1, 1, 0]], dtype=np.int32)
     times = np.array([[1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
-    kept = dominance.kept(counts, np.zeros(5, dtype=np.int32), times)
+    kept = dominance.non_dominated(counts, np.zeros(5, dtype=np.int32), times)
     assert sorted(kept.tolist()) in ([0, 1, 4], [0, 3, 4])
 
 
@@ -201,7 +200,7 @@ def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
 
 
 def test_what_grows_too_fast_is_given_up() -> None:
-    """Without a limit of memory there are ever more beginnings; the bound stays as it was."""
+    """Without a limit of memory there are ever more states; the bound stays as it was."""
     problem = Problem(Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, False)
     search = begun(problem, seconds=1.0)
     before, sweeps = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
@@ -248,8 +247,8 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     steps = [0.0]
 
-    def noted(sweep: Sweep) -> float:
-        steps.append(step(sweep))
+    def noted(program: LayeredDP) -> float:
+        steps.append(step(program))
         return steps[-1]
 
     monkeypatch.setattr("ppopt.solver.bounds.subset_dynamic_program.step", noted)

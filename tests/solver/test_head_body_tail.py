@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from ppopt import Objective, Result, Verdict, VerificationError, recheck, solve
+from ppopt.problem.instance import Instance
 from ppopt.solver.bounds import head_body_tail as solver_bounds
 from ppopt.solver.bounds import idle_bounds, relaxation_bound
 from ppopt.solver.cp_sat import device_subset
-from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.parameters import FullModelParams, SolveParams
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
@@ -36,28 +37,27 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
 
 
 def head_too_long(patch: Patch) -> None:
-    right = Chain.head
-    patch.setattr(Chain, "head", lambda *place: right(*place) + 2)
+    right = Delays.head
+    patch.setattr(Delays, "head", lambda *place: right(*place) + 2)
 
 
 def memory_window_too_tight(patch: Patch) -> None:
     """One microbatch less than there is room for between F and W."""
-    right = Chain.most_until_w
+    right = Delays.most_until_w
 
-    def wrong(chain: Chain, stage: int) -> int | None:
-        most = right(chain, stage)
-        return None if most is None else max(1, most - 1)
+    def wrong(delays: Delays) -> list[int | None]:
+        return [None if most is None else max(1, most - 1) for most in right.func(delays)]
 
-    patch.setattr(Chain, "most_until_w", wrong)
+    patch.setattr(Delays, "most_until_w", property(wrong))
 
 
-def floor_too_large(patch: Patch) -> None:
-    right = device_subset.floors
+def cut_too_large(patch: Patch) -> None:
+    right = device_subset.objective_cuts
 
     def wrong(*given: Any) -> Any:
-        return (floor._replace(rest=floor.rest + 1) for floor in right(*given))
+        return (cut._replace(rest=cut.rest + 1) for cut in right(*given))
 
-    patch.setattr(device_subset, "floors", wrong)
+    patch.setattr(device_subset, "objective_cuts", wrong)
 
 
 def work_counted_twice(patch: Patch) -> None:
@@ -67,13 +67,13 @@ def work_counted_twice(patch: Patch) -> None:
 
 def ends_too_idle(patch: Patch) -> None:
     """One microbatch less than there is room for while a device waits."""
-    right = idle_bounds.most_work
+    right = idle_bounds.knapsack_bound
 
     def wrong(items: list[idle_bounds.Item], room: int | None) -> int:
-        fewer = [item._replace(most=max(0, item.most - 1)) for item in items]
+        fewer = [item._replace(copies=max(0, item.copies - 1)) for item in items]
         return right(fewer, room)
 
-    patch.setattr(idle_bounds, "most_work", wrong)
+    patch.setattr(idle_bounds, "knapsack_bound", wrong)
 
 
 NO_TINY_MODEL = SolveParams(full_model=FullModelParams(tiny_operations=0))
@@ -82,7 +82,7 @@ PLANTED = (
     head_too_long,
     ends_too_idle,
     memory_window_too_tight,
-    floor_too_large,
+    cut_too_large,
     work_counted_twice,
 )
 
@@ -117,7 +117,11 @@ def alone(case: Case) -> Iterator[Sample]:
     """The bounds of the devices one by one, and of their work."""
     best = best_of(case)
     assert best is not None
-    found = [solver_bounds.device_bound(case.pipeline, Objective.MAKESPAN, fused=case.fused).value]
+    found = [
+        solver_bounds.device_bound(
+            Instance.uniform(case.pipeline, fused=case.fused), Objective.MAKESPAN
+        ).value
+    ]
     for devices in relaxation_bound.singles(case.pipeline):
         found.append(bounds.relaxation(case, Objective.MAKESPAN, devices, 3 * best + 7))
     for bound in found:

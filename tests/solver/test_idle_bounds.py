@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ppopt import Objective, Pipeline, Status, recheck, solve
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_model
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker import waits
 from ppopt.rechecker.certificate import Argument
@@ -16,6 +17,7 @@ from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.waits import Filler
 from ppopt.solver.bounds import head_body_tail, idle_bounds
 from ppopt.solver.bounds.idle_bounds import Idle, Item
+from ppopt.solver.cp_sat.delays import Delays
 from tests.factories.instances import tiny_cases
 
 PAPER = [name for name in model_names() if name.startswith("zb-")]
@@ -32,7 +34,9 @@ def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) ->
     forward, back, weight = (durations[kind][0] for kind in (OpKind.F, OpKind.B, OpKind.W))
     link = p2p[0][1]
     idle = (devices - 1) * (forward + back - weight + 4 * link)
-    found = head_body_tail.device_bound(pipeline, Objective.DEVICE_SPAN, fused=False)
+    found = head_body_tail.device_bound(
+        Instance.uniform(pipeline, fused=False), Objective.DEVICE_SPAN
+    )
     assert found.value == batches * (forward + back + weight) + idle
     assert found.certificate.argument is Argument.ENDS
 
@@ -49,18 +53,23 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
     assert "the idle time that its memory forces" in again.reason
 
 
+def idle(pipeline: Pipeline, device: int) -> Idle:
+    """Least idle time of a device where every backward is split."""
+    return idle_bounds.idle(Delays(Instance.uniform(pipeline, fused=False)), device)
+
+
 def test_by_hand() -> None:
     """Two devices, F = B = W = 1, link 1, room for one: F . . . . B W on device 0, twice; the way
     from F to B is p2p + F + B + p2p = 4. Device 1 idles nowhere: its B follows its F at once."""
     pipeline = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1, mem_limit=1)
-    assert [idle_bounds.idle(pipeline, device, fused=False) for device in (0, 1)] == [
+    assert [idle(pipeline, device) for device in (0, 1)] == [
         Idle(4, 4),
         (0, 0),
     ]
     single = Pipeline(stages=2, batches=1, p2p=1, backward_input=1, weight=1, mem_limit=1)
-    assert idle_bounds.idle(single, 0, fused=False) == Idle(4, 0)
+    assert idle(single, 0) == Idle(4, 0)
     free = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1)
-    assert idle_bounds.idle(free, 0, fused=False) == Idle(3, 0)
+    assert idle(free, 0) == Idle(3, 0)
 
 
 def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
@@ -69,7 +78,7 @@ def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
     pipeline = Pipeline(
         stages=3, batches=9, p2p=1, backward_input=1, weight=1, memory_b="-0.5", mem_limit=3
     )
-    assert idle_bounds.idle(pipeline, 0, fused=False) == Idle(8 - 2, 8 - 4)
+    assert idle(pipeline, 0) == Idle(8 - 2, 8 - 4)
 
 
 def test_both_codes_agree() -> None:
@@ -77,10 +86,11 @@ def test_both_codes_agree() -> None:
     idle = 0
     for case in tiny_cases(seed=12, count=400, ops=60):
         pipeline, fused = case
-        if head_body_tail.infeasibility(pipeline, fused=fused):
+        instance = Instance.uniform(pipeline, fused=fused)
+        if head_body_tail.infeasibility(instance):
             continue
         for device in range(pipeline.num_devices):
-            found = sum(idle_bounds.idle(pipeline, device, fused=fused))
+            found = sum(idle_bounds.idle(Delays(instance), device))
             claim = Claim(pipeline, span=True, fused=fused, bound=1)
             assert waits.least_idle(claim, device) == found, (case, device)
             idle += found > 0
@@ -88,12 +98,12 @@ def test_both_codes_agree() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 20))
-def test_most_work_is_never_below_the_true_most(seed: int, kinds: int, room: int) -> None:
+def test_knapsack_bound_is_never_below_the_true_most(seed: int, kinds: int, room: int) -> None:
     """Of a knapsack; exact for two kinds."""
     rng = Random(seed)
     items = [Item(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)]
     best = most(items, room)
-    found = idle_bounds.most_work(items, room)
+    found = idle_bounds.knapsack_bound(items, room)
     assert best <= waits.filled([Filler(*item) for item in items], room) <= found
     assert found == best or kinds > 2
 
@@ -107,5 +117,5 @@ def most(items: list[Item], room: int) -> int:
     first, *rest = items
     return max(
         count * first.work + most(rest, room - count * first.memory)
-        for count in range(first.most + 1)
+        for count in range(first.copies + 1)
     )

@@ -14,14 +14,14 @@ from ppopt.rechecker.refute import refute
 from ppopt.solver.bounds.destructive_bounds import question
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.full_model import FullModel
-from ppopt.solver.parameters import FullModelParams, RelaxationParams
+from ppopt.solver.parameters import CP_SAT, FullModelParams, RelaxationParams
 from tests.factories.instances import instant_cases
 from tests.factories.searches import waiting
 from tests.oracles.exhaustive import best
 
 FOCUSES = {
-    (cpsat.PROOFS[0],),
-    (cpsat.PROOFS[1],),
+    (CP_SAT.proof_subsolvers[0],),
+    (CP_SAT.proof_subsolvers[1],),
     *RelaxationParams().focuses,
     *FullModelParams().focuses,
 }

@@ -11,6 +11,7 @@ import pytest
 
 from ppopt import Pipeline, Status, evaluate, solve, verify
 from ppopt.errors import VerificationError
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.certificate import Argument, Certificate
@@ -110,7 +111,7 @@ def test_pairs_that_save_nothing_are_never_needed() -> None:
         given = replace(
             given, overlap=[f + b for f, b in zip(given.forward, given.backward, strict=True)]
         )
-        assert not useful(given, fused=True)
+        assert not useful(Instance.uniform(given, fused=True))
         assert_like_the_oracle(given, fused=True, spans=False)
 
 
@@ -129,7 +130,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
         assert_sound(found)
         value = found.schedule.metrics.value(goal)
         problem = Problem(given, goal, fused)
-        known = device_bound(given, goal, fused=fused)
+        known = device_bound(Instance.uniform(given, fused=fused), goal)
         assert known.value <= value
         for devices in [(device,) for device in range(stages)] + [(0, stages - 1)]:
             bound, _ = bound_of(problem, devices, known, value, limits)
@@ -140,13 +141,18 @@ def test_most_saved_by_hand() -> None:
     """Stages 0 and 1 save 1 and 3 with themselves, so 1 with each other. On one device, of four
     microbatches: F of stage 0 saves 1 each, F of stage 1 up to 3, less the first one's least."""
     given = Pipeline(stages=2, batches=4, placement=(0, 0), forward=3, backward=6, overlap=[8, 6])
-    assert most_saved(given, 0, fused=True) == (4 * (1 + 3) - 1) * given.ticks.per_unit
+    assert (
+        most_saved(Instance.uniform(given, fused=True), 0)
+        == (4 * (1 + 3) - 1) * given.ticks.per_unit
+    )
 
 
 def test_work_bound_counts_pairs() -> None:
     """One device, F = B = W = 1: pairs of F and B take 1, all but one of the four F in one."""
     given = Pipeline(stages=1, batches=4, overlap=2)
-    assert device_bound(given, Objective.MAKESPAN, fused=False).value == (12 - 3) * 1
+    assert (
+        device_bound(Instance.uniform(given, fused=False), Objective.MAKESPAN).value == (12 - 3) * 1
+    )
     found = solve(given)
     assert (found.status, found.value) == (Status.OPTIMAL, 9)
     assert found.schedule is not None

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -18,46 +19,47 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound, infeasibility
 from ppopt.solver.cp_sat import cpsat, device_subset
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
-from ppopt.solver.cp_sat.model import in_order
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
+from ppopt.solver.cp_sat.symmetry import renamed
 from ppopt.solver.heuristics.priority_rules import policies
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import schedules
 from tests.oracles import exhaustive
 
 
-def assert_all_hold(schedule: Schedule, view: View) -> None:
-    """Every constraint, release and floor of a view holds in a schedule put in order."""
-    start = in_order(schedule)
+def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
+    """Every constraint, release and floor of a subset holds in a schedule put in order."""
+    start = dict(zip(renamed(schedule).tolist(), schedule.start.tolist(), strict=True))
     pipeline = schedule.pipeline
     duration = timing.durations(pipeline)
     for before, after, lag in zip(
-        *(column.tolist() for column in device_subset.implied(view)), strict=True
+        *(column.tolist() for column in device_subset.implied_precedence(subset)), strict=True
     ):
         gap = start[after] - start[before] - int(duration[before])
         assert gap >= lag, (pipeline.op(before), pipeline.op(after), lag, gap)
-    for code, earliest in device_subset.releases(view):
+    for code, earliest in device_subset.releases(subset):
         assert start[code] >= earliest, pipeline.op(code)
     for objective in Objective:
         value = schedule.metrics.value(objective)
-        for floor in device_subset.floors(view, objective):
-            low = start[floor.last] + int(duration[floor.last]) + floor.rest
-            low -= 0 if floor.first is None else start[floor.first]
-            assert value >= low, (objective, floor, pipeline.op(floor.last), low)
+        for cut in device_subset.objective_cuts(subset, objective):
+            low = start[cut.last] + int(duration[cut.last]) + cut.rest
+            low -= 0 if cut.first is None else start[cut.first]
+            assert value >= low, (objective, cut, pipeline.op(cut.last), low)
 
 
-def views(schedule: Schedule, kept: list[int]) -> list[View]:
-    pipeline, fused = schedule.pipeline, OpKind.BW in schedule.kind
+def subsets(schedule: Schedule, kept: list[int]) -> list[DeviceSubset]:
+    pipeline = schedule.pipeline
+    instance = Instance.uniform(pipeline, fused=OpKind.BW in schedule.kind)
     devices = frozenset(device % pipeline.num_devices for device in kept)
-    return [View(Chain(pipeline, fused, route), devices) for route in range(pipeline.routes)]
+    return [DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)]
 
 
 @settings(max_examples=300, deadline=None)
 @given(schedules(backwards=("split", "fused")), st.lists(st.integers(0, 5), max_size=3))
 def test_constraints_hold_in_any_valid_schedule(schedule: Schedule, kept: list[int]) -> None:
-    for view in views(schedule, kept):
-        assert_all_hold(schedule, view)
+    for subset in subsets(schedule, kept):
+        assert_all_hold(schedule, subset)
 
 
 def tight_schedules(seed: int, count: int) -> list[Schedule]:
@@ -80,7 +82,7 @@ def tight_schedules(seed: int, count: int) -> list[Schedule]:
             **placed,
         )
         fused = rng.random() < 0.3
-        if infeasibility(pipeline, fused=fused):
+        if infeasibility(Instance.uniform(pipeline, fused=fused)):
             continue
         built = Decoder(pipeline, fused).build(rng.choice(list(policies(pipeline))))
         orders = built.arrays() if built else one_at_a_time(pipeline, fused=fused)
@@ -91,8 +93,8 @@ def tight_schedules(seed: int, count: int) -> list[Schedule]:
 def test_constraints_hold_in_dense_schedules_under_tight_limits() -> None:
     rng = Random(3)
     for schedule in tight_schedules(seed=1, count=400):
-        for view in views(schedule, rng.sample(range(5), rng.randint(0, 3))):
-            assert_all_hold(schedule, view)
+        for subset in subsets(schedule, rng.sample(range(5), rng.randint(0, 3))):
+            assert_all_hold(schedule, subset)
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -103,7 +105,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
         best = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
         if best is None:
             continue
-        start = device_bound(case.pipeline, objective, fused=case.fused)
+        start = device_bound(Instance.uniform(case.pipeline, fused=case.fused), objective)
         assert start.value <= best, case
         for devices in [
             *relaxation_bound.singles(case.pipeline),
@@ -123,8 +125,10 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
 
 def test_a_planted_wrong_constraint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tick too much in one family is caught by the checks above."""
-    right = device_subset.Chain.turn
-    monkeypatch.setattr(device_subset.Chain, "turn", lambda chain, stage: right(chain, stage) + 1)
+    right = device_subset.Delays.round_trip
+    monkeypatch.setattr(
+        device_subset.Delays, "round_trip", lambda delays, stage: right(delays, stage) + 1
+    )
     with pytest.raises(AssertionError):
         test_constraints_hold_in_dense_schedules_under_tight_limits()
 
@@ -132,11 +136,11 @@ def test_a_planted_wrong_constraint_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
     """Nothing is implied by dropped stages when there are none."""
     pipeline = replace(Pipeline(stages=3, batches=4), mem_limit=None)
-    view = View(Chain(pipeline, fused=False), frozenset(range(3)))
+    subset = DeviceSubset(Delays(Instance.uniform(pipeline, fused=False)), frozenset(range(3)))
     flow = {
         (str(pipeline.op(before)), str(pipeline.op(after)), lag)
         for before, after, lag in zip(
-            *(column.tolist() for column in device_subset.implied(view)), strict=True
+            *(column.tolist() for column in device_subset.implied_precedence(subset)), strict=True
         )
     }
     assert ("0F1", "1F1", 0) in flow

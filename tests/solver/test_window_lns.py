@@ -8,6 +8,7 @@ from itertools import chain, permutations, repeat
 from random import Random
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -31,8 +32,9 @@ SKEW = WindowParams().skew
 def feasible(cases: Iterator[Case]) -> Iterator[Shop]:
     """Shops of the cases that windows apply to and that have a schedule."""
     for case in cases:
-        paired = pairs.useful(case.pipeline, fused=case.fused)
-        if paired or head_body_tail.infeasibility(case.pipeline, fused=case.fused):
+        instance = Instance.uniform(case.pipeline, fused=case.fused)
+        paired = pairs.useful(instance)
+        if paired or head_body_tail.infeasibility(instance):
             continue
         shop = Shop(Problem(case.pipeline, Objective.MAKESPAN, case.fused))
         if all(shop.time):

@@ -60,13 +60,6 @@ class Between:
 @interrupts.held()
 def question(problem: Problem, target: int, devices: Iterable[int] | None = None) -> model.Model:
     """All schedules of at most so many ticks, of all devices or of few."""
-    built = model.build(
-        problem.pipeline,
-        problem.objective,
-        fused=problem.fused,
-        horizon=target,
-        bound=0,
-        devices=devices,
-    )
+    built = model.build(problem, horizon=target, bound=0, devices=devices)
     built.cp.proto.clear_objective()
     return built

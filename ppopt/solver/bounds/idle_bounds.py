@@ -2,10 +2,13 @@
 
 The argument needs no search. A device waits at least L from the start of its first F to the start
 of its first backward: that microbatch must go down to the last stage and back. In between it can
-run F alone, and no more than memory holds. Likewise from the end of its last F to the start of that
-microbatch's backward, it can run only backwards and W of what memory held beside it. What remains
-of the two waits is idle time, in every schedule; where memory does not hold all microbatches
-at once, the first wait is over before the second begins, and both count.
+run F alone, and no more than memory holds. In the same way, from the end of its last F to the start
+of that microbatch's backward, it can run only backwards and W of the other microbatches that memory
+held then. What remains of the two waits is idle time, in every schedule; where memory does not hold
+all microbatches at once, the first wait is over before the second begins, and both count.
+
+Of memory, only what an operation keeps beyond its end is counted, which every schedule must hold.
+What it holds while it runs could only forbid more, so the argument stays right without it.
 
 The idle time of ZB-H1 (arXiv 2401.10241, section 2.3), (p - 1)(F + B - W) on equal stages, is the
 sum of the two where the limit is p activations: (p - 1) B and (p - 1)(F - W).
@@ -16,9 +19,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.cp_sat import pairs
-from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.delays import Delays
 
 
 class Idle(NamedTuple):
@@ -31,67 +32,66 @@ class Idle(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Something that a device may do while it waits, up to so many times."""
+    """An item of a bounded knapsack: work that a device may do while it waits."""
 
     work: int
+    """In ticks."""
     memory: int
-    most: int
+    """In ticks of memory."""
+    copies: int
+    """How often it may be done."""
 
 
-def idle(pipeline: Pipeline, device: int, *, fused: bool) -> Idle:
+def idle(delays: Delays, device: int) -> Idle:
     """Least idle time of a device at its ends; none where the argument does not hold."""
-    single = pipeline.routes == 1 and pipeline.num_slices == 1
-    stages = pipeline.hosted[0][device]
-    if not (single and stages) or pairs.useful(pipeline, fused=fused):
+    instance, pipeline = delays.instance, delays.instance.pipeline
+    if pipeline.routes > 1 or pipeline.num_slices > 1 or delays.overlapped:
         return Idle(0, 0)
-    chain = Chain(pipeline, fused)
-    first, last = _first(chain, device), _last(chain, device)
-    each = sum(pipeline.ticks.activation[stage] for stage in stages)
-    room = pipeline.ticks.room(device)
-    if room is not None and room < each * pipeline.batches:
+    first, last = _first(delays, device), _last(delays, device)
+    each = sum(delays.operations[stage][0].change for stage in delays.hosted[device])
+    room = instance.room(device)
+    if room is not None and room < each * instance.batches:
         return Idle(first, last)
     return Idle(first, 0) if first >= last else Idle(0, last)
 
 
-def _first(chain: Chain, device: int) -> int:
+def _first(delays: Delays, device: int) -> int:
     """L from the start of the first F, less the F that memory holds."""
-    stages = chain.pipeline.hosted[0][device]
+    stages = delays.hosted[device]
     low, high = stages[0], stages[-1]
-    way = chain.head(high) - chain.head(low) + chain.forward[high] + chain.turn(high)
-    items = [
-        Item(chain.forward[stage], chain.pipeline.ticks.activation[stage], chain.batches)
-        for stage in stages
-    ]
-    return max(0, way - most_work(items, chain.pipeline.ticks.room(device)))
+    way = delays.head(high) - delays.head(low) + delays.forward[high] + delays.round_trip(high)
+    forwards = [delays.operations[stage][0] for stage in stages]
+    items = [Item(one.duration, one.change, delays.batches) for one in forwards]
+    return max(0, way - knapsack_bound(items, delays.instance.room(device)))
 
 
-def _last(chain: Chain, device: int) -> int:
-    """L from the end of the last F, less what can be done for microbatches held beside its own.
+def _last(delays: Delays, device: int) -> int:
+    """L from the end of the last F, less what can be done for the other microbatches held.
 
     When the last F, of the highest stage, starts, its microbatch holds the activations of all
     stages of the device; each other one holds one before its B, and what B leaves before its W.
     An F of no time is left out: it may share its instant with a B of no time.
     """
-    ticks, stages = chain.pipeline.ticks, chain.pipeline.hosted[0][device]
-    if not chain.forward[stages[-1]]:
+    stages = delays.hosted[device]
+    if not delays.forward[stages[-1]]:
         return 0
-    room, items = ticks.room(device), []
+    room, items = delays.instance.room(device), []
     for stage in stages:
-        activation = ticks.activation[stage]
-        both = chain.backward[stage] + chain.weight[stage]
-        items.append(Item(both, activation, chain.batches - 1))
-        if not chain.fused:
-            left = activation + ticks.memory_b[stage]
-            items.append(Item(chain.weight[stage], left, chain.batches - 1))
+        forward, *after = delays.operations[stage]
+        held = forward.change
         if room is not None:
-            room -= activation
-    return max(0, chain.turn(stages[-1]) - most_work(items, room))
+            room -= held
+        for place, one in enumerate(after):
+            work = sum(other.duration for other in after[place:])
+            items.append(Item(work, held, delays.batches - 1))
+            held += one.change
+    return max(0, delays.round_trip(stages[-1]) - knapsack_bound(items, room))
 
 
-def most_work(items: list[Item], room: int | None) -> int:
-    """Most work that fits a room, or more: exact for up to two items, else parts of them count."""
+def knapsack_bound(items: list[Item], room: int | None) -> int:
+    """Upper bound on the work that fits a room: exact for up to two items, else by relaxation."""
     if room is None:
-        return sum(item.most * item.work for item in items)
+        return sum(item.copies * item.work for item in items)
     if room < 0:
         return 0
     if len(items) == 2:
@@ -103,21 +103,21 @@ def most_work(items: list[Item], room: int | None) -> int:
         )
     if len(items) == 1:
         return _count(items[0], room) * items[0].work
-    return _in_parts(items, room)
+    return _linear_relaxation(items, room)
 
 
 def _count(item: Item, room: int) -> int:
-    return item.most if item.memory == 0 else min(item.most, room // item.memory)
+    return item.copies if item.memory == 0 else min(item.copies, room // item.memory)
 
 
-def _in_parts(items: list[Item], room: int) -> int:
+def _linear_relaxation(items: list[Item], room: int) -> int:
     """The linear relaxation of the knapsack, rounded up: most work for its memory first."""
-    total = sum(item.most * item.work for item in items if item.memory == 0)
+    total = sum(item.copies * item.work for item in items if item.memory == 0)
     rest = [item for item in items if item.memory > 0]
     for item in sorted(rest, key=lambda item: Fraction(item.work, item.memory), reverse=True):
-        count = min(item.most, room // item.memory)
+        count = min(item.copies, room // item.memory)
         total += count * item.work
         room -= count * item.memory
-        if count < item.most:
+        if count < item.copies:
             return total + -(-item.work * room // item.memory)
     return total

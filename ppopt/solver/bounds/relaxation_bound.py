@@ -16,7 +16,7 @@ from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
-from ppopt.solver.parameters import RelaxationParams
+from ppopt.solver.parameters import CP_SAT, RelaxationParams
 
 Devices = tuple[int, ...]
 
@@ -103,7 +103,7 @@ class RelaxationBound:
         for target in between.questions(lambda: incumbent.bound.value):
             if part.over:
                 break
-            limits = replace(part.limits(share, cpsat.PROOFS), presolve=False)
+            limits = replace(part.limits(share, CP_SAT.proof_subsolvers), presolve=False)
             outcome = _answer(question(incumbent.problem, target, devices), limits)
             part.pay(outcome.work)
             if outcome.infeasible:
@@ -124,14 +124,7 @@ def bound_of(
     Of a relaxed model not solved to its end, the outcome gives its best bound, never its
     incumbent.
     """
-    relaxed = model.build(
-        problem.pipeline,
-        problem.objective,
-        fused=problem.fused,
-        horizon=value,
-        bound=known.value,
-        devices=devices,
-    )
+    relaxed = model.build(problem, horizon=value, bound=known.value, devices=devices)
     outcome = _answer(relaxed, limits)
     if outcome.infeasible:
         raise VerificationError(

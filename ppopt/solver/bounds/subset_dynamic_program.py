@@ -13,10 +13,10 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.destructive_bounds import Between
 from ppopt.solver.bounds.relaxation_bound import Devices, singles
 from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Sweep
+from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.exact.dynamic_program import applies, needed_by, small, step
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
@@ -28,7 +28,7 @@ class _Asked:
     """A set of devices under way."""
 
     classes: Classes
-    sweep: Sweep | None
+    sweep: LayeredDP | None
     """The sweep for all that is better than the best schedule; None: it was hopeless."""
 
 
@@ -45,9 +45,9 @@ class SubsetDP:
     def __init__(self, problem: Problem, params: SubsetParams) -> None:
         self._problem = problem
         self._params = params
-        self._chain = Chain(problem.pipeline, problem.fused)
+        self._delays = Delays(problem.instance)
         alone = singles(problem.pipeline) if applies(problem) else []
-        several = [one for one in alone if self._chain.host.count(one[0]) > 1]
+        several = [one for one in alone if self._delays.host.count(one[0]) > 1]
         self._needs = dict.fromkeys(several, 0)
         """What is known of devices alone, in ticks."""
         self._asked: dict[Devices, _Asked] = {}
@@ -92,10 +92,10 @@ class SubsetDP:
             return True
         assert incumbent.value is not None
         if devices not in self._asked:
-            classes = Classes(View(self._chain, frozenset(devices)))
+            classes = Classes(DeviceSubset(self._delays, frozenset(devices)))
             if not small(classes):
                 return True
-            self._asked[devices] = _Asked(classes, Sweep(classes, incumbent.value))
+            self._asked[devices] = _Asked(classes, LayeredDP(classes, incumbent.value))
         asked = self._asked[devices]
         if asked.sweep is None:
             return self._questioned(devices, asked.classes, incumbent, budget)
@@ -115,7 +115,7 @@ class SubsetDP:
         assert incumbent.value is not None
         between = Between(incumbent.bound.value, incumbent.value)
         for target in between.questions(lambda: incumbent.bound.value):
-            sweep, part = Sweep(classes, target + 1), budget.part(self._params.share)
+            sweep, part = LayeredDP(classes, target + 1), budget.part(self._params.share)
             ended = self._followed(sweep, part, self._params.bulge * part.left)
             budget.pay(part.spent)
             if ended and sweep.best is not None:
@@ -129,7 +129,7 @@ class SubsetDP:
                 between.skip(target)
         return between.low == between.high
 
-    def _followed(self, sweep: Sweep, budget: Budget, hope: float) -> bool:
+    def _followed(self, sweep: LayeredDP, budget: Budget, hope: float) -> bool:
         """Follow a sweep to its end; False where the time is up, or there is no hope.
 
         That is so where what is left would take more seconds, if there came to be no fewer
@@ -145,7 +145,7 @@ class SubsetDP:
             budget.pay(seconds)
         return True
 
-    def _settle(self, devices: Devices, sweep: Sweep, incumbent: Incumbent) -> None:
+    def _settle(self, devices: Devices, sweep: LayeredDP, incumbent: Incumbent) -> None:
         """Take what a set needs; where the bound rests on it, ask for it with each other device.
 
         Those that need most come first. Sets without it are no longer asked, but devices alone. All

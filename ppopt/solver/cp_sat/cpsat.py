@@ -1,4 +1,4 @@
-"""Run CP-SAT on a model: progress out, interruption in, an outcome that can be trusted."""
+"""Run CP-SAT on a model: report progress, accept interruption, say what is proved."""
 
 from __future__ import annotations
 
@@ -15,19 +15,8 @@ from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat.model import Model
+from ppopt.solver.parameters import CP_SAT, CpSatParams
 
-PROOFS = ("ordering", "ordering_quick_restart")
-"""Subsolvers of our own that prove most models soonest: they reason about the order of the
-operations of a device, by precedences found on the way and by strong propagation."""
-PLANS = ("no_lp", "quick_restart_no_lp")
-"""CP-SAT's subsolvers that find a schedule of a given value soonest, where there is one."""
-POLL = 0.2
-"""Seconds from one look at whether to stop to the next."""
-_PLAIN = "linearization_level: 0"
-"""The linear relaxation of one operation at a time says next to nothing, and solving it at every
-node takes nearly all of the time."""
-_LINEAR = "linearization_level: 2"
-"""Of a tiny model the relaxation of all its constraints proves more than reasoning about orders."""
 _ORDERING = (
     "use_dynamic_precedence_in_disjunctive: true use_strong_propagation_in_disjunctive: true"
 )
@@ -37,13 +26,15 @@ _OWN = {
         f"{_ORDERING} search_branching: PORTFOLIO_WITH_QUICK_RESTART_SEARCH"
     ),
 }
-"""Parameters of the subsolvers of our own."""
+"""Subsolvers of our own: their names, and the parameters by which they differ from CP-SAT's."""
 _INSTANTS = "max_size_to_create_precedence_literals_in_disjunctive: 0"
-"""CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation,
-equal to "the one ends before the other starts" and the reverse: of two operations of no length at
-one instant both hold, and it refutes them. These literals come with strong propagation, also in
+"""Works around wrong refutations of operations of no length.
+
+CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation, equal
+to "the one ends before the other starts" and the reverse. For two operations of no length at one
+instant both hold, and CP-SAT refutes them. These literals come with strong propagation, also in
 subsolvers of its own (reduced_costs, lb_tree_search, probing), unless their number is limited to
-none, and with precedences found on the way."""
+none; and with precedences found on the way, so that our own subsolvers are left out."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +66,14 @@ class _Watch(cp_model.CpSolverSolutionCallback):
         self._report(self.value(self._model.objective), self._model.low(self.best_objective_bound))
 
 
-def search(model: Model, limits: Limits, report: Callable[[int | None, int], None]) -> Outcome:
-    """Search until proof, time or Ctrl-C; `report(value, bound)` follows it, in ticks."""
-    solving = solver(limits, instants=model.instants)
+def search(
+    model: Model,
+    limits: Limits,
+    report: Callable[[int | None, int], None],
+    params: CpSatParams = CP_SAT,
+) -> Outcome:
+    """Search until proof, limit or Ctrl-C; `report(value, bound)` is called with news, in ticks."""
+    solving = solver(limits, params, instants=model.instants)
     bounds = [0]
 
     def note_bound(bound: float) -> None:
@@ -87,7 +83,8 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
             solving.stop_search()
 
     solving.best_bound_callback = note_bound
-    status, interrupted = run(solving, model.cp, _Watch(model, report), limits.enough)
+    watch, poll = _Watch(model, report), params.poll_seconds
+    status, interrupted = run(solving, model.cp, watch, limits.enough, poll)
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -103,8 +100,10 @@ def search(model: Model, limits: Limits, report: Callable[[int | None, int], Non
 
 
 @interrupts.held()
-def solver(limits: Limits, *, instants: bool = False) -> cp_model.CpSolver:
-    """CP-SAT set to such limits; `instants`: for a model with operations of no length."""
+def solver(
+    limits: Limits, params: CpSatParams = CP_SAT, *, instants: bool = False
+) -> cp_model.CpSolver:
+    """CP-SAT with its parameters set; `instants`: for a model with operations of no length."""
     made = cp_model.CpSolver()
     made.parameters.max_time_in_seconds = max(0.0, limits.seconds)
     made.parameters.max_deterministic_time = limits.work
@@ -115,22 +114,24 @@ def solver(limits: Limits, *, instants: bool = False) -> cp_model.CpSolver:
     if instants:
         _merge(made, _INSTANTS)
         limits = replace(limits, focus=tuple(name for name in limits.focus if name not in _OWN))
-    _focus(made, limits)
+    _focus(made, limits, params)
     return made
 
 
-def _focus(made: cp_model.CpSolver, limits: Limits) -> None:
-    """Choose subsolvers; one worker is none of them: it takes the parameters of the first."""
+def _focus(made: cp_model.CpSolver, limits: Limits, params: CpSatParams) -> None:
+    """Choose subsolvers; a single worker takes the parameters of the first one instead."""
+    plain = f"linearization_level: {params.linearization_level}"
+    tiny = f"linearization_level: {params.tiny_linearization_level}"
     own = [name for name in limits.focus if name in _OWN]
     if limits.workers == 1:
         texts = [_OWN[name] for name in own[:1]]
     else:
-        texts = [f'subsolver_params {{ name: "{name}" {_PLAIN} {_OWN[name]} }}' for name in own]
+        texts = [f'subsolver_params {{ name: "{name}" {plain} {_OWN[name]} }}' for name in own]
         fills = len(limits.focus) == limits.workers
         chosen = made.parameters.subsolvers if fills else made.parameters.extra_subsolvers
         chosen.extend(limits.focus)
         made.parameters.use_lns = not fills
-    for text in (_LINEAR if limits.linear else _PLAIN, *texts):
+    for text in (tiny if limits.linear else plain, *texts):
         _merge(made, text)
 
 
@@ -144,10 +145,12 @@ def run(
     cp: cp_model.CpModel,
     watch: cp_model.CpSolverSolutionCallback | None = None,
     enough: Callable[[], bool] = lambda: False,
+    poll_seconds: float = CP_SAT.poll_seconds,
 ) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Status, and whether Ctrl-C came: solving is done in a thread, so that it reaches this one.
+    """Solve; return the status, and whether Ctrl-C came.
 
-    It returns when that thread has ended: a process that ends before is aborted.
+    CP-SAT runs in a thread of its own, so that Ctrl-C reaches this one. The call returns when that
+    thread has ended, since a process that ends before is aborted.
     """
     status: list[cp_model.CpSolverStatus] = []
     done = threading.Event()
@@ -161,11 +164,11 @@ def run(
     with interrupts.noted() as pressed:
         threading.Thread(target=solve, daemon=True).start()
         try:
-            while not done.wait(POLL):
+            while not done.wait(poll_seconds):
                 if pressed or enough():
                     solver.stop_search()
         finally:
-            while not done.wait(POLL):
+            while not done.wait(poll_seconds):
                 solver.stop_search()
     return status[0], bool(pressed)
 

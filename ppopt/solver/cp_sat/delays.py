@@ -1,4 +1,4 @@
-"""Delays along the chain of stages: what a microbatch must spend between two of its operations."""
+"""Least delays between the operations of one microbatch, along the stages of its route."""
 
 from __future__ import annotations
 
@@ -6,112 +6,133 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+from ppopt.problem.instance import Instance, OperationClass
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.cp_sat import pairs
 
 
 @dataclass(frozen=True)
-class Chain:
-    """One route of a pipeline as a chain of stages, in ticks.
+class Delays:
+    """Durations and delays of one route, in ticks, and what memory lets its stages hold.
 
-    `backward` is B, or BW where the backward is fused (then `weight` is 0).
+    `backward` is B, or BW where backwards are whole (then `weight` is 0).
     """
 
-    pipeline: Pipeline
-    fused: bool
+    instance: Instance
     route: int = 0
 
     @property
     def host(self) -> tuple[int, ...]:
         """Device of every stage."""
-        return self.pipeline.hosts[self.route]
+        return self.instance.pipeline.hosts[self.route]
+
+    @property
+    def hosted(self) -> tuple[tuple[int, ...], ...]:
+        """Stages of every device, ascending."""
+        return self.instance.pipeline.hosted[self.route]
 
     @property
     def batches(self) -> int:
         """Microbatches of the route."""
-        return self.pipeline.batches // self.pipeline.routes
+        return self.instance.batches
+
+    @cached_property
+    def operations(self) -> list[list[OperationClass]]:
+        """The classes of every stage (of its first slice), in the order in which they can run."""
+        instance = self.instance
+        return [
+            [instance.classes[instance.number(kind, stage, self.route)] for kind in instance.kinds]
+            for stage in range(len(self.host))
+        ]
 
     @cached_property
     def overlapped(self) -> bool:
-        """Whether an F may share its time with a backward."""
-        return pairs.useful(self.pipeline, fused=self.fused)
+        """Whether an F may run as one with a backward."""
+        return pairs.useful(self.instance)
 
     @cached_property
-    def forward(self) -> tuple[int, ...]:
-        """Time of F per stage."""
-        return self.pipeline.ticks.durations[OpKind.F]
+    def forward(self) -> list[int]:
+        """Duration of F per stage."""
+        return [forward.duration for forward, *_ in self.operations]
 
     @cached_property
-    def backward(self) -> tuple[int, ...]:
-        """Time of B (or BW) per stage."""
-        return self.pipeline.ticks.durations[OpKind.BW if self.fused else OpKind.B]
+    def backward(self) -> list[int]:
+        """Duration of B (or BW) per stage."""
+        return [backward.duration for _, backward, *_ in self.operations]
 
     @cached_property
-    def weight(self) -> tuple[int, ...]:
-        """Time of W per stage."""
-        if self.fused:
-            return (0,) * self.pipeline.num_stages
-        return self.pipeline.ticks.durations[OpKind.W]
+    def weight(self) -> list[int]:
+        """Duration of W per stage."""
+        return [sum(one.duration for one in rest) for _, _, *rest in self.operations]
 
     @cached_property
-    def _forth(self) -> list[int]:
+    def _forward_offset(self) -> list[int]:
         """Earliest start of F of every stage for one microbatch alone."""
-        p2p = self.pipeline.ticks.p2p
-        steps = [
-            time + p2p[here][there]
-            for time, (here, there) in zip(self.forward, pairwise(self.host), strict=False)
-        ]
-        return list(accumulate(steps, initial=0))
+        return self._offset(OpKind.F, range(len(self.host)))
 
     @cached_property
-    def _back(self) -> list[int]:
+    def _backward_offset(self) -> list[int]:
         """Time from the start of B of every stage to the start of B of stage 0."""
-        p2p = self.pipeline.ticks.p2p
+        last = len(self.host) - 1
+        offset = self._offset(self.instance.backward, range(last, -1, -1))
+        return [offset[-1] - each for each in reversed(offset)]
+
+    def _offset(self, kind: OpKind, stages: range) -> list[int]:
+        """Earliest starts of operations of a kind that follow one another along some stages."""
+        instance = self.instance
+        numbers = [instance.number(kind, stage, self.route) for stage in stages]
         steps = [
-            time + p2p[there][here]
-            for time, (here, there) in zip(self.backward[1:], pairwise(self.host), strict=True)
+            instance.classes[before].duration + dict(instance.predecessors[after])[before]
+            for before, after in pairwise(numbers)
         ]
         return list(accumulate(steps, initial=0))
 
     def down(self, first: int, last: int) -> int:
         """Delay from the end of F(first) to the start of F(last), first < last."""
-        return self._forth[last] - self._forth[first] - self.forward[first]
+        return self._forward_offset[last] - self._forward_offset[first] - self.forward[first]
 
     def up(self, first: int, last: int) -> int:
         """Delay from the end of B(first) to the start of B(last), first > last."""
-        return self._back[first] - self._back[last] - self.backward[first]
+        return self._backward_offset[first] - self._backward_offset[last] - self.backward[first]
 
     def head(self, stage: int) -> int:
         """Delay from the start of F(0) to the start of F(stage)."""
-        return self._forth[stage]
+        return self._forward_offset[stage]
 
-    def turn(self, stage: int) -> int:
-        """Delay from the end of F(stage) to the start of B(stage)."""
-        last = self.pipeline.num_stages - 1
+    def round_trip(self, stage: int) -> int:
+        """Delay from the end of F(stage) to the start of B(stage), by way of the last stage."""
+        last = len(self.host) - 1
         if stage == last:
             return 0
         end = self.down(stage, last) + self.forward[last]
         return end + self.backward[last] + self.up(last, stage)
 
-    def most_until_b(self, stage: int) -> int | None:
-        """Most microbatches between start of F and end of B of a stage; None: any number.
+    @cached_property
+    def most_until_b(self) -> list[int | None]:
+        """Per stage, most microbatches between start of F and end of B; None: any number.
 
-        From F(stage) to B(stage) the activations of all stages on the device up to this one are
-        held, since their backwards come after.
+        From F(stage) to B(stage) a microbatch holds what the F of all stages on the device up to
+        this one keep, since their backwards come after. What an operation holds only while it
+        runs is not counted, so the number is never too small.
         """
-        ticks = self.pipeline.ticks
-        device = self.host[stage]
-        room = ticks.room(device)
-        below = [other for other in self.pipeline.hosted[self.route][device] if other <= stage]
-        each = sum(ticks.activation[other] for other in below)
-        return None if room is None or not each else room // each
+        kept = [forward.change for forward, *_ in self.operations]
+        return [
+            self._most(device, sum(kept[other] for other in self.hosted[device] if other <= stage))
+            for stage, device in enumerate(self.host)
+        ]
 
-    def most_until_w(self, stage: int) -> int | None:
-        """Most microbatches between start of F and end of W of a stage; None: any number."""
-        ticks = self.pipeline.ticks
-        room = ticks.room(self.host[stage])
-        each = ticks.activation[stage]
-        if not self.fused:
-            each += min(0, ticks.memory_b[stage])
+    @cached_property
+    def most_until_w(self) -> list[int | None]:
+        """Per stage, most microbatches between start of F and end of W; None: any number.
+
+        A microbatch holds at least the lesser of what F keeps and what F and B keep together.
+        """
+        held = [accumulate(one.change for one in before) for *before, _ in self.operations]
+        return [
+            self._most(device, min(amounts))
+            for device, amounts in zip(self.host, held, strict=True)
+        ]
+
+    def _most(self, device: int, each: int) -> int | None:
+        room = self.instance.room(device)
         return None if room is None or not each else room // each

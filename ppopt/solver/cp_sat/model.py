@@ -20,15 +20,16 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import SPLIT, WHOLE, Constraints, Instance, durations
+from ppopt.problem.instance import Constraints, durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import device_subset
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.cp_sat.pairs import Pair, options
 from ppopt.solver.cp_sat.symmetry import renamed
 
@@ -40,21 +41,21 @@ class Model:
     `start[code]` holds the variable of an operation number.
     """
 
-    pipeline: Pipeline
-    goal: Objective
-    fused: bool
+    problem: Problem
     devices: frozenset[int]
+    """The devices kept."""
     cp: cp_model.CpModel
     start: dict[int, cp_model.IntVar]
     objective: cp_model.IntVar
     duration: Ints
-    """Time of every operation number run alone, in ticks."""
+    """Duration of every operation number run alone, in ticks."""
     horizon: int
     """Largest objective of the model, in ticks."""
     bound: int
     """Least objective of the model, in ticks."""
     step: int
-    """Ticks by which one schedule must be better than another to count: CP-SAT would else creep."""
+    """Ticks by which one schedule must be better than another to count, so that CP-SAT does not
+    improve by one tick at a time."""
     latest: int
     """Last instant of the model, in ticks."""
     pairs: dict[Pair, cp_model.IntVar]
@@ -63,12 +64,17 @@ class Model:
     """End of every operation number."""
 
     @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline whose operations it has."""
+        return self.problem.pipeline
+
+    @property
     def instants(self) -> bool:
-        """Whether it has operations of no length."""
+        """Whether some operations have no length."""
         return not all(self.duration[code] for code in self.start)
 
     def low(self, steps: float) -> int:
-        """Bound of the objective, in ticks, where CP-SAT has proved so many steps.
+        """Lower bound of the objective, in ticks, where CP-SAT has proved so many steps.
 
         `steps` are whole numbers but for the rounding of floats; the objective is above
         `bound + step (steps - 1)`.
@@ -80,10 +86,8 @@ class Model:
 
 @interrupts.held()
 def build(
-    pipeline: Pipeline,
-    objective: Objective,
+    problem: Problem,
     *,
-    fused: bool,
     horizon: int,
     bound: int,
     devices: Iterable[int] | None = None,
@@ -99,35 +103,36 @@ def build(
     one route time then counts from the first forward of the lowest stage kept, which everything
     else follows.
     """
+    pipeline, instance, objective = problem.pipeline, problem.instance, problem.objective
     cp = cp_model.CpModel()
     kept = frozenset(range(pipeline.num_devices) if devices is None else devices)
     latest = horizon if objective is Objective.MAKESPAN else 2 * horizon
     duration = durations(pipeline)
-    views = [View(Chain(pipeline, fused, route), kept) for route in range(pipeline.routes)]
+    subsets = [DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes)]
     start = {
         code: cp.new_int_var(0, latest - int(duration[code]), str(pipeline.op(code)))
-        for view in views
-        for code in view.operations.tolist()
+        for subset in subsets
+        for code in subset.operations.tolist()
     }
     value = cp.new_int_var(bound, horizon, str(objective))
-    pairs = {pair: cp.new_bool_var("") for pair in options(pipeline, kept, fused=fused)}
+    pairs = {pair: cp.new_bool_var("") for pair in options(instance, kept)}
     end: dict[int, cp_model.LinearExpr] = {
         code: begin + int(duration[code]) for code, begin in start.items()
     }
     model = Model(
-        *(pipeline, objective, fused, kept, cp, start, value, duration),
+        *(problem, kept, cp, start, value, duration),
         *(horizon, bound, step, latest, pairs, end),
     )
     _add_devices(model)
     if pipeline.num_slices > 1:
         _add_slices(model)
     else:
-        for view in views:
-            _add_precedence(model, device_subset.implied(view))
-            _add_objective(model, view, objective)
-    if objective is Objective.DEVICE_SPAN and pipeline.routes == 1 and views[0].kept:
-        cp.add(start[int(views[0].codes(OpKind.F, views[0].kept[0])[0])] == 0)
-    _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(views[0], d)])
+        for subset in subsets:
+            _add_precedence(model, device_subset.implied_precedence(subset))
+            _add_objective(model, subset)
+    if objective is Objective.DEVICE_SPAN and pipeline.routes == 1:
+        cp.add(start[int(subsets[0].forwards(subsets[0].kept[0])[0])] == 0)
+    _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)])
     cp.minimize(value if step == 1 else _steps(model))
     return model
 
@@ -150,65 +155,64 @@ def _add_slices(model: Model) -> None:
 
     Order holds slice by slice: of one kind, stage, route and slice.
     """
-    pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
-    kinds = WHOLE if model.fused else SPLIT
-    _add_precedence(model, Instance(pipeline, kinds).operation_flow)
+    instance = model.problem.instance
+    _add_precedence(model, instance.operation_flow)
     for code in model.start:
-        op = pipeline.op(code)
-        if (op.microbatch + 1) % share:
-            following = pipeline.code(op.kind, op.stage, op.microbatch + 1, op.slice)
+        op = model.pipeline.op(code)
+        if (op.microbatch + 1) % instance.batches:
+            following = model.pipeline.code(op.kind, op.stage, op.microbatch + 1, op.slice)
             model.cp.add(model.start[following] >= model.end[code])
-        if op.kind in (OpKind.W, OpKind.BW):
-            for first in _firsts(model, pipeline.device(op.stage, op.microbatch)):
+        if op.kind is instance.closing:
+            for first in _firsts(model, model.pipeline.device(op.stage, op.microbatch)):
                 model.cp.add(model.objective >= model.end[code] - first)
 
 
 def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
     """Instants from which the objective counts on a device: 0, or the first F of every route."""
-    if model.goal is Objective.MAKESPAN:
+    if model.problem.objective is Objective.MAKESPAN:
         return [0]
-    pipeline, share = model.pipeline, model.pipeline.batches // model.pipeline.routes
-    return [
-        model.start[pipeline.code(OpKind.F, hosted[device][0], route * share)]
-        for route, hosted in enumerate(pipeline.hosted)
-        if hosted[device]
-    ]
+    routes = range(model.pipeline.routes)
+    return [model.start[_first(model, device, route)] for route in routes]
 
 
-def _add_objective(model: Model, view: View, objective: Objective) -> None:
-    """State the objective by its floors; one route's floors leave out the other's firsts.
+def _first(model: Model, device: int, route: int) -> int:
+    """The operation that comes first of those of a device on a route: F of its lowest stage."""
+    instance = model.problem.instance
+    lowest = model.pipeline.hosted[route][device][0]
+    return int(instance.codes[instance.number(OpKind.F, lowest, route), 0])
+
+
+def _add_objective(model: Model, subset: DeviceSubset) -> None:
+    """State the objective by its cuts; those of one route leave out the first F of the other.
 
     With two routes a device's first operation may be of either, so its span is at least the end
     on one route less the start on the other too.
     """
-    cp = model.cp
+    cp, objective = model.cp, model.problem.objective
     if objective is Objective.MAKESPAN:
-        for code, earliest in device_subset.releases(view):
+        for code, earliest in device_subset.releases(subset):
             cp.add(model.start[code] >= earliest)
-    for floor in device_subset.floors(view, objective):
-        end = model.end[floor.last] + floor.rest
-        cp.add(model.objective >= (end if floor.first is None else end - model.start[floor.first]))
+    for cut in device_subset.objective_cuts(subset, objective):
+        end = model.end[cut.last] + cut.rest
+        cp.add(model.objective >= (end if cut.first is None else end - model.start[cut.first]))
     if objective is Objective.DEVICE_SPAN and model.pipeline.routes == 2:
-        _add_crossing_spans(model, view)
+        _add_crossing_spans(model, subset)
 
 
-def _add_crossing_spans(model: Model, view: View) -> None:
-    pipeline, chain = model.pipeline, view.chain
-    closing = OpKind.B if chain.fused else OpKind.W
-    other = 1 - chain.route
+def _add_crossing_spans(model: Model, subset: DeviceSubset) -> None:
+    other = 1 - subset.delays.route
     for device in sorted(model.devices):
-        begins = pipeline.hosted[other][device][:1]
-        for stage in pipeline.hosted[chain.route][device]:
-            last = int(view.codes(closing, stage)[-1])
-            for begin in begins:
-                first = pipeline.code(OpKind.F, begin, other * chain.batches)
-                model.cp.add(model.objective >= model.end[last] - model.start[first])
+        first = model.start[_first(model, device, other)]
+        for stage in subset.delays.hosted[device]:
+            last = int(subset.codes(subset.instance.closing, stage)[-1])
+            model.cp.add(model.objective >= model.end[last] - first)
 
 
 def _add_devices(model: Model) -> None:
-    """One operation at a time, or one pair: it takes the place of its F, its backward takes none.
+    """State that a device runs one operation at a time, or one pair.
 
-    Sets the ends of operations that may be in a pair.
+    A pair has the interval of its F; its backward then has none. Sets the ends of operations that
+    may be in a pair.
     """
     pipeline, cp = model.pipeline, model.cp
     intervals: dict[int, list[cp_model.IntervalVar]] = {device: [] for device in model.devices}
@@ -246,43 +250,36 @@ def _add_partners(
 
 
 def _add_memory(model: Model, devices: list[int]) -> None:
-    """Memory as cumulative intervals: what F holds until B, what it holds until W, what B adds."""
-    pipeline, cp, ticks = model.pipeline, model.cp, model.pipeline.ticks
-    if ticks.limits is None:
+    """Memory as cumulative intervals, one per holding of every microbatch."""
+    instance, cp = model.problem.instance, model.cp
+    if model.pipeline.ticks.limits is None:
         return
     held: dict[int, list[tuple[cp_model.IntervalVar, int]]] = {device: [] for device in devices}
-    shape = (pipeline.num_stages, pipeline.batches, pipeline.num_slices)
-    for stage, microbatch, part in np.ndindex(shape):
-        group = held.get(pipeline.device(stage, microbatch))
-        if group is None:
-            continue
-        for first, last, amount in holdings(pipeline, stage, fused=model.fused):
-            begin = model.start[pipeline.code(first, stage, microbatch, part)]
-            end = model.end[pipeline.code(last, stage, microbatch, part)]
-            size = cp.new_int_var(0, model.latest, "")
-            group.append((cp.new_interval_var(begin, size, end, ""), amount))
+    for device, taker, giver, amount in _holdings(model, devices):
+        size = cp.new_int_var(0, model.latest, "")
+        interval = cp.new_interval_var(model.start[taker], size, model.end[giver], "")
+        held[device].append((interval, amount))
     for device, group in held.items():
-        room = ticks.room(device)
+        room = instance.room(device)
         assert room is not None
         cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
 
 
-def holdings(pipeline: Pipeline, stage: int, *, fused: bool) -> list[tuple[OpKind, OpKind, int]]:
-    """(from start of, to end of, amount): the positive holdings of one microbatch, in ticks."""
-    ticks = pipeline.ticks
-    taken, change = ticks.activation[stage], ticks.memory_b[stage]
-    if fused:
-        parts = [(OpKind.F, OpKind.BW, taken)]
-    elif change <= 0:
-        parts = [(OpKind.F, OpKind.B, -change), (OpKind.F, OpKind.W, taken + change)]
-    else:
-        parts = [(OpKind.F, OpKind.W, taken), (OpKind.B, OpKind.W, change)]
-    return [part for part in parts if part[2] > 0]
+def _holdings(model: Model, devices: list[int]) -> list[tuple[int, int, int, int]]:
+    """(device, taker, giver, amount) by operation number, in order of stage and microbatch."""
+    instance = model.problem.instance
+    found = []
+    for taker, giver, amount in instance.holdings:
+        device = instance.classes[taker].device
+        if device in devices:
+            both = zip(*instance.codes[[taker, giver]].tolist(), strict=True)
+            found += [(device, one, other, amount) for one, other in both]
+    return sorted(found, key=lambda holding: model.pipeline.op(holding[1])[1:])
 
 
 @interrupts.held()
 def hint(model: Model, schedule: Schedule) -> None:
-    """Start the search from a schedule, its microbatches renamed into order."""
+    """Hint at a schedule, its microbatches renamed into order."""
     new = renamed(schedule)
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         model.cp.add_hint(model.start[code], start)
@@ -290,9 +287,4 @@ def hint(model: Model, schedule: Schedule) -> None:
     together = set(zip(new[second - 1].tolist(), new[second].tolist(), strict=True))
     for pair, chosen in model.pairs.items():
         model.cp.add_hint(chosen, pair[:2] in together)
-    model.cp.add_hint(model.objective, schedule.metrics.value(model.goal))
-
-
-def in_order(schedule: Schedule) -> dict[int, int]:
-    """Start of every operation number once each class of slots is in microbatch order."""
-    return dict(zip(renamed(schedule).tolist(), schedule.start.tolist(), strict=True))
+    model.cp.add_hint(model.objective, schedule.metrics.value(model.problem.objective))

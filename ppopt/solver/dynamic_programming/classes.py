@@ -1,4 +1,7 @@
-"""What a few devices, or all of them, have to do, by classes: one for each kind and stage."""
+"""What the dynamic program schedules: the classes of some devices, or of all, and what binds them.
+
+A class is one kind and stage, with one operation per microbatch.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.solver.cp_sat.device_subset import View, floors, releases
+from ppopt.solver.cp_sat.device_subset import DeviceSubset, objective_cuts, releases
 
 
-class Link(NamedTuple):
+class Precedence(NamedTuple):
     """Operations of one class wait for those of another, of the same microbatch."""
 
     before: int
@@ -26,172 +29,186 @@ class Link(NamedTuple):
     """Most microbatches that are done in `before` and not in `after`."""
 
 
+class DeviceMemory(NamedTuple):
+    """Memory of one device, in a unit that divides every amount."""
+
+    takes: Ints
+    """Taken by an operation of every class at its start; 0 for classes of other devices."""
+    change: Ints
+    """What an operation of every class leaves taken at its end; 0 for classes of other devices."""
+    room: int | None
+    """None: unlimited."""
+
+
 class Classes:
-    """The classes of the kept devices of a view, and what binds them.
+    """The classes of the kept devices of a subset, and what binds them.
 
     Without dropped devices this is the whole pipeline. With them, constraints of
     `ppopt.solver.cp_sat.device_subset` that look several microbatches back are left out: the least
     makespan of what remains is a lower bound all the same.
     """
 
-    def __init__(self, view: View) -> None:
-        self.view = view
-        chain, kept = view.chain, view.kept
-        closing = () if chain.fused else (OpKind.W,)
-        kinds = (OpKind.F, OpKind.B, *closing)
-        self.of = [(kind, stage) for kind in kinds for stage in kept]
-        self.number = {key: place for place, key in enumerate(self.of)}
-        hosts = sorted({chain.host[stage] for stage in kept})
-        self.hosts = hosts
-        self.device = [hosts.index(chain.host[stage]) for _, stage in self.of]
-        times = {OpKind.F: chain.forward, OpKind.B: chain.backward, OpKind.W: chain.weight}
-        self.duration = [times[kind][stage] for kind, stage in self.of]
-        self.batches = chain.batches
-        self.needs = [self._needs(kind, stage) for kind, stage in self.of]
-        """Classes of the same device that an operation comes after, of the same microbatch."""
-        self.links = list(self._links())
-        self.into = {link.after: place for place, link in enumerate(self.links)}
-        self.out = {link.before: place for place, link in enumerate(self.links)}
+    def __init__(self, subset: DeviceSubset) -> None:
+        self.subset = subset
+        instance, delays = subset.instance, subset.delays
+        keys = [(kind, stage) for kind in instance.kinds for stage in subset.kept]
+        numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
+        self.place = {key: place for place, key in enumerate(keys)}
+        """Place of a class, by kind and stage."""
+        self.of = [instance.classes[number] for number in numbers]
+        self.codes = instance.codes[numbers]
+        """Operation numbers, [class, microbatch]."""
+        self.hosts = sorted({one.device for one in self.of})
+        self.device = [self.hosts.index(one.device) for one in self.of]
+        self.duration = [one.duration for one in self.of]
+        self.batches = delays.batches
+        self.needs = [self._needs(number) for number in numbers]
+        """Classes of the same stage that an operation comes after, of the same microbatch."""
+        self.precedences = self._precedences()
+        self.into = {one.after: place for place, one in enumerate(self.precedences)}
+        self.out = {one.before: place for place, one in enumerate(self.precedences)}
 
     def __len__(self) -> int:
         return len(self.of)
 
-    def _needs(self, kind: OpKind, stage: int) -> list[int]:
-        """F and B of the stage before or after on the same device are links of no lag."""
-        earlier = {OpKind.F: (), OpKind.B: (OpKind.F,), OpKind.W: (OpKind.B,)}[kind]
-        return [self.number[each, stage] for each in earlier]
+    def _needs(self, number: int) -> list[int]:
+        """They are on the same device: the order of its operations is enough, without times."""
+        instance = self.subset.instance
+        before = (instance.classes[other] for other, _ in instance.predecessors[number])
+        stage = instance.classes[number].stage
+        return [self.place[one.kind, stage] for one in before if one.stage == stage]
 
-    def _links(self) -> list[Link]:
-        chain, kept, number = self.view.chain, self.view.kept, self.number
-        made, width = [], self.batches
+    def _precedences(self) -> list[Precedence]:
+        """From stage to stage, dropped ones as delays; F and B of the last stage as a round trip.
+
+        Between stages of the same device the lag may be 0.
+        """
+        delays, kept = self.subset.delays, self.subset.kept
+        backward, place = self.subset.instance.backward, self.place
+        found, width = [], self.batches
         for a, b in pairwise(kept):
             width = min(width, self._most(a))
-            made.append(Link(number[OpKind.F, a], number[OpKind.F, b], chain.down(a, b), width))
-            made.append(Link(number[OpKind.B, b], number[OpKind.B, a], chain.up(b, a), width))
+            down, up = delays.down(a, b), delays.up(b, a)
+            found.append(Precedence(place[OpKind.F, a], place[OpKind.F, b], down, width))
+            found.append(Precedence(place[backward, b], place[backward, a], up, width))
         last = kept[-1]
-        if chain.turn(last):
+        trip = delays.round_trip(last)
+        if trip:
             width = min(width, self._most(last))
-            turn = chain.turn(last)
-            made.append(Link(number[OpKind.F, last], number[OpKind.B, last], turn, width))
-        return made
+            found.append(Precedence(place[OpKind.F, last], place[backward, last], trip, width))
+        return found
 
     def _most(self, stage: int) -> int:
         """Most microbatches that a stage has begun and not ended."""
-        until_w = self.view.chain.most_until_w(stage)
+        until_w = self.subset.delays.most_until_w[stage]
         return self.batches if until_w is None else until_w
 
     @property
     def rows(self) -> int:
-        """Numbers by which a beginning is described, about."""
-        return len(self) + len(self.hosts) + sum(link.width for link in self.links)
+        """Numbers that describe a state, about."""
+        return len(self) + len(self.hosts) + sum(one.width for one in self.precedences)
 
     def orders(self, path: list[int]) -> tuple[Ints, ...]:
         """The order of every device's operations, from the class of each in some order."""
-        codes = [self.view.codes(kind, stage).tolist() for kind, stage in self.of]
+        codes = self.codes.tolist()
         done = [0] * len(self)
         orders: list[list[int]] = [[] for _ in self.hosts]
-        for number in path:
-            orders[self.device[number]].append(codes[number][done[number]])
-            done[number] += 1
+        for place in path:
+            orders[self.device[place]].append(codes[place][done[place]])
+            done[place] += 1
         return tuple(np.array(order, dtype=np.int64) for order in orders)
 
     @cached_property
-    def memory(self) -> list[tuple[Ints, int | None]]:
-        """Per device: change of memory by an operation of every class, and room for it."""
-        ticks = self.view.chain.pipeline.ticks
-        full = OpKind.BW if self.view.chain.fused else OpKind.B
-        rows = []
-        for place, host in enumerate(self.hosts):
-            change = [
-                ticks.memory_change(full if kind is OpKind.B else kind, stage)
-                if device == place
-                else 0
-                for (kind, stage), device in zip(self.of, self.device, strict=True)
-            ]
-            unit, room = gcd(*change) or 1, ticks.room(host)
-            scaled = np.array([each // unit for each in change])
-            rows.append((scaled, None if room is None else room // unit))
-        return rows
+    def memory(self) -> list[DeviceMemory]:
+        """Memory of every device."""
+        found = []
+        for host in self.hosts:
+            takes = [one.takes if one.device == host else 0 for one in self.of]
+            change = [one.change if one.device == host else 0 for one in self.of]
+            unit, room = gcd(*takes, *change) or 1, self.subset.instance.room(host)
+            room = None if room is None else room // unit
+            found.append(DeviceMemory(np.array(takes) // unit, np.array(change) // unit, room))
+        return found
 
     @cached_property
     def sharing(self) -> list[int]:
-        """Classes that take memory that another class of their device may want."""
+        """Classes that keep memory that another class of their device may want."""
         found = []
-        for change, room in self.memory:
-            taking = np.flatnonzero(change > 0).tolist()
-            found += taking if room is not None and len(taking) > 1 else []
+        for takes, change, room in self.memory:
+            if room is not None and np.count_nonzero(takes) > 1:
+                found += np.flatnonzero(change > 0).tolist()
         return found
 
     @cached_property
     def first(self) -> list[int]:
         """Earliest start on every device."""
-        earliest = dict(releases(self.view))
-        stages = self.view.kept
-        code = int(self.view.codes(OpKind.F, stages[0])[0])
-        device = self.device[self.number[OpKind.F, stages[0]]]
-        return [earliest.get(code, 0) if place == device else 0 for place in range(len(self.hosts))]
-
-    @cached_property
-    def floor(self) -> Ints:
-        """Ticks from the end of an operation, [class, microbatch], to the end of all at least."""
-        found = np.zeros((len(self), self.batches), dtype=np.int64)
-        places = {
-            int(code): (number, microbatch)
-            for number, (kind, stage) in enumerate(self.of)
-            for microbatch, code in enumerate(self.view.codes(kind, stage))
-        }
-        for floor in floors(self.view, Objective.MAKESPAN):
-            place = places[floor.last]
-            found[place] = max(found[place], floor.rest)
+        earliest = dict(releases(self.subset))
+        first = self.place[OpKind.F, self.subset.kept[0]]
+        found = [0] * len(self.hosts)
+        found[self.device[first]] = earliest.get(int(self.codes[first, 0]), 0)
         return found
 
     @cached_property
-    def rest(self) -> Ints:
-        """Ticks from the start of an operation, [class, microbatch], to the end of all at least.
+    def tail(self) -> Ints:
+        """Least ticks from the end of an operation, [class, microbatch], to the end of all.
+
+        What the objective cuts say: after the kept operations, dropped devices have work left.
+        """
+        found = np.zeros((len(self), self.batches), dtype=np.int64)
+        codes = self.codes.ravel().tolist()
+        places = {code: divmod(place, self.batches) for place, code in enumerate(codes)}
+        for cut in objective_cuts(self.subset, Objective.MAKESPAN):
+            place = places[cut.last]
+            found[place] = max(found[place], cut.rest)
+        return found
+
+    @cached_property
+    def remaining(self) -> Ints:
+        """Least ticks from the start of an operation, [class, microbatch], to the end of all.
 
         The operations of its class that follow; those of other classes after the last one; and the
         operation of its class that memory holds back until this microbatch is through.
         """
         found = np.zeros((len(self), self.batches + 1), dtype=np.int64)
         tails: dict[int, int] = {}
-        for number in reversed(self._sorted()):
-            after = self._after(number)
+        for place in reversed(self._sorted()):
+            after = self._after(place)
             tail = max(
                 (lag + self.duration[other] + tails[other] for other, lag in after), default=0
             )
-            tails[number] = tail
-            lasts = self.duration[number] + np.maximum(self.floor[number], tail)
-            held, life = self._held(number)
+            tails[place] = tail
+            lasts = self.duration[place] + np.maximum(self.tail[place], tail)
+            held, life = self._held(place)
             for microbatch in reversed(range(self.batches)):
                 least = lasts[microbatch]
                 if microbatch + 1 < self.batches:
-                    least = max(least, found[number, microbatch + 1] + self.duration[number])
+                    least = max(least, found[place, microbatch + 1] + self.duration[place])
                 if held is not None and microbatch + held < self.batches:
-                    least = max(least, found[number, microbatch + held] + life)
-                found[number, microbatch] = least
+                    least = max(least, found[place, microbatch + held] + life)
+                found[place, microbatch] = least
         return found
 
     def _sorted(self) -> list[int]:
-        """Every class after those that it waits for."""
-        order = [key for key in self.of if key[0] is OpKind.F]
-        order += sorted((key for key in self.of if key[0] is OpKind.B), key=lambda key: -key[1])
-        order += [key for key in self.of if key[0] is OpKind.W]
-        return [self.number[key] for key in order]
+        """Every class after those that it waits for: F down the stages, B up, then W."""
+        places = range(len(self))
+        order = [place for place in places if self.of[place].kind is OpKind.F]
+        backward = self.subset.instance.backward
+        order += [place for place in reversed(places) if self.of[place].kind is backward]
+        return order + [place for place in places if self.of[place].kind is OpKind.W]
 
-    def _after(self, number: int) -> list[tuple[int, int]]:
+    def _after(self, place: int) -> list[tuple[int, int]]:
         """Classes that wait for a class, and the lag."""
-        after = [(other, 0) for other, needs in enumerate(self.needs) if number in needs]
-        if number in self.out:
-            link = self.links[self.out[number]]
-            after.append((link.after, link.lag))
+        after = [(other, 0) for other, needs in enumerate(self.needs) if place in needs]
+        if place in self.out:
+            one = self.precedences[self.out[place]]
+            after.append((one.after, one.lag))
         return after
 
-    def _held(self, number: int) -> tuple[int | None, int]:
+    def _held(self, place: int) -> tuple[int | None, int]:
         """After how many more F of its stage an F waits for this one's W, and how long that is."""
-        kind, stage = self.of[number]
+        kind, stage, *_ = self.of[place]
         if kind is not OpKind.F:
             return None, 0
-        chain = self.view.chain
-        life = chain.forward[stage] + chain.turn(stage) + chain.backward[stage]
-        until_w = chain.most_until_w(stage)
-        return until_w, life + chain.weight[stage]
+        delays = self.subset.delays
+        life = delays.forward[stage] + delays.round_trip(stage) + delays.backward[stage]
+        return delays.most_until_w[stage], life + delays.weight[stage]

@@ -1,4 +1,8 @@
-"""Of beginnings with the same counts, those that none outdoes."""
+"""Dominance between states with the same counts.
+
+A state dominates another one if it is nowhere later and has no flag that the other one has not: it
+can be extended in every way in which the other one can.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.solver.dynamic_programming.states import Mask, Matrix, Places
+from ppopt.solver.parameters import DOMINANCE, DominanceParams
 
-ROUNDS = 16
-"""In how many rounds a beginning is compared with another; what is left then is kept."""
 _SUM_BITS = 24
+"""Lowest bits of a key: the sum of the times."""
 Hashes = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
-def kept(counts: Matrix, flags: Matrix, times: Matrix) -> Places:
-    """Places of the columns to keep: no other with the same counts is nowhere later.
+def non_dominated(
+    counts: Matrix, flags: Matrix, times: Matrix, params: DominanceParams = DOMINANCE
+) -> Places:
+    """Places of the columns to keep: every other one is dominated by one of them.
 
-    Columns with equal counts are brought together by a hash, the one of least sum first: it cannot
-    be outdone by those that follow. Counts are compared beside times, so that columns that
-    share a hash by chance are all kept. Who has fewer flags has more ways to go on.
+    Columns with equal counts are brought together by a hash. In each such group all are compared
+    with the first, that of least sum of times, which a column of larger sum cannot dominate. Those
+    it dominates are left out, and the rest is a group again. After `params.max_comparisons` rounds
+    all that is left is kept. Counts are compared too, so that columns that share a hash by chance
+    are all kept.
     """
     keys = _keys(counts, times)
     order = np.argsort(keys)
@@ -29,7 +37,7 @@ def kept(counts: Matrix, flags: Matrix, times: Matrix) -> Places:
     flags = flags[order]
     found: list[Places] = []
     left = np.arange(order.size)
-    for _ in range(ROUNDS):
+    for _ in range(params.max_comparisons):
         mine = group[left]
         leads = np.ones(left.size, dtype=bool)
         leads[1:] = mine[1:] != mine[:-1]
@@ -40,7 +48,7 @@ def kept(counts: Matrix, flags: Matrix, times: Matrix) -> Places:
         left, against = left[followers], leaders[which[followers]]
         if not left.size:
             break
-        out = _outdone(rows, flags, left, against)
+        out = _dominated_by(rows, flags, left, against)
         out[out] = (counts[:, order[left[out]]] == counts[:, order[against[out]]]).all(axis=0)
         left = left[~out]
         if not left.size:
@@ -71,8 +79,8 @@ def hashed(counts: Matrix) -> Hashes:
     return found
 
 
-def _outdone(rows: list[Matrix], flags: Matrix, these: Places, others: Places) -> Mask:
-    """Whether each column is nowhere earlier than the other, and not freer."""
+def _dominated_by(rows: list[Matrix], flags: Matrix, these: Places, others: Places) -> Mask:
+    """Whether each column is nowhere earlier than the other, and has all of its flags."""
     found = np.zeros(these.size, dtype=bool)
     left = np.arange(these.size)
     for row in rows:

@@ -1,94 +1,127 @@
-"""The search, length by length: all beginnings of n operations, then those of n + 1."""
+"""Dynamic programming layer by layer: all states of n operations, then those of n + 1.
+
+With a beam, each layer is restricted to its most promising states, after Malandraki and Dial ("A
+restricted dynamic programming heuristic algorithm for the time dependent traveling salesman
+problem", European Journal of Operational Research 90, 1996): it finds good schedules and proves
+nothing.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ppopt.solver.dynamic_programming import dominance
-from ppopt.solver.dynamic_programming.beam import Beam
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.states import States
+from ppopt.solver.dynamic_programming.states import Matrix, Places, States
+from ppopt.solver.parameters import DOMINANCE, DominanceParams
 
 
-class Step(NamedTuple):
-    """How the beginnings of one length came from those one shorter."""
+@dataclass(frozen=True)
+class Beam:
+    """A restriction of every layer to its most promising states."""
+
+    width: int
+    """Most states of a layer."""
+    bounds_first: bool
+    """Whether the least bound is preferred, and among equal ones the least sum over devices of
+    waits and work; else that sum alone counts."""
+
+    def select(self, space: States, states: Matrix, bounds: Matrix, places: Places) -> Places:
+        """The most promising of these places of `states`."""
+        if places.size <= self.width:
+            return places
+        keys = [np.sum(list(space.loads(states.take(places, axis=1))), axis=0)]
+        if self.bounds_first:
+            keys.append(bounds[places])
+        return places[np.lexsort(keys)[: self.width]]
+
+
+class Layer(NamedTuple):
+    """How the states of one layer came from those of the layer before."""
 
     parent: npt.NDArray[np.int32]
     added: npt.NDArray[np.int16]
+    """Class of the operation added."""
 
 
-class Sweep:
+class LayeredDP:
     """A search for the schedule that ends first, before a given time; it can be resumed."""
 
-    def __init__(self, classes: Classes, below: int) -> None:
+    def __init__(
+        self, classes: Classes, below: int, dominance_params: DominanceParams = DOMINANCE
+    ) -> None:
         self.classes = classes
+        self._dominance = dominance_params
         self._space = States(classes, below)
         self._states = self._space.root()
         self._starts = self._space.starts(self._states)
-        self._steps: list[Step] = []
+        self._layers: list[Layer] = []
         self._length = len(classes) * classes.batches
         self.below = below
-        """Only schedules that end before this are searched; it may be lowered between runs."""
+        """Only schedules that end before this are searched; it may be lowered between layers."""
 
     @property
     def width(self) -> int:
-        """Beginnings to be followed now."""
+        """States of the present layer."""
         return int(self._states.shape[1])
 
     @property
     def left(self) -> int:
-        """Operations to be added until beginnings are whole schedules."""
-        return self._length - len(self._steps)
+        """Operations to be added until states are whole schedules."""
+        return self._length - len(self._layers)
 
     @property
     def ended(self) -> bool:
-        """Whether all beginnings were followed to their ends."""
+        """Whether the last layer is reached, or no state is left."""
         return not self.width or not self.left
 
     @property
     def entries(self) -> int:
-        """Numbers held for the beginnings of one length."""
+        """Numbers held for the states of the present layer."""
         return self._states.size
 
     def advance(self, beam: Beam | None = None) -> None:
-        """Add one operation to every beginning; keep what may end in time and is not outdone.
+        """Add one operation to every state; keep the non-dominated ones that may end in time.
 
-        Of these only what `beam` chooses: then the end is no longer known to be the best.
+        With a beam only some of these: then the end is no longer proved to be the best.
         """
         space = self._space
-        states, parent, added = space.grow(self._states, self._starts)
+        states, parent, added = space.extend(self._states, self._starts)
         starts = space.starts(states)
-        space.settle(states, starts)
+        space.normalise(states, starts)
         bounds = space.bound(states, starts)
         hopeful = np.flatnonzero(bounds < self.below)
         if hopeful.size < states.shape[1]:
             states = states.take(hopeful, axis=1)
-        kept = dominance.kept(states[space.counts], states[space.flags], states[space.times])
+        kept = dominance.non_dominated(
+            states[space.counts], states[space.flags], states[space.times], self._dominance
+        )
         if beam is not None:
-            kept = beam.chosen(space, states, bounds[hopeful], kept)
+            kept = beam.select(space, states, bounds[hopeful], kept)
         self._states = states.take(kept, axis=1)
         kept = hopeful[kept]
         self._starts = starts.take(kept, axis=1)
-        self._steps.append(Step(parent[kept].astype(np.int32), added[kept]))
+        self._layers.append(Layer(parent[kept].astype(np.int32), added[kept]))
 
     @property
     def best(self) -> int | None:
-        """Of a search that has ended: the least end before the one asked for; None: none."""
+        """Once ended: the least end, if it is before `below`; else None."""
         ends = self._states[self._space.least]
         return min((int(end) for end in ends if end < self.below), default=None)
 
     @property
     def least(self) -> int:
-        """Of a search that has ended: no schedule ends before."""
+        """Once ended: no schedule ends before."""
         return self.below if self.best is None else self.best
 
     def path(self) -> list[int]:
-        """Class of every operation of the schedule that ends first, as the data flow allows."""
+        """Class of every operation of the schedule that ends first, in an order that works."""
         place, found = int(self._states[self._space.least].argmin()), []
-        for step in reversed(self._steps):
-            found.append(int(step.added[place]))
-            place = int(step.parent[place])
+        for layer in reversed(self._layers):
+            found.append(int(layer.added[place]))
+            place = int(layer.parent[place])
         return found[::-1]

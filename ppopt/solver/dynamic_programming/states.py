@@ -1,14 +1,17 @@
-"""Beginnings of schedules as columns of one matrix, and how they grow by one operation.
+"""States of the dynamic program, as columns of one matrix, and their extension by one operation.
 
-A row for the count of every class and one of flags; then, per device, when it may begin its next
-operation, and per link, when the operations that it lets through may begin; last, the least end of
-all. The active schedules of Giffler and Thompson ("Algorithms for solving production-scheduling
-problems", Operations Research 8, 1960) are enough: of the operations that may come next, take the
-one that ends first; one of those of its device that may start before that end comes next there.
+A state is a partial schedule. Its rows: the count of every class and one row of flags; then, per
+device, when it may begin its next operation, and per precedence, when the operations that it lets
+through may begin; last, the least end of all.
 
-Memory asks for one thing more. Where operations of several classes of a device take memory, to
-run one early may take it from another. So where the one that ends first takes memory, either it
-comes next on its device, or a flag says that another one does.
+Active schedules are enough (Giffler and Thompson, "Algorithms for solving production-scheduling
+problems", Operations Research 8, 1960): of the operations that may come next, take the one that
+ends first; an operation of its device that may start before that end comes next there.
+
+Memory needs one thing more. Where operations of several classes of a device take memory, to run
+one early may take it from another. So where the one that ends first keeps memory, either it comes
+next on its device, or a flag says that another one does. Where it keeps none, to run it first
+loses nothing, whatever it holds while it runs: the others find as much memory as before.
 """
 
 from __future__ import annotations
@@ -27,22 +30,23 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 
 
-class Children(NamedTuple):
-    """What beginnings grow into."""
+class Extensions(NamedTuple):
+    """States extended by one operation."""
 
     states: Matrix
     parent: Places
+    """Column of the state that each extends."""
     added: npt.NDArray[np.int16]
     """Class of the operation added."""
 
 
 class States:
-    """The rows of a problem's matrices, and what is done with them."""
+    """The layout of the matrices of a dynamic program, and the operations on them."""
 
     def __init__(self, classes: Classes, below: int) -> None:
-        """State the rows; only schedules that end before `below` ticks are of interest."""
+        """Lay out the rows, for schedules that end before `below` ticks."""
         self.classes = classes
-        reach = below + int(classes.rest.max(initial=0)) + max(classes.first)
+        reach = below + int(classes.remaining.max(initial=0)) + max(classes.first)
         narrow = 4 * reach < 2**31
         self.dtype: np.dtype[np.signedinteger] = np.dtype(np.int32 if narrow else np.int64)
         self.never = 2**30 if narrow else 2**62
@@ -52,17 +56,17 @@ class States:
         self.free = size + 1
         self.base: list[int] = []
         row = self.free + len(classes.hosts)
-        for link in classes.links:
+        for one in classes.precedences:
             self.base.append(row)
-            row += link.width
+            row += one.width
         self.least = row
         self.rows = row + 1
         self.times = slice(self.free, self.rows)
         self.duration = np.array(classes.duration, dtype=self.dtype)
         self.host = np.array(classes.device)
-        self.rest = np.minimum(classes.rest, self.never // 2).astype(self.dtype)
-        self.floor = classes.floor.astype(self.dtype)
-        self.changes = [change * (room is not None) for change, room in classes.memory]
+        self.remaining = np.minimum(classes.remaining, self.never // 2).astype(self.dtype)
+        self.tail = classes.tail.astype(self.dtype)
+        self.changes = [change * (room is not None) for _, change, room in classes.memory]
         self.on = [np.flatnonzero(self.host == place) for place in range(len(classes.hosts))]
         self.here = [(self.host == place).astype(np.int64) for place in range(len(classes.hosts))]
         self.work = [self.duration[mine].sum() * classes.batches for mine in self.on]
@@ -70,7 +74,7 @@ class States:
         """Place of the flag of every class that has one."""
 
     def root(self) -> Matrix:
-        """The beginning in which nothing is done."""
+        """The state in which nothing is done."""
         made = np.zeros((self.rows, 1), dtype=self.dtype)
         for device, first in enumerate(self.classes.first):
             made[self.free + device] = first
@@ -96,20 +100,21 @@ class States:
             start = states[self.free + device]
             if number in classes.into:
                 place = classes.into[number]
-                may &= states[classes.links[place].before] > done
+                may &= states[classes.precedences[place].before] > done
                 start = np.maximum(start, states[self.base[place]])
-            change, room = classes.memory[device]
-            if room is not None and change[number] > 0:
-                may &= used[device] + change[number] <= room
+            takes, _, room = classes.memory[device]
+            if room is not None and takes[number] > 0:
+                may &= used[device] + takes[number] <= room
             if number in self.bit:
                 may &= states[self.flags] >> self.bit[number] & 1 == 0
             found[number] = np.where(may, start, self.never)
         return found
 
-    def settle(self, states: Matrix, starts: Matrix) -> None:
-        """Raise times to what follows anyway, so that equal beginnings look equal.
+    def normalise(self, states: Matrix, starts: Matrix) -> None:
+        """Raise times to implied bounds, so that states that allow the same look equal.
 
-        What may not come next on a device comes after an end of what may, somewhere.
+        An operation that may not come next on a device comes after the end of one that may come
+        next, on some device.
         """
         ends = (starts + self.duration[:, None]).min(axis=0)
         for device, mine in enumerate(self.on):
@@ -118,24 +123,24 @@ class States:
             next_here = np.minimum(starts[mine].min(axis=0), ends)
             np.maximum(states[self.least], row, out=states[self.least])
             states[self.free + device] = np.where(left, np.maximum(row, next_here), 0)
-        for link, base in zip(self.classes.links, self.base, strict=True):
-            under_way = states[link.before] - states[link.after]
-            earliest = states[self.free + self.classes.device[link.after]]
-            for slot in range(min(link.width, int(under_way.max(initial=0)))):
+        for one, base in zip(self.classes.precedences, self.base, strict=True):
+            under_way = states[one.before] - states[one.after]
+            earliest = states[self.free + self.classes.device[one.after]]
+            for slot in range(min(one.width, int(under_way.max(initial=0)))):
                 row = states[base + slot]
                 earliest = np.maximum(row, earliest)
                 states[base + slot] = np.where(under_way > slot, earliest, 0)
-                earliest = earliest + self.duration[link.after]
+                earliest = earliest + self.duration[one.after]
 
     def bound(self, states: Matrix, starts: Matrix) -> Matrix:
-        """Time before which no schedule that begins so can end."""
+        """Lower bound on the end of every schedule that extends a state."""
         found: Matrix = states[self.least].astype(np.int64)
         for device, (mine, load) in enumerate(zip(self.on, self.loads(states), strict=True)):
             np.maximum(found, load, out=found)
             free = states[self.free + device]
             for number in mine:
                 start = np.where(starts[number] < self.never, starts[number], free)
-                start += self.rest[number][states[number]]
+                start += self.remaining[number][states[number]]
                 np.maximum(found, start, out=found)
         return found
 
@@ -145,9 +150,9 @@ class States:
             done = self._sum(states, self.here[device] * self.duration)
             yield states[self.free + device] + (total - done)
 
-    def grow(self, states: Matrix, starts: Matrix) -> Children:
-        """All beginnings with one operation more that may lead to the best schedule."""
-        parts: list[Children] = []
+    def extend(self, states: Matrix, starts: Matrix) -> Extensions:
+        """All states with one operation more that may lead to the best schedule."""
+        parts: list[Extensions] = []
         parent = np.arange(states.shape[1])
         shares = np.zeros(len(self.classes), dtype=bool)
         shares[self.classes.sharing] = True
@@ -165,7 +170,7 @@ class States:
                 if taken.size:
                     made = self._added(states.take(taken, axis=1), number, starts[number, taken])
                     added = np.full(taken.size, number, dtype=np.int16)
-                    parts.append(Children(made, parent[taken], added))
+                    parts.append(Extensions(made, parent[taken], added))
             again = np.flatnonzero(alone & (first < self.never))
             if not again.size:
                 break
@@ -173,15 +178,15 @@ class States:
             starts = self.starts(states)
         if not parts:
             empty = np.empty(0, dtype=np.intp)
-            return Children(states[:, :0], empty, empty.astype(np.int16))
-        return Children(
+            return Extensions(states[:, :0], empty, empty.astype(np.int16))
+        return Extensions(
             np.concatenate([part.states for part in parts], axis=1),
             np.concatenate([part.parent for part in parts]),
             np.concatenate([part.added for part in parts]),
         )
 
     def _flagged(self, states: Matrix, chosen: Places) -> Matrix:
-        """The same beginnings, where another operation than the chosen one comes next there."""
+        """The same states, flagged: not the chosen operation comes next on its device."""
         bits = np.zeros(len(self.classes), dtype=self.dtype)
         for number, place in self.bit.items():
             bits[number] = 1 << place
@@ -189,23 +194,23 @@ class States:
         return states
 
     def _added(self, states: Matrix, number: int, start: Matrix) -> Matrix:
-        """Beginnings with the next operation of a class added; `states` is overwritten."""
+        """States with the next operation of a class added; `states` is overwritten."""
         classes = self.classes
         device, microbatch = classes.device[number], states[number].copy()
         end = start + self.duration[number]
         if number in classes.into:
             place = classes.into[number]
-            base, width = self.base[place], classes.links[place].width
+            base, width = self.base[place], classes.precedences[place].width
             states[base : base + width - 1] = states[base + 1 : base + width]
             states[base + width - 1] = 0
         if number in classes.out:
             place = classes.out[number]
-            link = classes.links[place]
-            slot = self.base[place] + microbatch - states[link.after]
-            states[slot, np.arange(states.shape[1])] = end + link.lag
+            one = classes.precedences[place]
+            slot = self.base[place] + microbatch - states[one.after]
+            states[slot, np.arange(states.shape[1])] = end + one.lag
         states[number] += 1
         states[self.free + device] = end
-        least = end + self.floor[number][microbatch]
+        least = end + self.tail[number][microbatch]
         np.maximum(states[self.least], least, out=states[self.least])
         for other, place in self.bit.items():
             if classes.device[other] == device:

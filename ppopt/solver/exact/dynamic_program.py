@@ -13,11 +13,10 @@ from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.bounds.relaxation_bound import Devices, needed, spread
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import pairs
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
-from ppopt.solver.dynamic_programming.beam import Beam
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Sweep
+from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
@@ -35,7 +34,7 @@ class DynamicProgram:
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._problem = problem
         self._params = params
-        self._begun: dict[Devices, Sweep] = {}
+        self._begun: dict[Devices, LayeredDP] = {}
         self._open = dict(_sets(problem, params)) if applies(problem) else {}
         self._turn = 0
 
@@ -61,7 +60,7 @@ class DynamicProgram:
         """Go on with one set; return whether it has ended. Hopeless ones are given up."""
         assert incumbent.value is not None
         if devices not in self._begun:
-            self._begun[devices] = Sweep(self._open[devices], incumbent.value)
+            self._begun[devices] = LayeredDP(self._open[devices], incumbent.value)
         sweep, params = self._begun[devices], self._params
         sweep.below = incumbent.value
         reach = params.reach if self._turn > 1 else params.first_reach
@@ -78,7 +77,7 @@ class DynamicProgram:
             budget.pay(step(sweep, params))
         return sweep.ended
 
-    def _part(self, sweep: Sweep, budget: Budget) -> float:
+    def _part(self, sweep: LayeredDP, budget: Budget) -> float:
         """What a set has left to do, as a part of what the whole search may do.
 
         As if there came to be no more states than there are now.
@@ -115,9 +114,9 @@ class BeamSearch:
         self._turn = 0
         self._classes = None
         if applies(problem):
-            chain = Chain(problem.pipeline, problem.fused)
+            delays = Delays(problem.instance)
             every = frozenset(range(problem.pipeline.num_devices))
-            classes = Classes(View(chain, every))
+            classes = Classes(DeviceSubset(delays, every))
             if small(classes, params) and len(classes) <= params.most_classes:
                 self._classes = classes
 
@@ -131,7 +130,7 @@ class BeamSearch:
         assert self._classes is not None
         if incumbent.value is None:
             return Outcome()
-        sweep, least = Sweep(self._classes, incumbent.value), self._params.least_beam
+        sweep, least = LayeredDP(self._classes, incumbent.value), self._params.least_beam
         if self._affordable(sweep, budget) < least:
             return Outcome()
         while not sweep.ended and not budget.search_over:
@@ -148,13 +147,13 @@ class BeamSearch:
         """Seconds that each chosen state takes: it is found among more of them."""
         return 2 * self._params.state_seconds
 
-    def _affordable(self, sweep: Sweep, budget: Budget) -> int:
+    def _affordable(self, sweep: LayeredDP, budget: Budget) -> int:
         """States of each length that can be followed to their ends within a budget."""
         each = budget.left / sweep.left - self._params.step_seconds
         return int(min(each / self._chosen, self._params.most_entries))
 
 
-def step(sweep: Sweep, params: DynamicProgramParams = DynamicProgramParams()) -> float:
+def step(sweep: LayeredDP, params: DynamicProgramParams = DynamicProgramParams()) -> float:
     """Seconds that the next step of a sweep takes, about."""
     return params.step_seconds + params.state_seconds * sweep.width
 
@@ -173,7 +172,7 @@ def applies(problem: Problem) -> bool:
     pipeline, fused = problem.pipeline, problem.fused
     if problem.objective is not Objective.MAKESPAN or pipeline.routes > 1:
         return False
-    if pipeline.num_slices > 1 or pairs.useful(pipeline, fused=fused):
+    if pipeline.num_slices > 1 or pairs.useful(problem.instance):
         return False
     ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
@@ -186,10 +185,10 @@ def applies(problem: Problem) -> bool:
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
     """All devices, and few of them; those alone whose beginnings have few enough rows."""
-    pipeline, chain = problem.pipeline, Chain(problem.pipeline, problem.fused)
+    pipeline, delays = problem.pipeline, Delays(problem.instance)
     spreads = (sets[0] for size in params.spreads if (sets := spread(pipeline, size)))
     for devices in (tuple(range(pipeline.num_devices)), *spreads):
-        classes = Classes(View(chain, frozenset(devices)))
+        classes = Classes(DeviceSubset(delays, frozenset(devices)))
         if small(classes, params):
             yield devices, classes
 

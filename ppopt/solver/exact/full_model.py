@@ -13,7 +13,7 @@ from ppopt.rechecker.claim import Claim
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat, model
-from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import FullModelParams
@@ -81,9 +81,7 @@ def _searched(
     """
     problem = incumbent.problem
     built = model.build(
-        problem.pipeline,
-        problem.objective,
-        fused=problem.fused,
+        problem,
         horizon=_horizon(incumbent),
         bound=incumbent.bound.value,
         step=_step(incumbent, params.steps),
@@ -139,8 +137,8 @@ def _horizon(state: Incumbent) -> int:
     if state.value is not None:
         return state.value
     pipeline = state.problem.pipeline
-    chains = [Chain(pipeline, state.problem.fused, route) for route in range(pipeline.routes)]
-    each = max(c.forward[0] + c.turn(0) + c.backward[0] + sum(c.weight) for c in chains)
+    routes = [Delays(state.problem.instance, route) for route in range(pipeline.routes)]
+    each = max(d.forward[0] + d.round_trip(0) + d.backward[0] + sum(d.weight) for d in routes)
     return pipeline.batches * pipeline.num_slices * each + 1
 
 

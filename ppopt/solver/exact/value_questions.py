@@ -26,7 +26,7 @@ from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import Stretch, Window
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
-from ppopt.solver.parameters import QuestionParams
+from ppopt.solver.parameters import CP_SAT, QuestionParams
 
 
 class ValueQuestions:
@@ -88,9 +88,7 @@ class ValueQuestions:
         """Ask for a schedule of the bound's value by a shorter run whose middle repeats."""
         fewer = incumbent.problem.pipeline.batches - problem.pipeline.batches
         value = incumbent.bound.value - fewer * least_period(problem)
-        least = head_body_tail.device_bound(
-            problem.pipeline, problem.objective, fused=problem.fused
-        )
+        least = head_body_tail.device_bound(problem.instance, problem.objective)
         if value < least.value:
             return
         built = question(problem, value)
@@ -114,7 +112,7 @@ def _none_within(problem: Problem, target: int) -> Bound:
 
 
 def _answer(built: model.Model, budget: Budget, part: float, turn: int) -> cpsat.Outcome:
-    focus = cpsat.PLANS if turn % 2 else cpsat.PROOFS
+    focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
     limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     budget.pay(outcome.work, interrupted=outcome.interrupted)

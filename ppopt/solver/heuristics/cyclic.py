@@ -27,7 +27,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Budget, Limits
-from ppopt.solver.cp_sat import cpsat, model
+from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.double_justification import Shop
 from ppopt.solver.heuristics.window import timed
 
@@ -209,11 +209,11 @@ class Held(NamedTuple):
 
 
 def _held(problem: Problem, device: int) -> list[Held]:
-    pipeline = problem.pipeline
+    classes = problem.instance.classes
     return [
-        Held((taker, stage), (giver, stage), amount)
-        for stage in pipeline.hosted[0][device]
-        for taker, giver, amount in model.holdings(pipeline, stage, fused=problem.fused)
+        Held(classes[taker][:2], classes[giver][:2], amount)
+        for taker, giver, amount in problem.instance.holdings
+        if classes[taker].device == device
     ]
 
 

@@ -32,8 +32,8 @@ from ppopt.schedule.list_scheduling import NEVER
 from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.solver.cp_sat import device_subset
-from ppopt.solver.cp_sat.delays import Chain
-from ppopt.solver.cp_sat.device_subset import View
+from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.cp_sat.symmetry import renamed
 
 BUSY = 0.97
@@ -58,7 +58,7 @@ class Shop:
         pipeline = problem.pipeline
         kept = frozenset(range(pipeline.num_devices))
         views = [
-            View(Chain(pipeline, problem.fused, route), kept) for route in range(pipeline.routes)
+            DeviceSubset(Delays(problem.instance, route), kept) for route in range(pipeline.routes)
         ]
         self.problem = problem
         self.codes: Ints = np.sort(np.concatenate([view.operations for view in views]))
@@ -75,10 +75,10 @@ class Shop:
         if pipeline.ticks.limits is None:
             self.tight = []
 
-    def _arcs(self, views: list[View]) -> Arcs:
+    def _arcs(self, views: list[DeviceSubset]) -> Arcs:
         arcs = Arcs([[] for _ in self.codes], [[] for _ in self.codes])
         for view in views:
-            flow = device_subset.implied(view)
+            flow = device_subset.implied_precedence(view)
             before = np.searchsorted(self.codes, flow.before).tolist()
             after = np.searchsorted(self.codes, flow.after).tolist()
             for first, second, lag in zip(before, after, flow.lag.tolist(), strict=True):

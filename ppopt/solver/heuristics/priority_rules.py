@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate, product
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.list_scheduling import Policy, Style, alike
-from ppopt.solver.cp_sat.delays import Chain
+from ppopt.solver.cp_sat.delays import Delays
 
 MOST_SHARES = 16
 """Most ways, less one, to share out a device's room to its chunks."""
@@ -53,23 +54,23 @@ def _bare(policy: Policy, *, fused: bool, limited: bool) -> Policy:
 
 
 def _everything(pipeline: Pipeline, *, fused: bool) -> Iterator[Policy]:
-    yield from _returning(Chain(pipeline, fused))
+    yield from _returning(Delays(Instance.uniform(pipeline, fused=fused)))
     if pipeline.num_chunks > 1 and pipeline.routes == 1 and pipeline.ticks.limits is not None:
         yield from _shared_out(pipeline)
     yield from _falling(pipeline)
 
 
-def _returning(chain: Chain) -> Iterator[Policy]:
+def _returning(delays: Delays) -> Iterator[Policy]:
     """Caps of as many microbatches as come until the first one is back.
 
     They come as often as the slowest forward on the way, or the forwards of the slowest device on
     it, lets them.
     """
-    pipeline, forward = chain.pipeline, chain.forward
+    pipeline, forward = delays.instance.pipeline, delays.forward
     work = [sum(forward[stage] for stage in stages) for stages in pipeline.hosted[0]]
-    trips = [time + chain.turn(stage) for stage, time in enumerate(forward)]
+    trips = [time + delays.round_trip(stage) for stage, time in enumerate(forward)]
     stages = accumulate(forward, max)
-    devices = accumulate((work[host] for host in chain.host), max)
+    devices = accumulate((work[host] for host in delays.host), max)
     fewest = [trip // slowest for trip, slowest in zip(trips, stages, strict=True)]
     others = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
     for style, caps in product(RETURNING, (fewest, others)):

@@ -25,7 +25,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.arrays import Ints
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Limits
-from ppopt.solver.cp_sat import cpsat, model
+from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.double_justification import Shop
 
 
@@ -55,15 +55,16 @@ NOTHING = Found(None, True, 0.0)
 def holdings(shop: Shop) -> dict[int, list[Holding]]:
     """All that is held on the devices whose memory is more than a count of microbatches."""
     problem = shop.problem
-    pipeline, fused = problem.pipeline, problem.fused
+    instance = problem.instance
     found: dict[int, list[Holding]] = {device: [] for device in shop.tight}
     row = {code: place for place, code in enumerate(shop.codes.tolist())}
-    for stage, microbatch in np.ndindex(pipeline.num_stages, pipeline.batches):
-        mine = found.get(pipeline.device(stage, microbatch))
+    for taker, giver, amount in instance.holdings:
+        mine = found.get(instance.classes[taker].device)
         if mine is not None:
-            for first, last, amount in model.holdings(pipeline, stage, fused=fused):
-                taker, giver = (row[pipeline.code(k, stage, microbatch)] for k in (first, last))
-                mine.append(Holding(taker, giver, amount))
+            for first, last in zip(*instance.codes[[taker, giver]].tolist(), strict=True):
+                mine.append(Holding(row[first], row[last], amount))
+    for mine in found.values():
+        mine.sort(key=lambda held: (shop.stage[held.taker], shop.microbatch[held.taker]))
     return found
 
 
