@@ -1,0 +1,8 @@
+"""The adversary: random cases of every kind against oracles that share no code with the product.
+
+python -m benchmarks.fuzz --minutes 10 --seed 1 --workers 2
+
+A category (`benchmarks.fuzz.category`) draws cases, checks them and makes them smaller. Cases are
+plain data, so that a failing one can be written as a test. `known` lists the findings that are
+open, with the item of the issue that mends each.
+"""

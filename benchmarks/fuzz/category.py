@@ -1,0 +1,47 @@
+"""What a category of attacks is: it draws cases, checks each, and makes failing ones smaller."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+Case = dict[str, Any]
+"""One attack as plain literals: `repr` writes it as Python reads it."""
+
+
+class Finding(NamedTuple):
+    """Something wrong."""
+
+    kind: str
+    """A few words joined by hyphens; what has one cause has one kind."""
+    words: str
+    """What happened, with figures."""
+
+
+class SkippedError(Exception):
+    """A case that cannot be checked: an oracle gave up, or a mutation does not apply."""
+
+
+class Category(ABC):
+    """One kind of attack."""
+
+    name: str
+    weight: float = 1.0
+    """Share of the time, relative to the other categories."""
+    tries: int = 200
+    """Most smaller cases that are checked to shrink one; 0 where a case does not repeat."""
+
+    @abstractmethod
+    def draw(self, rng: Random) -> Case:
+        """Draw a case."""
+
+    @abstractmethod
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Attack the product; raises SkippedError where the case cannot be checked."""
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield simpler variants of a case, the simplest first."""
+        del case
+        yield from ()

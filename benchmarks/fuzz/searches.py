@@ -1,0 +1,270 @@
+"""Searches beside optima found otherwise, and bounds that are stated too high."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from random import Random
+from time import process_time
+from typing import Any
+
+import ppopt
+from benchmarks.fuzz import judge, pipelines
+from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
+from ppopt import InputError, Objective, Pipeline, Result, Schedule, Status, Verdict
+from tests.factories.schedules import build
+from tests.oracles import exhaustive, exhaustive_pairs, pyjobshop
+
+FULL_TIME = 20.0
+"""Seconds of a search that may end by proof."""
+
+
+def draw_options(rng: Random, *, short: float) -> dict[str, Any]:
+    """Draw objective, kind of backward and time; with chance `short` next to no time."""
+    return {
+        "objective": rng.choice(("makespan", "makespan", "device-span")),
+        "fused": rng.random() < 0.3,
+        "time_limit": rng.choice((0.001, 0.02, 0.1)) if rng.random() < short else FULL_TIME,
+        "seed": rng.randrange(3),
+    }
+
+
+class Search(Category):
+    """A search whose least value an oracle knows."""
+
+    ops = 15
+    """Most operations of a case."""
+    proved = 3.0
+    """Seconds of the processor after which a search must have ended by proof."""
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a pipeline, how it is searched, and perhaps a schedule to start from."""
+        options = draw_options(rng, short=0.2)
+        fields = self.fields(rng, fused=options["fused"])
+        hint = rng.randrange(1000) if rng.random() < 0.2 else None
+        return {"pipeline": fields, "options": options, "hint": hint}
+
+    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
+        """Draw the pipeline."""
+        return pipelines.draw(rng, ops=self.ops, fused=fused)
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least value in ticks; None where nothing keeps the limit."""
+        options = case["options"]
+        same, tick = pipelines.reduced(pipeline)
+        best = exhaustive.best(same, fused=options["fused"], objective=options["objective"])
+        return None if best is None else int(best * tick)
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, and compare with the oracle."""
+        pipeline = pipelines.made(case)
+        expected = self.optimum(pipeline, case)
+        hint = _hint(pipeline, case)
+        began = process_time()
+        found = ppopt.solve(pipeline, workers=1, hint=hint, **case["options"])
+        yield from judge.result(found, expected, proof=process_time() - began > self.proved)
+        if hint is not None:
+            yield from _beside(found, hint)
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline, and with plain options."""
+        plain = {"objective": "makespan", "fused": False, "seed": 0}
+        for name, value in plain.items():
+            if case["options"][name] != value:
+                yield case | {"options": case["options"] | {name: value}}
+        if case["hint"]:
+            yield case | {"hint": None}
+            yield case | {"hint": 0}
+        yield from pipelines.smaller(case)
+
+
+def _hint(pipeline: Pipeline, case: Case) -> Schedule | None:
+    """A random valid schedule of the kind of backward that is searched."""
+    if case["hint"] is None:
+        return None
+    backward = "fused" if case["options"]["fused"] else "split"
+    return build(pipeline, Random(case["hint"]), backward, paired=False)
+
+
+def _beside(found: Result, hint: Schedule) -> Iterator[Finding]:
+    """A result is there, and no worse, where the schedule it starts from keeps the limit."""
+    if not hint.fits_limits:
+        return
+    own = hint.metrics.value(Objective(found.objective))
+    if found.value is None:
+        yield Finding("hint-lost", f"{found.status}, though the hint of {own} ticks fits")
+    elif judge.ticks(found.pipeline, found.value) > own:
+        yield Finding("worse-than-hint", f"value {found.value}, the hint takes {own} ticks")
+
+
+class Tiny(Search):
+    """Tiny pipelines, beside exhaustive search over partial schedules."""
+
+    name = "tiny"
+    weight = 5.0
+
+
+class Pairs(Search):
+    """Overlapped pairs and slices, beside every combination of orders."""
+
+    name = "pairs"
+    weight = 2.0
+
+    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
+        """Draw very few operations: the oracle writes every order down."""
+        return pipelines.draw(
+            rng,
+            ops=9,
+            fused=fused,
+            devices=(1, 2, 2),
+            instants=False,
+            routes=(1, 1, 2),
+            slices=(1, 1, 2),
+            overlap=rng.random() < 0.8,
+        )
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a case of makespan alone: the oracle's spans rest on the product's timing."""
+        case = super().draw(rng)
+        return case | {"options": case["options"] | {"objective": "makespan"}}
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least makespan in ticks."""
+        return exhaustive_pairs.best(pipeline, fused=case["options"]["fused"]).makespan
+
+
+class Middle(Search):
+    """Up to 40 operations, beside a model of PyJobShop."""
+
+    name = "middle"
+    weight = 1.0
+    ops = 40
+    proved = inf
+    tries = 40
+
+    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
+        """Draw more devices and microbatches."""
+        return pipelines.draw(rng, ops=self.ops, fused=fused, devices=(2, 3, 4, 5))
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least value in ticks."""
+        fused = case["options"]["fused"]
+        span = case["options"]["objective"] == "device-span"
+        best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
+        try:
+            return best(pipeline, fused=fused, seconds=20)
+        except pyjobshop.UndecidedError:
+            raise SkippedError("PyJobShop was not done in time") from None
+
+
+class Bounds(Category):
+    """True bounds, which the re-checker must not refute, and inflated ones, which it must."""
+
+    name = "bounds"
+    weight = 2.0
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a pipeline and by how many ticks its bound is raised."""
+        options = draw_options(rng, short=0.0)
+        overlap = rng.random() < 0.2
+        fields = pipelines.draw(rng, ops=13, fused=options["fused"], overlap=overlap)
+        return {"pipeline": fields, "options": options, "more": rng.choice((0, 1, 1, 1, 2, 5))}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, state another bound, and re-check it."""
+        pipeline = pipelines.made(case)
+        found = ppopt.solve(pipeline, workers=1, **case["options"])
+        if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+            raise SkippedError("the search was not done in time")
+        verdict = ppopt.recheck(found, time_limit=FULL_TIME, workers=1).verdict
+        if verdict is Verdict.WRONG:
+            yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
+        if not case["more"] or found.lower_bound is None:
+            return
+        above = found.lower_bound + Fraction(case["more"], pipeline.ticks.per_unit)
+        again = ppopt.recheck(replace(found, lower_bound=above), time_limit=FULL_TIME, workers=1)
+        if again.verdict is not Verdict.WRONG:
+            yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
+        elif again.counterexample is not None:
+            yield from judge.broken(again.counterexample)
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from pipelines.smaller(case)
+
+
+class Strategies(Category):
+    """Every hand strategy on pipelines of every kind."""
+
+    name = "strategies"
+    weight = 1.0
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a strategy and a pipeline."""
+        from ppopt.strategies import registry  # noqa: PLC0415  loads every strategy
+
+        fields = pipelines.draw(
+            rng,
+            ops=rng.choice((20, 60)),
+            fused=False,
+            devices=(1, 2, 3, 4, 6),
+            slices=(1, 1, 1, 2),
+            overlap=rng.random() < 0.3,
+        )
+        if rng.random() < 0.7 and not isinstance(fields.get("placement"), list):
+            fields = {key: fields[key] for key in fields if key not in ("placement", "chunks")}
+        objective = rng.choice(("makespan", "device-span"))
+        return {
+            "pipeline": fields,
+            "strategy": rng.choice(sorted(registry())),
+            "objective": objective,
+        }
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Evaluate it, and hold the schedule against the rules."""
+        try:
+            schedule = ppopt.evaluate(
+                pipelines.made(case), case["strategy"], Objective(case["objective"])
+            )
+        except InputError as refused:
+            raise SkippedError(str(refused)) from None
+        yield from judge.broken(schedule, limit=False)
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from pipelines.smaller(case)
+
+
+class Deadlines(Category):
+    """Large pipelines at short limits: the time is kept, and there is a schedule."""
+
+    name = "deadlines"
+    weight = 1.0
+    tries = 0
+    slack = 3.0
+    """Seconds allowed beyond the promise (10 % and a second): the machine may be busy."""
+
+    def draw(self, rng: Random) -> Case:
+        """Draw many devices and few microbatches, or the other way round."""
+        devices = rng.choice((16, 64, 256, 512, 1024))
+        batches = rng.choice((1, 2, 4, devices // 4, 2 * devices))
+        fields = {
+            "stages": devices,
+            "batches": min(batches, 20_000 // devices),
+            "p2p": rng.choice((0, "0.5")),
+            "weight": [rng.choice(("0.8", 1, "1.1")) for _ in range(devices)],
+            "mem_limit": rng.choice((None, devices, "1f1b")),
+        }
+        limit = rng.choice((0.5, 1.0, 2.0))
+        return {"pipeline": fields, "time_limit": limit, "workers": rng.choice((1, 2))}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, and look at the clock."""
+        limit = case["time_limit"]
+        found = ppopt.solve(pipelines.made(case), time_limit=limit, workers=case["workers"])
+        if found.solve_seconds > 1.1 * limit + 1 + self.slack:
+            yield Finding("late", f"{found.solve_seconds:.1f} s at a limit of {limit} s")
+        if found.status is Status.UNKNOWN:
+            yield Finding("no-schedule", f"unknown after {found.solve_seconds:.1f} s of {limit} s")
