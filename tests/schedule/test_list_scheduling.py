@@ -9,7 +9,7 @@ from ppopt.problem.instance import Instance
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Decoder, Policy, Style, _Run, alike, one_at_a_time
 from ppopt.solver.bounds.head_body_tail import infeasibility, least_limit
-from ppopt.solver.heuristics.annealing import climb
+from ppopt.solver.heuristics.annealing import anneal
 from ppopt.solver.heuristics.priority_rules import policies
 
 
@@ -134,7 +134,7 @@ def test_local_search_betters_its_start_and_repeats_itself() -> None:
     ends = []
     for _ in range(2):
         met: list[int] = []
-        value, policy = climb(
+        value, policy = anneal(
             decoder,
             start,
             first.makespan,
