@@ -121,12 +121,13 @@ class Instance:
     def classes(self) -> tuple[OperationClass, ...]:
         """All classes, by number."""
         pipeline, ticks = self.pipeline, self.pipeline.ticks
-        memory = {kind: _memory(pipeline, kind) for kind in self.kinds}
+        takes, gives = (table.tolist() for table in memory(pipeline))
         return tuple(
             OperationClass(
                 *(kind, stage, route, part, pipeline.hosts[route][stage]),
                 ticks.durations[kind][stage],
-                *memory[kind][stage],
+                takes[kind][stage],
+                gives[kind][stage],
             )
             for kind in self.kinds
             for route in range(pipeline.routes)
@@ -230,21 +231,22 @@ class Instance:
         return self.pipeline.ticks.room(device)
 
 
-def _memory(pipeline: Pipeline, kind: OpKind) -> tuple[tuple[int, int], ...]:
-    """Memory taken at the start and given back at the end by a kind, per stage, in ticks."""
-    ticks = pipeline.ticks
-    nothing = (0,) * pipeline.num_stages
-    match kind:
-        case OpKind.F:
-            pairs = zip(ticks.activation, nothing, strict=True)
-        case OpKind.B:
-            return tuple((max(0, change), max(0, -change)) for change in ticks.memory_b)
-        case OpKind.W:
-            changes = zip(ticks.activation, ticks.memory_b, strict=True)
-            return tuple((0, taken + change) for taken, change in changes)
-        case OpKind.BW:
-            pairs = zip(nothing, ticks.activation, strict=True)
-    return tuple(pairs)
+class Memory(NamedTuple):
+    """Memory that operations take at their start and give at their end, [kind, stage], in ticks."""
+
+    takes: Ints
+    gives: Ints
+
+
+def memory(pipeline: Pipeline) -> Memory:
+    """Memory taken and given by every kind of every stage."""
+    activation, change = np.array((pipeline.ticks.activation, pipeline.ticks.memory_b))
+    takes, gives = np.zeros((2, NUM_KINDS, pipeline.num_stages), dtype=np.int64)
+    takes[OpKind.F] = activation
+    takes[OpKind.B], gives[OpKind.B] = np.maximum(change, 0), np.maximum(-change, 0)
+    gives[OpKind.W] = activation + change
+    gives[OpKind.BW] = activation
+    return Memory(takes, gives)
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:

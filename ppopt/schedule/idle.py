@@ -23,8 +23,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
-from ppopt.problem.instance import data_flow
-from ppopt.schedule.metrics import memory_changes
+from ppopt.problem.instance import data_flow, memory
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -169,9 +168,9 @@ def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Int
     if limits is None:
         return _Window(opens, closes, row)
     here = slice(low, low + len(ready))
-    change = memory_changes(schedule.pipeline)[schedule.kind[here], schedule.stage[here]]
-    room = limits[device] - static[device] - np.append(0, np.cumsum(change))[before]
-    taken = np.maximum(change, 0)
+    kind, stage = schedule.kind[here], schedule.stage[here]
+    taken, given = (table[kind, stage] for table in memory(schedule.pipeline))
+    room = limits[device] - static[device] - np.append(0, np.cumsum(taken - given))[before]
     second = np.flatnonzero(schedule.seconds[here])
     taken[second] += taken[second - 1]
     taken[second - 1] = taken[second]
@@ -199,11 +198,11 @@ def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
     closes = np.minimum(window.closes, ready)
     cuts = np.sort(np.clip([start, sent, ready, window.opens, closes, end], start, end), axis=0)
     left, right = cuts[:-1], cuts[1:]
-    memory = (window.opens <= left) & (left < closes)
+    blocked = (window.opens <= left) & (left < closes)
     causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK]
-    cause = np.select([memory, left < sent, left < ready], causes, Cause.ORDER)
+    cause = np.select([blocked, left < sent, left < ready], causes, Cause.ORDER)
     needed = np.where(cause == Cause.ORDER, FREE, arrived.needed[following])
-    subject = np.where(memory, window.row, needed)
+    subject = np.where(blocked, window.row, needed)
     columns = (left, right, cause, np.broadcast_to(following, left.shape), subject)
     table = np.stack([column.T.ravel() for column in columns])
     return table[:, table[1] > table[0]]

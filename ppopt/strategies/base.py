@@ -224,18 +224,22 @@ def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:
     return np.asarray(pipeline.code(kind, stage, np.arange(pipeline.batches)))
 
 
-def in_steps(*streams: tuple[Ints, int]) -> Ints:
-    """Merge streams step by step: stream (ops, first) gives op k at step first + k.
+def alternating(forward: Ints, backward: Ints, warm_up: int, *later: tuple[Ints, int]) -> Ints:
+    """The order of 1F1B: `warm_up` F, then in every step an F and a backward, then those left.
 
-    Within a step the streams follow each other as listed.
+    A stream (ops, first) of `later` adds its k-th operation at the end of step first + k.
     """
+    streams = ((forward[warm_up:], 0), (backward, 0), *later)
     step = np.concatenate([first + np.arange(len(ops)) for ops, first in streams])
-    return np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
+    steady = np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
+    return np.concatenate([forward[:warm_up], steady])
 
 
-def together(forward: Ints, backward: Ints) -> Ints:
-    """Every F of the one with the backward of the other at its place, run as one."""
-    return np.stack([forward, ~backward], axis=1).ravel()
+def overlapping(forward: Ints, backward: Ints, warm_up: int) -> Ints:
+    """The order of 1F1B where the F and the backward of every step run as one."""
+    steady = len(forward) - warm_up
+    pairs = np.stack([forward[warm_up:], ~backward[:steady]], axis=1).ravel()
+    return np.concatenate([forward[:warm_up], pairs, backward[steady:]])
 
 
 def by_stage(pipeline: Pipeline, order: Callable[[int], Ints]) -> Orders:

@@ -12,7 +12,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, in_steps, register
+from ppopt.strategies.base import Options, Strategy, alternating, register
 
 
 def build(pipeline: Pipeline, options: Options) -> Orders:
@@ -25,11 +25,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     on device i. The group size is `least_group` unless told. Raises InputError where it would
     deadlock.
     """
-    orders = []
-    for forward, backward, warm_up in streams(pipeline, options):
-        steady = in_steps((forward[warm_up:], 0), (backward, 0))
-        orders.append(np.concatenate([forward[:warm_up], steady]))
-    return orders
+    return [alternating(*one) for one in streams(pipeline, options)]
 
 
 def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, int]]:

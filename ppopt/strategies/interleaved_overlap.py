@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register, together
+from ppopt.strategies.base import Options, Strategy, overlapping, register
 from ppopt.strategies.interleaved import defaults, streams
 
 
@@ -20,13 +18,10 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     the last device never waits after its first F. The group size is that of `interleaved` unless
     told; raises InputError where it would deadlock.
     """
-    orders = []
-    for forward, backward, before in streams(pipeline, options):
-        warm_up = min(before + 1, len(forward))
-        steady = len(forward) - warm_up
-        pairs = together(forward[warm_up:], backward[:steady])
-        orders.append(np.concatenate([forward[:warm_up], pairs, backward[steady:]]))
-    return orders
+    return [
+        overlapping(forward, backward, min(warm_up + 1, len(forward)))
+        for forward, backward, warm_up in streams(pipeline, options)
+    ]
 
 
 register(
