@@ -121,13 +121,12 @@ class Instance:
     def classes(self) -> tuple[OperationClass, ...]:
         """All classes, by number."""
         pipeline, ticks = self.pipeline, self.pipeline.ticks
-        takes, gives = (table.tolist() for table in memory(pipeline))
         return tuple(
             OperationClass(
                 *(kind, stage, route, part, pipeline.hosts[route][stage]),
                 ticks.durations[kind][stage],
-                takes[kind][stage],
-                gives[kind][stage],
+                ticks.takes[kind][stage],
+                ticks.gives[kind][stage],
             )
             for kind in self.kinds
             for route in range(pipeline.routes)
@@ -227,26 +226,8 @@ class Instance:
         return tuple(found)
 
     def room(self, device: int) -> int | None:
-        """Memory that the limit leaves a device beside its static memory; None: unlimited."""
+        """Memory limit of a device less its static memory; None: unlimited."""
         return self.pipeline.ticks.room(device)
-
-
-class Memory(NamedTuple):
-    """Memory that operations take at their start and give at their end, [kind, stage], in ticks."""
-
-    takes: Ints
-    gives: Ints
-
-
-def memory(pipeline: Pipeline) -> Memory:
-    """Memory taken and given by every kind of every stage."""
-    activation, change = np.array((pipeline.ticks.activation, pipeline.ticks.memory_b))
-    takes, gives = np.zeros((2, NUM_KINDS, pipeline.num_stages), dtype=np.int64)
-    takes[OpKind.F] = activation
-    takes[OpKind.B], gives[OpKind.B] = np.maximum(change, 0), np.maximum(-change, 0)
-    gives[OpKind.W] = activation + change
-    gives[OpKind.BW] = activation
-    return Memory(takes, gives)
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:
@@ -263,7 +244,7 @@ def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holdin
 def data_flow(pipeline: Pipeline, split: Bools) -> Constraints:
     """Precedence between the operations of a schedule, by number.
 
-    `split` tells of every [stage, microbatch, slice] whether its backward is split.
+    `split` says for every [stage, microbatch, slice] whether its backward is split.
     """
     if split.all():
         return Instance(pipeline, SPLIT).operation_flow

@@ -1,4 +1,4 @@
-"""Figures of a schedule: the one place that computes what is reported."""
+"""Figures of a schedule: makespan, device span, busy time and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import memory
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
@@ -30,7 +29,7 @@ class Metrics(NamedTuple):
     """Largest memory held at any instant, static memory included."""
 
     def value(self, objective: Objective) -> int:
-        """The figure that the objective makes small, in ticks."""
+        """Makespan or device span, as the objective says, in ticks."""
         return self.makespan if objective is Objective.MAKESPAN else self.device_span
 
     def bubble_rate(self, objective: Objective) -> Fraction:
@@ -46,7 +45,7 @@ class Metrics(NamedTuple):
 
 
 def metrics(schedule: Timetable) -> Metrics:
-    """Compute every figure of a schedule that is complete (each device has an operation)."""
+    """Compute all figures of a complete schedule; every device has at least one operation."""
     devices = schedule.pipeline.num_devices
     duration = schedule.end - schedule.start
     heads = np.searchsorted(schedule.device, np.arange(devices))
@@ -92,17 +91,17 @@ def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
     """
     low, high = np.searchsorted(schedule.device, [device, device + 1])
     kind, stage, _, _, start, end = (column[low:high] for column in schedule.columns)
-    takes, gives = (table[kind, stage] for table in memory(schedule.pipeline))
+    ticks = schedule.pipeline.ticks
+    takes, gives = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
     at_end = (gives > 0) | (takes == 0)
     moment = np.concatenate([[0], start[takes > 0], end[at_end]])
     change = np.concatenate([[0], takes[takes > 0], -gives[at_end]])
     time, instant = np.unique(moment, return_inverse=True)
     delta = np.zeros(len(time), dtype=np.int64)
     np.add.at(delta, instant, change)
-    return MemoryProfile(time, np.cumsum(delta) + schedule.pipeline.ticks.static[device])
+    return MemoryProfile(time, np.cumsum(delta) + ticks.static[device])
 
 
 def memory_changes(pipeline: Pipeline) -> Ints:
     """Net change of memory by operations, [kind, stage], in ticks."""
-    takes, gives = memory(pipeline)
-    return takes - gives
+    return np.subtract(pipeline.ticks.takes, pipeline.ticks.gives, dtype=np.int64)
