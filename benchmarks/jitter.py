@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.machine import heading
 from ppopt import Objective, Pipeline, evaluate
-from ppopt.schedule.levels import Run
+from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.studies.robustness import BLOCK, SAMPLES
 
 RUNS = 7
@@ -24,7 +24,7 @@ STRATEGIES = ("1f1b", "interleaved", "zb-1p", "zbv")
 
 def measure(name: str, devices: int, batches: int) -> tuple[int, int, float, float]:
     """Operations, samples at once, seconds per run by the wall and by the process's own clock."""
-    run = Run.of(evaluate(Pipeline(stages=devices, batches=batches), name))
+    run = SampledTiming.of(evaluate(Pipeline(stages=devices, batches=batches), name))
     operations = len(run.row)
     samples = min(SAMPLES, BLOCK // len(run.duration))
     drawn = run.draw(0.1, 0, 0, samples)

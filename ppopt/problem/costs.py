@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import chain
+from operator import add
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -45,25 +46,21 @@ class Ticks(NamedTuple):
     """Memory taken by F, per stage."""
     memory_b: tuple[int, ...]
     """Signed change of memory by B, per stage."""
+    takes: tuple[tuple[int, ...], ...]
+    """Memory that an operation takes at its start: `takes[kind][stage]`."""
+    gives: tuple[tuple[int, ...], ...]
+    """Memory that an operation gives at its end: `gives[kind][stage]`; F + B + W = F + BW = 0."""
     static: tuple[int, ...]
     """Memory always held, per device."""
     limits: tuple[int, ...] | None
     """Memory limit per device; None: unlimited."""
 
     def memory_change(self, kind: OpKind, stage: int) -> int:
-        """Signed change of memory by an operation: F + B + W = 0 and F + BW = 0."""
-        match kind:
-            case OpKind.F:
-                return self.activation[stage]
-            case OpKind.B:
-                return self.memory_b[stage]
-            case OpKind.W:
-                return -self.activation[stage] - self.memory_b[stage]
-            case OpKind.BW:
-                return -self.activation[stage]
+        """Net change of memory by an operation."""
+        return self.takes[kind][stage] - self.gives[kind][stage]
 
     def room(self, device: int) -> int | None:
-        """Memory that its limit leaves a device beside what is always held; None: unlimited."""
+        """Memory limit of a device less its static memory; None: unlimited."""
         return None if self.limits is None else self.limits[device] - self.static[device]
 
     def saving(self, stage: int) -> int:
@@ -110,14 +107,22 @@ def ticks_of(
     memory = (costs.activation, costs.memory_b, costs.static, limits or ())
     per_unit = exact.common_denominator(chain(*times, costs.overlap, *links))
     memory_per_unit = exact.common_denominator(chain(*memory))
+    activation = _scale(costs.activation, memory_per_unit)
+    memory_b = _scale(costs.memory_b, memory_per_unit)
+    nothing = (0,) * len(activation)
+    taken_by_b = tuple(max(0, change) for change in memory_b)
+    given_by_b = tuple(max(0, -change) for change in memory_b)
+    given_by_w = tuple(map(add, activation, memory_b))
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
         durations=tuple(_scale(row, per_unit) for row in times),
         overlap=_scale(costs.overlap, per_unit),
         p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
-        activation=_scale(costs.activation, memory_per_unit),
-        memory_b=_scale(costs.memory_b, memory_per_unit),
+        activation=activation,
+        memory_b=memory_b,
+        takes=(activation, taken_by_b, nothing, nothing),
+        gives=(nothing, given_by_b, given_by_w, activation),
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )

@@ -126,12 +126,12 @@ class Instance:
     def classes(self) -> tuple[OperationClass, ...]:
         """All classes, by number."""
         pipeline, ticks = self.pipeline, self.pipeline.ticks
-        memory = {kind: _memory(pipeline, kind) for kind in self.kinds}
         return tuple(
             OperationClass(
                 *(kind, stage, route, part, pipeline.hosts[route][stage]),
                 ticks.durations[kind][stage],
-                *memory[kind][stage],
+                ticks.takes[kind][stage],
+                ticks.gives[kind][stage],
             )
             for kind in self.kinds
             for route in range(pipeline.routes)
@@ -233,25 +233,8 @@ class Instance:
         return tuple(found)
 
     def room(self, device: int) -> int | None:
-        """Memory that the limit leaves a device beside its static memory; None: unlimited."""
+        """Memory limit of a device less its static memory; None: unlimited."""
         return self.pipeline.ticks.room(device)
-
-
-def _memory(pipeline: Pipeline, kind: OpKind) -> tuple[tuple[int, int], ...]:
-    """Memory taken at the start and given back at the end by a kind, per stage, in ticks."""
-    ticks = pipeline.ticks
-    nothing = (0,) * pipeline.num_stages
-    match kind:
-        case OpKind.F:
-            pairs = zip(ticks.activation, nothing, strict=True)
-        case OpKind.B:
-            return tuple((max(0, change), max(0, -change)) for change in ticks.memory_b)
-        case OpKind.W:
-            changes = zip(ticks.activation, ticks.memory_b, strict=True)
-            return tuple((0, taken + change) for taken, change in changes)
-        case OpKind.BW:
-            pairs = zip(nothing, ticks.activation, strict=True)
-    return tuple(pairs)
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:
@@ -268,7 +251,7 @@ def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holdin
 def data_flow(pipeline: Pipeline, split: Bools) -> Constraints:
     """Precedence between the operations of a schedule, by number.
 
-    `split` tells of every [stage, microbatch, slice] whether its backward is split.
+    `split` says for every [stage, microbatch, slice] whether its backward is split.
     """
     if split.all():
         return Instance(pipeline, SPLIT).operation_flow

@@ -8,7 +8,7 @@ from ppopt.errors import InputError
 
 
 class Objective(StrEnum):
-    """What a search makes small."""
+    """What a search minimises."""
 
     MAKESPAN = "makespan"
     """End of the last operation, from time 0."""

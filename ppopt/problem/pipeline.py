@@ -229,8 +229,8 @@ class Pipeline:
         return self.placement is None or isinstance(self.placement, str)
 
     @property
-    def told_placement(self) -> Any:
-        """The placement, its default told: a name, or the list."""
+    def resolved_placement(self) -> Any:
+        """The placement with its default resolved: a name, or the list."""
         if self.placement is not None:
             return self.placement
         return "linear" if self.num_chunks == 1 else "interleaved"
@@ -239,7 +239,7 @@ class Pipeline:
     def hosts(self) -> tuple[tuple[int, ...], ...]:
         """Device of every stage, per route: `hosts[route][stage]`."""
         if self.named_placement:
-            first = placement.named(self.told_placement, self.stages, self.num_chunks)
+            first = placement.named(self.resolved_placement, self.stages, self.num_chunks)
         else:
             first = self.placement
         mirrored = tuple(max(first) - device for device in first)

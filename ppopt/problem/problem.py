@@ -1,4 +1,4 @@
-"""What is searched: a pipeline within its limits, an objective, and the form of its backwards."""
+"""The search problem: a pipeline with its limits, an objective, and whole or split backwards."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
 
 def _placed(schedule: Schedule) -> dict[str, Any]:
     pipeline = schedule.pipeline
-    name = pipeline.told_placement if pipeline.named_placement else "explicit"
+    name = pipeline.resolved_placement if pipeline.named_placement else "explicit"
     return {"chunks": pipeline.num_stages // pipeline.num_devices, "placement": name}
 
 

@@ -264,7 +264,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _placement(pipeline: Pipeline) -> str:
-    where = pipeline.told_placement
+    where = pipeline.resolved_placement
     if isinstance(where, str):
         return f"{where} placement"
     if len(where) <= _MOST_LISTED:

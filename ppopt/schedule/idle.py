@@ -1,4 +1,4 @@
-"""Why devices stand idle: every idle interval of a schedule, cut by cause.
+"""Why devices are idle: every idle interval of a schedule, split by cause.
 
 Between two operations of a device, at every instant the first of these that holds is the cause:
 
@@ -8,8 +8,8 @@ Between two operations of a device, at every instant the first of these that hol
     link      what the next operation waits for has ended and is under way from another device
     order     the next operation could start: the schedule itself waits
 
-Before a device's first operation it is in warm-up, after its last in cool-down, whatever it waits
-for. The intervals of a device add up to its idle time, makespan less busy time.
+Before its first operation a device is in warm-up, after its last in cool-down. The intervals of a
+device add up to its idle time, makespan less busy time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.instance import data_flow
-from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -76,7 +75,7 @@ class Arrivals(NamedTuple):
 
 
 def arrivals(schedule: Schedule) -> Arrivals:
-    """Evaluate the data flow of a complete schedule at its own times."""
+    """When the inputs of every operation of a complete schedule are there."""
     flow = data_flow(schedule.pipeline, split_backwards(schedule))
     row = rows_by_code(schedule)
     before, after = row[flow.before], row[flow.after]
@@ -98,7 +97,7 @@ def arrivals(schedule: Schedule) -> Arrivals:
 
 
 def idle(schedule: Schedule) -> Idle:
-    """Attribute every idle interval, from 0 to the makespan, of a complete schedule."""
+    """Split all idle time of a complete schedule, from 0 to the makespan, by cause."""
     arrived = arrivals(schedule)
     last = int(schedule.end.max(initial=0))
     devices = np.arange(schedule.pipeline.num_devices + 1)
@@ -159,19 +158,21 @@ class _Window(NamedTuple):
 
 
 def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Ints) -> _Window:
-    """Look at what the device has yet to run at each of its gaps, those `before` its operations.
+    """The window of each gap of a device; the gaps are those `before` its operations.
 
-    The memory of an idle device stands still. Operations are grouped by the memory they take; the
-    first of a group to be ready, among those from each place on, is a running minimum from behind.
+    Only operations that the device has yet to run count. While a device is idle its memory does
+    not change. Operations are grouped by the memory they take; the first of a group to be ready,
+    among those from each place on, is a running minimum from the end.
     """
     opens, closes, row = np.full((3, len(before)), _NEVER)
-    limits, static = schedule.pipeline.ticks.limits, schedule.pipeline.ticks.static
-    if limits is None:
+    ticks = schedule.pipeline.ticks
+    limit = ticks.room(device)
+    if limit is None:
         return _Window(opens, closes, row)
     here = slice(low, low + len(ready))
-    change = memory_changes(schedule.pipeline)[schedule.kind[here], schedule.stage[here]]
-    room = limits[device] - static[device] - np.append(0, np.cumsum(change))[before]
-    taken = np.maximum(change, 0)
+    kind, stage = schedule.kind[here], schedule.stage[here]
+    taken, given = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
+    room = limit - np.append(0, np.cumsum(taken - given))[before]
     second = np.flatnonzero(schedule.seconds[here])
     taken[second] += taken[second - 1]
     taken[second - 1] = taken[second]
@@ -199,11 +200,11 @@ def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
     closes = np.minimum(window.closes, ready)
     cuts = np.sort(np.clip([start, sent, ready, window.opens, closes, end], start, end), axis=0)
     left, right = cuts[:-1], cuts[1:]
-    memory = (window.opens <= left) & (left < closes)
+    blocked = (window.opens <= left) & (left < closes)
     causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK]
-    cause = np.select([memory, left < sent, left < ready], causes, Cause.ORDER)
+    cause = np.select([blocked, left < sent, left < ready], causes, Cause.ORDER)
     needed = np.where(cause == Cause.ORDER, FREE, arrived.needed[following])
-    subject = np.where(memory, window.row, needed)
+    subject = np.where(blocked, window.row, needed)
     columns = (left, right, cause, np.broadcast_to(following, left.shape), subject)
     table = np.stack([column.T.ravel() for column in columns])
     return table[:, table[1] > table[0]]

@@ -1,8 +1,7 @@
-"""Figures of a schedule: the one place that computes what is reported."""
+"""Figures of a schedule: makespan, device span, busy time and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,7 +10,6 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
 
@@ -31,7 +29,7 @@ class Metrics(NamedTuple):
     """Largest memory held at any instant, static memory included."""
 
     def value(self, objective: Objective) -> int:
-        """The figure that the objective makes small, in ticks."""
+        """Makespan or device span, as the objective says, in ticks."""
         return self.makespan if objective is Objective.MAKESPAN else self.device_span
 
     def bubble_rate(self, objective: Objective) -> Fraction:
@@ -47,11 +45,12 @@ class Metrics(NamedTuple):
 
 
 def metrics(schedule: Timetable) -> Metrics:
-    """Compute every figure of a schedule that is complete (each device has an operation)."""
+    """Compute all figures of a complete schedule; every device has at least one operation."""
     devices = schedule.pipeline.num_devices
     duration = schedule.end - schedule.start
-    first = _per_device(np.minimum, schedule.start, schedule)
-    last = _per_device(np.maximum, schedule.end, schedule)
+    heads = np.searchsorted(schedule.device, np.arange(devices))
+    first = np.minimum.reduceat(schedule.start, heads)
+    last = np.maximum.reduceat(schedule.end, heads)
     busy = np.zeros(devices, dtype=np.int64)
     np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
     return Metrics(
@@ -64,11 +63,6 @@ def metrics(schedule: Timetable) -> Metrics:
             int(memory_profile(schedule, device).level.max()) for device in range(devices)
         ),
     )
-
-
-def _per_device(pick: Callable[..., Ints] | np.ufunc, values: Ints, schedule: Timetable) -> Ints:
-    starts = np.searchsorted(schedule.device, np.arange(schedule.pipeline.num_devices))
-    return np.asarray(pick.reduceat(values, starts))  # type: ignore[union-attr]
 
 
 def communication(pipeline: Pipeline) -> int:
@@ -91,24 +85,23 @@ class MemoryProfile(NamedTuple):
 
 
 def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
-    """Memory of a device: increases at the start of an operation, decreases at its end."""
+    """Memory of a device: operations take at their start and give at their end.
+
+    At one instant ends come before starts.
+    """
     low, high = np.searchsorted(schedule.device, [device, device + 1])
-    here = slice(int(low), int(high))
-    change = memory_changes(schedule.pipeline)[schedule.kind[here], schedule.stage[here]]
-    moment = np.where(change > 0, schedule.start[here], schedule.end[here])
-    time, group = np.unique(np.append(moment, 0), return_inverse=True)
+    kind, stage, _, _, start, end = (column[low:high] for column in schedule.columns)
+    ticks = schedule.pipeline.ticks
+    takes, gives = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
+    at_end = (gives > 0) | (takes == 0)
+    moment = np.concatenate([[0], start[takes > 0], end[at_end]])
+    change = np.concatenate([[0], takes[takes > 0], -gives[at_end]])
+    time, instant = np.unique(moment, return_inverse=True)
     delta = np.zeros(len(time), dtype=np.int64)
-    np.add.at(delta, group[:-1], change)
-    return MemoryProfile(time, np.cumsum(delta) + schedule.pipeline.ticks.static[device])
+    np.add.at(delta, instant, change)
+    return MemoryProfile(time, np.cumsum(delta) + ticks.static[device])
 
 
 def memory_changes(pipeline: Pipeline) -> Ints:
-    """Signed change of memory in ticks, indexed [kind, stage]."""
-    ticks = pipeline.ticks
-    return np.array(
-        [
-            [ticks.memory_change(OpKind(kind), stage) for stage in range(pipeline.num_stages)]
-            for kind in range(NUM_KINDS)
-        ],
-        dtype=np.int64,
-    )
+    """Net change of memory by operations, [kind, stage], in ticks."""
+    return np.subtract(pipeline.ticks.takes, pipeline.ticks.gives, dtype=np.int64)

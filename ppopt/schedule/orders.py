@@ -22,7 +22,7 @@ overlapped pair of an F and a B or BW of different microbatches.
 
 
 def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
-    """Tell which backwards the orders split, after checking that the orders are complete.
+    """Which backwards the orders split, [stage, microbatch, slice]; checks that they are complete.
 
     Raises InputError where an operation is missing, repeated, of both forms, or on a device that
     does not host its stage.
@@ -44,7 +44,7 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
 
 
 def split_backwards(schedule: Schedule) -> Bools:
-    """Tell which backwards a complete schedule splits."""
+    """Which backwards a complete schedule splits, [stage, microbatch, slice]."""
     pipeline = schedule.pipeline
     split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
     partial = schedule.kind == OpKind.B
@@ -69,7 +69,7 @@ def codes(order: Ints) -> Ints:
 def overlapped_pairs(pipeline: Pipeline, orders: Orders) -> Ints:
     """Numbers of the operations that run as one, shape [pairs, 2]: F, then B or BW.
 
-    Raises InputError where two that run as one are no such pair of different microbatches.
+    Raises InputError where two entries that run as one are not such a pair.
     """
     found: list[Ints] = [np.empty((0, 2), dtype=np.int64)]
     for device, order in enumerate(orders):

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Schedule(Timetable):
-    """A timetable that makes itself from rows, measures itself, and writes itself.
+    """A timetable with its figures, and with methods to build, write and draw it.
 
-    `to_json`, `to_html`, `plot` and the notebook view reach the rooms above on use: the one door
-    upwards.
+    `to_json`, `to_html`, `plot` and the notebook view import the rooms above on use; no other
+    module of the lower rooms does.
     """
 
     @classmethod
@@ -102,7 +102,7 @@ class Schedule(Timetable):
         write(Path(path), page([self]))
 
     def plot(self) -> Figure:
-        """Draw it as a plotly figure, a bar for every operation above the memory of devices."""
+        """Draw it as a plotly figure: one bar per operation, and the memory of every device."""
         from ppopt.report.figure import figure  # noqa: PLC0415  loads on use
 
         return figure(self)
@@ -128,9 +128,9 @@ class Schedule(Timetable):
         return frame
 
     def _shown(self) -> tuple[str, ...]:
-        """Fields that tell something: slice and pair only where there are any."""
-        told = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
-        return tuple(name for name in Row._fields if told.get(name, True))
+        """Fields of the frame: slice and pair only where there are any."""
+        used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
+        return tuple(name for name in Row._fields if used.get(name, True))
 
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -45,8 +45,8 @@ class Timetable:
     The columns are arrays of one length n (operations): `kind` codes of OpKind, `stage`,
     `microbatch`, `slice`, `device` numbers from 0, `start` and `end` in ticks. The two operations
     of an overlapped pair have one start, one end and one number `pair`, those that run alone have
-    ALONE. Nothing is promised of their contents: `ppopt.verify` says whether they are a schedule
-    of the pipeline.
+    ALONE. The contents are not checked: `ppopt.verify` checks whether they are a schedule of the
+    pipeline.
     """
 
     pipeline: Pipeline
@@ -63,7 +63,7 @@ class Timetable:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """How it was made: `strategy` and, of a search, status, bound, proof and provenance."""
     from_file: bool = False
-    """Whether it was read: what its origin says of a bound was not proved here."""
+    """Whether it was read from a file: then its origin states a bound that was not proved here."""
 
     def __post_init__(self) -> None:
         for name, value in (("slice", 0), ("pair", ALONE)):

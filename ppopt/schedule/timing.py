@@ -26,13 +26,13 @@ FREE = -1
 class Network:
     """An order per device with its constraints, cut into steps.
 
-    A step waits for one step of another device, if any, and then runs its operations back to
-    back. An operation that waits for several others begins with steps of no operation.
-    Operations go by their position in the concatenated orders, where the two of an overlapped
-    pair share one; steps are numbered likewise.
+    A step waits for at most one step of another device and then runs its operations back to back.
+    An operation that waits for several others is preceded by steps without operations. Operations
+    are numbered by their position in the concatenated orders, where the two of an overlapped pair
+    share one position; steps are numbered in the same sequence.
 
-    The idle time of a step is what its device has stood idle before its operations: their start
-    less the work done before. It never falls along a device, and step s obeys
+    The idle time of a step is the time that its device has been idle before its operations: their
+    start less the work done before. It never decreases along a device, and step s satisfies
     idle[s] >= idle[needed[s]] + delay[s].
     """
 
@@ -54,7 +54,7 @@ class Network:
     needed: Ints
     """Step that holds that operation."""
     delay: Ints
-    """Ticks by which the idle time of a step exceeds that of the needed one at least."""
+    """Least difference, in ticks, between the idle times of a step and of the needed one."""
 
     @cached_property
     def host(self) -> list[int]:
@@ -113,7 +113,7 @@ def pair_time(pipeline: Pipeline, forward: int, backward: int) -> int:
 
 
 def _waits(position: Ints, starts: Ints, flow: Constraints) -> Constraints:
-    """Keep the data flow that the orders do not imply, by position, sorted by `after`."""
+    """The data flow that the orders do not imply, by position, sorted by `after`."""
     device = _numbered(starts)
     before, after = position[flow.before], position[flow.after]
     implied = (device[before] == device[after]) & (before < after) & (flow.lag == 0)
@@ -155,7 +155,7 @@ def run(net: Network, release: Sequence[int] | None = None) -> Ints:
 
 
 def _device(program: Iterator[tuple[int, int, int]], so_far: int, idle: list[Any]) -> Iterator[int]:
-    """Run the steps of a device; yields the step it needs whenever it must wait."""
+    """Run the steps of a device; yields the needed step whenever the device must wait."""
     for step, needed, delay in program:
         while (least := idle[needed]) is None:
             yield needed
@@ -165,7 +165,7 @@ def _device(program: Iterator[tuple[int, int, int]], so_far: int, idle: list[Any
 
 
 def _run_all(net: Network, devices: Sequence[Iterator[int]], idle: Sequence[object]) -> None:
-    """Run every device to its end, each as far as another one needs it."""
+    """Run every device to its end, on demand: a device runs when another one needs its step."""
     host, waiting = net.host, [False] * len(devices)
     for device, last in enumerate((net.bounds[1:] - 1).tolist()):
         here, target = device, last
@@ -199,7 +199,7 @@ def schedule(
     objective: Objective = Objective.MAKESPAN,
     origin: dict[str, object] | None = None,
 ) -> Schedule:
-    """Time an order: earliest starts from 0, or the starts of least device span.
+    """Time an order: the earliest starts from 0, or the starts of least device span.
 
     Raises InputError where the orders are not complete, DeadlockError where they wait in a circle.
     """
@@ -258,7 +258,7 @@ def _release(gap: Ints) -> Ints | None:
 
 UNREACHED = -(2**60)
 DONE = 0
-"""Stands for an idle time that nobody asks for any more."""
+"""Replaces an idle time that is not needed any more."""
 
 
 def _path_lengths(net: Network) -> tuple[Ints, Ints]:
@@ -283,7 +283,7 @@ def _path_lengths(net: Network) -> tuple[Ints, Ints]:
 def _reach(
     program: Iterator[tuple[int, int, int]], so_far: Ints, idle: list[Any], uses: list[int]
 ) -> Iterator[int]:
-    """Do what `_device` does for idle times per source, and forget each after its last use."""
+    """Like `_device`, for idle times per source; drops each after its last use."""
     for step, needed, delay in program:
         while idle[needed] is None:
             yield needed

@@ -1,4 +1,4 @@
-"""What a strategy is, the registry, and the tools to write an order with."""
+"""Strategies, their registry, and helpers to write orders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ppopt.schedule.orders import Orders
 
 
 class Options(NamedTuple):
-    """What some strategies take besides the pipeline; None means the strategy's own default."""
+    """Options of some strategies; None: the default of the strategy."""
 
     group_size: int | None = None
     """Microbatches per group of interleaved schedules; default: the least that works, which is the
@@ -47,25 +47,24 @@ class Strategy:
     """Orders for a pipeline whose chunks and placement are the strategy's own."""
     placement: str = "linear"
     chunks: int | Callable[[Options], int] | None = 1
-    """Stages per device, or how they follow from the options; None: any number, 2 unless told."""
+    """Stages per device, or a function of the options; None: any number, by default 2."""
     routes: int = 1
     """2: half of the microbatches run the stages in mirrored placement."""
     slices: int = 1
-    """Parts into which it cuts every microbatch unless told; 1: it cuts none."""
+    """Default number of slices of a microbatch; 1: the strategy does not slice."""
     fused: bool = False
-    """Whether it runs the full backward BW; else B and W apart."""
+    """Whether backwards are whole (BW); else they are split (B and W)."""
     adaptive: bool = False
-    """Whether the order follows the real times; those of simpler times compete with it."""
+    """Whether the order depends on the times; orders for simpler times then compete with it."""
     takes: tuple[str, ...] = ()
     """The fields of Options it uses."""
     defaults: Defaults | None = None
-    """What it takes for each of them on a pipeline, unless told."""
+    """Default of each of them, for a pipeline."""
 
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
-        """Check the wishes of the user against this strategy's needs and set what it needs.
+        """The pipeline with the chunks, placement, routes and slices of this strategy.
 
-        Raises InputError, naming both sides, where chunks, placement, routes, slices or options
-        contradict it.
+        Raises InputError, naming both sides, where the pipeline or the options contradict them.
         """
         for field, value in options._asdict().items():
             if value is not None and field not in self.takes:
@@ -87,24 +86,25 @@ class Strategy:
             )
         return _changed(pipeline, chunks=chunks, placement=self.placement)
 
-    def settled(self, pipeline: Pipeline, options: Options) -> Options:
-        """The options that the strategy goes by on its own pipeline: as given, else its default."""
+    def with_defaults(self, pipeline: Pipeline, options: Options) -> Options:
+        """The options with defaults filled in, for the strategy's own pipeline."""
         if self.defaults is None:
             return options
         given = {name: value for name, value in options._asdict().items() if value is not None}
         return self.defaults(pipeline)._replace(**given)
 
     def orders(self, pipeline: Pipeline, options: Options) -> Iterator[Orders]:
-        """Orders for the strategy's own pipeline, of which the best by the objective counts.
+        """Orders for the strategy's own pipeline; the caller takes the best by its objective.
 
-        All keep the strategy's memory: what a device holds follows from its order, not from times.
+        All have the memory of the strategy: what a device holds depends on its order, not on times.
         """
         for one in _with_other_times(pipeline) if self.adaptive else (pipeline,):
             yield self.built(one, options)
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
-        """What `build` gives, kept for searches that ask again; no memory limit has a say in it."""
-        return _built(self, _changed(pipeline, mem_limit=None), self.settled(pipeline, options))
+        """The orders that `build` gives, cached; they do not depend on the memory limit."""
+        options = self.with_defaults(pipeline, options)
+        return _built(self, _changed(pipeline, mem_limit=None), options)
 
     def _apply_units(self, pipeline: Pipeline) -> Pipeline:
         """Set routes and slices."""
@@ -131,7 +131,7 @@ class Strategy:
         return pipeline
 
     def unplaced(self, pipeline: Pipeline) -> Pipeline:
-        """The same model on the same devices, in this strategy's own chunks and placement."""
+        """The pipeline without the chunks and placement that `apply` sets for this strategy."""
         slices = None if self.slices == 1 else pipeline.slices
         pipeline = _changed(pipeline, routes=1, slices=slices)
         if not pipeline.named_placement:
@@ -141,7 +141,7 @@ class Strategy:
 
 
 def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
-    """The pipeline with these fields; itself where it has them: checking all anew takes time."""
+    """The pipeline with these fields; itself where it has them, which saves checking it again."""
     same = all(getattr(pipeline, field) == value for field, value in fields.items())
     return pipeline if same else replace(pipeline, **fields)
 
@@ -152,9 +152,9 @@ def _built(strategy: Strategy, pipeline: Pipeline, options: Options) -> Orders:
 
 
 def _with_other_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
-    """The pipeline itself; with the equal times of publications; with medians of its own.
+    """The pipeline itself, with equal times as in publications, and with its median times.
 
-    Other tools take the median over the stages, of F, B and W each, or constants.
+    Other tools use constants, or the median over the stages of F, B and W each.
     """
     if equal_times(pipeline):
         return (pipeline,)
@@ -189,7 +189,7 @@ _REGISTRY: dict[str, Strategy] = {}
 
 
 def register(strategy: Strategy) -> Strategy:
-    """Make a strategy known by its name."""
+    """Add a strategy to the registry."""
     assert strategy.name not in _REGISTRY, f"two strategies are called {strategy.name}"
     _REGISTRY[strategy.name] = strategy
     return strategy
@@ -224,18 +224,22 @@ def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:
     return np.asarray(pipeline.code(kind, stage, np.arange(pipeline.batches)))
 
 
-def in_steps(*streams: tuple[Ints, int]) -> Ints:
-    """Merge streams step by step: stream (ops, first) gives op k at step first + k.
+def alternating(forward: Ints, backward: Ints, warm_up: int, *later: tuple[Ints, int]) -> Ints:
+    """The order of 1F1B: `warm_up` F, then in every step an F and a backward, then those left.
 
-    Within a step the streams follow each other as listed.
+    A stream (ops, first) of `later` adds its k-th operation at the end of step first + k.
     """
+    streams = ((forward[warm_up:], 0), (backward, 0), *later)
     step = np.concatenate([first + np.arange(len(ops)) for ops, first in streams])
-    return np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
+    steady = np.concatenate([ops for ops, _ in streams])[np.argsort(step, kind="stable")]
+    return np.concatenate([forward[:warm_up], steady])
 
 
-def together(forward: Ints, backward: Ints) -> Ints:
-    """Every F of the one with the backward of the other at its place, run as one."""
-    return np.stack([forward, ~backward], axis=1).ravel()
+def overlapping(forward: Ints, backward: Ints, warm_up: int) -> Ints:
+    """The order of 1F1B where the F and the backward of every step run as one."""
+    steady = len(forward) - warm_up
+    pairs = np.stack([forward[warm_up:], ~backward[:steady]], axis=1).ravel()
+    return np.concatenate([forward[:warm_up], pairs, backward[steady:]])
 
 
 def by_stage(pipeline: Pipeline, order: Callable[[int], Ints]) -> Orders:

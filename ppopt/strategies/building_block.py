@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
@@ -71,29 +72,23 @@ class Passes:
             self._move(0, int(self.at[3, 0, 0]), weights=True)
             self._cool_down(yielding=yielding)
 
-    def orders(self) -> list[list[tuple[int, int]]]:
-        """Pass and microbatch of every operation but W, in order, per device."""
-        return [[(number, index) for _, number, index in row] for row in self._rows()]
-
-    def with_weights(self) -> list[list[tuple[int, int]]]:
-        """The same with W, oldest backward first, in the free slots (passes 4 and 5)."""
-        weight = self._weights()
+    def backbone(self) -> list[list[int]]:
+        """Passes of every device but W, in order."""
         found = []
-        for device, row in enumerate(self._rows()):
-            after = [(number + 2, index) for _, number, index in row if number not in FORWARD]
-            slots = zip(weight[device].tolist(), after, strict=True)
-            mixed = sorted([*row, *((slot, *which) for slot, which in slots)])
-            found.append([(number, index) for _, number, index in mixed])
+        for device in range(self.devices):
+            order = np.argsort(self.at[:, device].ravel())
+            found.append((order // self.batches).tolist())
         return found
 
-    def _rows(self) -> Iterator[list[tuple[int, int, int]]]:
-        """Slot, pass and microbatch of every operation but W, by slot, per device."""
-        for device in range(self.devices):
-            slots = self.at[:, device].ravel()
-            order = np.argsort(slots)
-            number, index = np.divmod(order, self.batches)
-            columns = (slots[order].tolist(), number.tolist(), index.tolist())
-            yield list(zip(*columns, strict=True))
+    def complete(self) -> list[list[int]]:
+        """The same with W, oldest backward first, in the free slots (passes 4 and 5)."""
+        weight, found = self._weights(), []
+        for device, row in enumerate(self.backbone()):
+            after = [number + 2 for number in row if number not in FORWARD]
+            slots = np.concatenate([np.sort(self.at[:, device].ravel()), weight[device]])
+            order = np.argsort(slots, kind="stable")
+            found.append(np.array(row + after)[order].tolist())
+        return found
 
     def _length(self, number: int) -> int:
         return 1 if number in (*FORWARD, WEIGHT) else self.back
@@ -205,11 +200,11 @@ def split_orders(
     `most` chunks on a device. Further complete orders compete with these.
     """
 
-    def backbone(yielding: bool, pipe: Pipeline) -> list[list[int]]:
-        return numbered(pipe, passes(block, pipe.batches, yielding).orders())
+    def backbone(yielding: bool, instance: Instance) -> list[list[int]]:
+        return class_sequences(instance, passes(block, instance.batches, yielding).backbone())
 
-    def complete(yielding: bool, pipe: Pipeline) -> list[list[int]]:
-        return numbered(pipe, passes(block, pipe.batches, yielding).with_weights())
+    def complete(yielding: bool, instance: Instance) -> list[list[int]]:
+        return class_sequences(instance, passes(block, instance.batches, yielding).complete())
 
     ways = (False, True)
     return weight_filling.best(
@@ -222,22 +217,21 @@ def split_orders(
 
 @lru_cache(maxsize=4)
 def passes(block: Block, batches: int, yielding: bool) -> Passes:
-    """Remember the last few: they are read several times."""
+    """Keep the last few: they are read several times."""
     return Passes(block, batches, yielding=yielding)
 
 
-def numbered(
-    pipeline: Pipeline, orders: Sequence[Sequence[tuple[int, int]]], back: OpKind = OpKind.B
-) -> list[list[int]]:
-    """Numbers of the operations from passes and microbatches, per device.
+def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Classes of the operations from passes, per device.
 
     Pass 4 is W of B down, pass 5 W of B up.
     """
     found = []
-    for device, row in enumerate(orders):
-        down, up = device, 2 * pipeline.num_devices - 1 - device
-        runs = ((OpKind.F, down), (OpKind.F, up), (back, up), (back, down))
-        weights = ((OpKind.W, up), (OpKind.W, down))
-        first = [pipeline.code(kind, stage, 0) for kind, stage in (*runs, *weights)]
-        found.append([first[number] + index for number, index in row])
+    for device, row in enumerate(passes):
+        down, up = device, 2 * instance.pipeline.num_devices - 1 - device
+        forward = [(OpKind.F, stage) for stage in (down, up)]
+        backward = [(instance.backward, stage) for stage in (up, down)]
+        weight = [(instance.closing, stage) for stage in (up, down)]
+        number = [instance.number(*place) for place in (*forward, *backward, *weight)]
+        found.append([number[one] for one in row])
     return found

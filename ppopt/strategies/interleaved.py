@@ -12,7 +12,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, in_steps, register
+from ppopt.strategies.base import Options, Strategy, alternating, register
 
 
 def build(pipeline: Pipeline, options: Options) -> Orders:
@@ -22,14 +22,10 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     and so on; backwards in the same pattern with the chunks reversed (Megatron-LM, arXiv
     2104.04473, section 2.2.2; `--microbatch-group-size-per-virtual-pipeline-stage`). On equal
     stages with p dividing m: bubble (p - 1)(F + BW) / v, memory (v - 1)p + 2(p - i - 1) + 1 chunks
-    on device i. The group size is `least_group` unless told. Raises InputError where it would
+    on device i. The default group size is `least_group`. Raises InputError where it would
     deadlock.
     """
-    orders = []
-    for forward, backward, warm_up in streams(pipeline, options):
-        steady = in_steps((forward[warm_up:], 0), (backward, 0))
-        orders.append(np.concatenate([forward[:warm_up], steady]))
-    return orders
+    return [alternating(*one) for one in streams(pipeline, options)]
 
 
 def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, int]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register, together
+from ppopt.strategies.base import Options, Strategy, overlapping, register
 from ppopt.strategies.interleaved import defaults, streams
 
 
@@ -17,16 +15,13 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     makes the two of a pair independent (megatron/core/pipeline_parallel/schedules.py and
     combined_1f1b.py). With O the time of a pair of chunks, F and BW those of a chunk, equal stages,
     no delay, p dividing m, w = (v - 1) p + 1: makespan (p - 1 + w)(F + BW) + (m v - w) O, since
-    the last device never waits after its first F. The group size is that of `interleaved` unless
-    told; raises InputError where it would deadlock.
+    the last device never waits after its first F. The default group size is that of
+    `interleaved`; raises InputError where it would deadlock.
     """
-    orders = []
-    for forward, backward, before in streams(pipeline, options):
-        warm_up = min(before + 1, len(forward))
-        steady = len(forward) - warm_up
-        pairs = together(forward[warm_up:], backward[:steady])
-        orders.append(np.concatenate([forward[:warm_up], pairs, backward[steady:]]))
-    return orders
+    return [
+        overlapping(forward, backward, min(warm_up + 1, len(forward)))
+        for forward, backward, warm_up in streams(pipeline, options)
+    ]
 
 
 register(

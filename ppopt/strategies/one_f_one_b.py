@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
+from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register, stream
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -22,8 +20,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         warm_up = min(pipeline.batches, pipeline.num_stages - 1 - stage)
         forward = stream(pipeline, OpKind.F, stage)
         backward = stream(pipeline, OpKind.BW, stage)
-        steady = in_steps((forward[warm_up:], 0), (backward, 0))
-        return np.concatenate([forward[:warm_up], steady])
+        return alternating(forward, backward, warm_up)
 
     return by_stage(pipeline, order)
 

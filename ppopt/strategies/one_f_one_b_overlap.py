@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, register, stream, together
+from ppopt.strategies.base import Options, Strategy, by_stage, overlapping, register, stream
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -24,9 +22,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         warm_up = min(pipeline.batches, 2 * (pipeline.num_stages - 1 - stage) + 1)
         forward = stream(pipeline, OpKind.F, stage)
         backward = stream(pipeline, OpKind.BW, stage)
-        steady = len(forward) - warm_up
-        pairs = together(forward[warm_up:], backward[:steady])
-        return np.concatenate([forward[:warm_up], pairs, backward[steady:]])
+        return overlapping(forward, backward, warm_up)
 
     return by_stage(pipeline, order)
 

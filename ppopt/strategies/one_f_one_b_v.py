@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from ppopt.problem.operation import OpKind
+from ppopt.problem.instance import WHOLE, Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
+from ppopt.schedule.simulation import class_orders
 from ppopt.strategies.base import Options, Strategy, register
-from ppopt.strategies.building_block import Block, Passes, numbered
+from ppopt.strategies.building_block import Block, Passes, class_sequences
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -17,11 +16,9 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     At most 2 (floor(2p / 3) + 1) chunks on a device, asymptotically two thirds of 1F1B (arXiv
     2405.15362, appendix on 1F1B-V).
     """
-    repeated = Passes(block(pipeline.num_devices), pipeline.batches)
-    return [
-        np.array(order, dtype=np.int64)
-        for order in numbered(pipeline, repeated.orders(), OpKind.BW)
-    ]
+    instance = Instance(pipeline, WHOLE)
+    passes = Passes(block(pipeline.num_devices), pipeline.batches).backbone()
+    return class_orders(instance, class_sequences(instance, passes))
 
 
 def block(devices: int) -> Block:

@@ -8,100 +8,95 @@ waiting; this does the same with the real times of every stage.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.simulation import Simulation
 
-KINDS = (OpKind.F, OpKind.B, OpKind.W)
-F, B, W = range(len(KINDS))
+NEVER = 2**62
+"""Later than any instant."""
 PATIENCE = 50
 """Percent of W that must fit before the next arrival that is known of."""
 
 
-def paced_order(pipeline: Pipeline, most: int, percent: int) -> list[list[int]]:
-    """Numbers of the operations per device, W included.
+def paced_sequences(instance: Instance, most: int, percent: int) -> list[list[int]]:
+    """Classes of the operations per device, W included; `instance` has two chunks in a V.
 
     Microbatches enter every `percent` of the time that the busiest device works on one. A device
     at `most` activations lets no further microbatch in; it may exceed that for a microbatch that
     it has begun, so that nothing waits in a circle.
     """
-    return _Paced(pipeline, most, percent).run()
+    return _Paced(instance, most, percent).result()
 
 
 class _Paced:
-    """One simulation: what has arrived where, and when devices are free."""
+    """One simulation, and what devices hold in it."""
 
-    def __init__(self, pipeline: Pipeline, most: int, percent: int) -> None:
-        ticks, stages = pipeline.ticks, range(pipeline.num_stages)
-        self.pipeline, self.most = pipeline, most
-        self.hosts, self.hosted, self.p2p = pipeline.hosts[0], pipeline.hosted[0], ticks.p2p
-        self.time = [ticks.durations[kind] for kind in KINDS]
-        work = [sum(time[stage] for time in self.time for stage in row) for row in self.hosted]
+    def __init__(self, instance: Instance, most: int, percent: int) -> None:
+        self.run, self.instance, self.most = Simulation(instance), instance, most
+        self.classes = instance.classes
+        work = [sum(self.classes[one].duration for one in mine) for mine in instance.hosted]
         pace = -(-max(work) * percent // 100)
-        self.arrived: tuple[list[list[int]], ...] = tuple([[] for _ in stages] for _ in (F, B))
-        self.arrived[F][0] = [pace * index for index in range(pipeline.batches)]
-        self.done = tuple([0 for _ in stages] for _ in (F, B))
-        self.free, self.held = [0] * len(self.hosted), [0] * len(self.hosted)
-        self.pending: list[deque[tuple[int, int]]] = [deque() for _ in self.hosted]
-        self.order: list[list[int]] = [[] for _ in self.hosted]
-        self.events = [(time, 0) for time in self.arrived[F][0]]
+        self.entries = [pace * microbatch for microbatch in range(instance.batches)]
+        self.entry = instance.number(OpKind.F, 0)
+        self.coming: list[int | None] = [None for _ in self.classes]
+        """When the next operation of a class may start, where that is known."""
+        self.coming[self.entry] = 0
+        self.passes = [
+            [(one, self.classes[one].kind) for one in mine if self.classes[one].kind != OpKind.W]
+            for mine in instance.hosted
+        ]
+        """Class and kind of the F and B of every device, the F of its first chunk in front."""
+        self.held = [0 for _ in instance.hosted]
+        self.pending: list[deque[int]] = [deque() for _ in instance.hosted]
+        """Classes of the W that may run, oldest first."""
 
-    def run(self) -> list[list[int]]:
-        """Let every device do what it can at every event."""
-        while self.events:
-            now, device = heapq.heappop(self.events)
-            if self.free[device] <= now:
-                self._dispatch(device, now)
-        return self.order
+    def result(self) -> list[list[int]]:
+        """Run all microbatches from the instants at which they enter device 0."""
+        self.run.run(self._choose, [(entry, 0) for entry in self.entries])
+        return self.run.sequence
 
-    def _dispatch(self, device: int, now: int) -> None:
-        """Start the oldest microbatch that is ready, of equals the backward; else perhaps W."""
+    def _choose(self, device: int, now: int) -> int | None:
+        """The oldest microbatch that is ready, of equals the backward; else perhaps W."""
         ready: list[tuple[int, int, int]] = []
-        following, blocked = None, False
-        for kind in (F, B):
-            for stage in self.hosted[device]:
-                index = self.done[kind][stage]
-                if index == len(self.arrived[kind][stage]):
+        following, blocked = NEVER, False
+        for number, kind in self.passes[device]:
+            arrival = self.coming[number]
+            if arrival is None:
+                arrival = self.coming[number] = self.run.arrival(number)
+                if arrival is None:
                     continue
-                arrival = self.arrived[kind][stage][index]
-                if arrival > now:
-                    following = arrival if following is None else min(following, arrival)
-                elif kind == F and not self._may_begin(device, stage):
-                    blocked = True
-                else:
-                    ready.append((index, -kind, stage))
+            if arrival > now:
+                following = min(following, arrival)
+            elif kind is OpKind.F and not self._may_begin(device, number):
+                blocked = True
+            else:
+                ready.append((len(self.run.ends[number]), -kind, number))
         if ready:
-            index, kind, stage = min(ready)
-            self._start(device, -kind, stage, index, now)
-        elif self.pending[device]:
-            stage, index = self.pending[device][0]
-            gap = None if following is None else following - now
-            if blocked or gap is None or 100 * gap >= PATIENCE * self.time[W][stage]:
-                self.pending[device].popleft()
-                self._start(device, W, stage, index, now)
+            _, back, number = min(ready)
+            self._begin(device, number, OpKind(-back))
+            return number
+        if self.pending[device]:
+            number = self.pending[device][0]
+            if blocked or 100 * (following - now) >= PATIENCE * self.classes[number].duration:
+                self.held[device] -= 1
+                return self.pending[device].popleft()
+        return None
 
-    def _may_begin(self, device: int, stage: int) -> bool:
+    def _may_begin(self, device: int, number: int) -> bool:
         """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
-        first = stage == self.hosted[device][0]
+        first = number == self.passes[device][0][0]
         return self.held[device] < self.most or not (first or self.pending[device])
 
-    def _start(self, device: int, kind: int, stage: int, index: int, now: int) -> None:
-        end = self.free[device] = now + self.time[kind][stage]
-        self.order[device].append(self.pipeline.code(KINDS[kind], stage, index))
-        heapq.heappush(self.events, (end, device))
-        self.held[device] += (1, 0, -1)[kind]
-        if kind == W:
+    def _begin(self, device: int, number: int, kind: OpKind) -> None:
+        """Note what the start of an F or B changes."""
+        self.coming[number] = None
+        if kind is OpKind.B:
+            weight = self.instance.number(OpKind.W, self.classes[number].stage)
+            self.pending[device].append(weight)
             return
-        self.done[kind][stage] += 1
-        if kind == B:
-            self.pending[device].append((stage, index))
-        target = stage + (1 if kind == F else -1)
-        if target == len(self.hosts):
-            self.arrived[B][stage].append(end)
-        elif target >= 0:
-            there = self.hosts[target]
-            arrival = end + self.p2p[device][there]
-            self.arrived[kind][target].append(arrival)
-            heapq.heappush(self.events, (arrival, there))
+        self.held[device] += 1
+        if number == self.entry:
+            entered = len(self.run.ends[number]) + 1
+            self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER

@@ -8,7 +8,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register
+from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -28,8 +28,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         forward = pipeline.code(OpKind.F, stage, microbatch, part)
         backward = pipeline.code(OpKind.BW, stage, microbatch, slices - 1 - part)
         warm_up = min(len(forward), pipeline.num_stages - 1 - stage + slices - 1)
-        steady = in_steps((forward[warm_up:], 0), (backward, 0))
-        return np.concatenate([forward[:warm_up], steady])
+        return alternating(forward, backward, warm_up)
 
     return by_stage(pipeline, order)
 

@@ -8,7 +8,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
-from ppopt.strategies.paced import paced_order
+from ppopt.strategies.paced import paced_sequences
 
 PACES = (100, 105, 110, 115, 120, 125)
 """Percent of the busiest device's time at which microbatches enter where passes differ."""
@@ -23,12 +23,9 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     real times (`paced`) compete with it.
     """
     most = 2 * ((pipeline.num_devices + 4) // 3)
-    further = [] if equal_times(pipeline) else [partial(_paced, most, pace) for pace in PACES]
+    paces = () if equal_times(pipeline) else PACES
+    further = [partial(paced_sequences, most=most, percent=pace) for pace in paces]
     return split_orders(pipeline, block(pipeline.num_devices), most, further)
-
-
-def _paced(most: int, percent: int, pipeline: Pipeline) -> list[list[int]]:
-    return paced_order(pipeline, most, percent)
 
 
 def block(devices: int) -> Block:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
+from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import equal_times
 
-UNKNOWN = -1
 SAMPLE = 4
 """Microbatches per device on which rules are compared."""
 
@@ -31,33 +30,39 @@ class Rule(NamedTuple):
 
 RULES = (Rule(100), Rule(100, level=True), Rule(50), Rule(1))
 
+Sequences = Sequence[Sequence[int]]
+"""For every device, the class of every operation in order; microbatches of a class follow."""
+Source = Callable[[Instance], Sequences]
+"""Gives an order for an instance of any number of microbatches."""
 
-@dataclass(frozen=True)
-class Filled:
-    """Complete orders and what they lead to when every operation starts as early as it can."""
 
-    orders: tuple[list[int], ...]
-    """Numbers of the operations per device."""
+class Filled(NamedTuple):
+    """Complete orders, and their figures when every operation starts as early as it can."""
+
+    orders: Orders
     span: int
     """Largest device span, in ticks."""
     makespan: int
-    """End of the last operation, in ticks."""
+    """In ticks."""
     held: int
     """Most activations on a device at once, counted from F to W."""
 
     def rank(self, most: int) -> tuple[bool, int, int]:
-        """What makes one filling better than another: the smaller, the better."""
+        """Key to compare fillings by: the smaller, the better."""
         return self.held > most, self.span, self.makespan
 
-    def arrays(self) -> Orders:
-        """The orders as arrays."""
-        return [np.array(order, dtype=np.int64) for order in self.orders]
 
+class Plan(NamedTuple):
+    """A way to make complete orders."""
 
-Numbers = Sequence[Sequence[int]]
-"""For every device, the numbers of operations in order."""
-Source = Callable[[Pipeline], Numbers]
-"""Gives an order for a pipeline of any number of microbatches."""
+    source: Source
+    rule: Rule | None
+    """How W is placed; None: the source gives complete orders."""
+
+    def filled(self, pipeline: Pipeline, most: int) -> Filled:
+        """Simulate the plan on a pipeline."""
+        instance = Instance(pipeline, SPLIT)
+        return _Filling(instance, self.source(instance), most, self.rule).result()
 
 
 def best(
@@ -65,119 +70,92 @@ def best(
 ) -> Orders:
     """The order of least device span, then of least makespan, that keeps the memory.
 
-    A backbone gives F and B, and is filled with W by every rule; complete orders are taken as they
+    A backbone gives F and B, and every rule fills it with W; complete orders are taken as they
     are. No device holds more than `most` activations, counted from F to W, if any order keeps
     that. A long run takes the order that is best for its first `SAMPLE` microbatches per device,
     or the next best where that one, repeated, holds more in the end.
     """
-    few = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
-    rules = RULES[:1] if equal_times(pipeline) else RULES  # there, a gap below W is none
-    plans: list[tuple[Source, Rule | None]] = [(one, rule) for one in backbones for rule in rules]
-    plans += [(one, None) for one in complete]
-    tried = [_Filling(few, source(few), most, rule).result() for source, rule in plans]
-    ranked = sorted(range(len(plans)), key=lambda number: tried[number].rank(most))
-    if few.batches == pipeline.batches:
-        return tried[ranked[0]].arrays()
+    sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
+    rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
+    plans = [Plan(source, rule) for source in backbones for rule in rules]
+    plans += [Plan(source, None) for source in complete]
+    tried = [(plan, plan.filled(sample, most)) for plan in plans]
+    ranked = sorted(tried, key=lambda pair: pair[1].rank(most))
+    if sample.batches == pipeline.batches:
+        return ranked[0][1].orders
     whole: list[Filled] = []
-    for number in ranked:
-        source, rule = plans[number]
-        whole.append(_Filling(pipeline, source(pipeline), most, rule).result())
+    for plan, _ in ranked:
+        whole.append(plan.filled(pipeline, most))
         if whole[-1].held <= most:
             break
-    return min(whole, key=lambda one: one.rank(most)).arrays()
+    return min(whole, key=lambda filled: filled.rank(most)).orders
 
 
 class _Filling:
-    """One pass: every device runs its order, and W where the rule, if any, says so."""
+    """One simulation: every device runs its order, and W where the rule, if any, says so."""
 
-    def __init__(self, pipeline: Pipeline, order: Numbers, most: int, rule: Rule | None) -> None:
-        ticks, self.batches = pipeline.ticks, pipeline.batches
-        self.stages, self.hosts, self.p2p = pipeline.num_stages, pipeline.hosts[0], ticks.p2p
-        self.time = [ticks.durations[kind] for kind in (OpKind.F, OpKind.B, OpKind.W)]
-        self.order, self.most, self.rule = order, most, rule
-        devices = range(pipeline.num_devices)
-        self.end = [UNKNOWN] * pipeline.code(OpKind.W, 0, 0)
-        self.free, self.idle, self.held = ([0 for _ in devices] for _ in range(3))
-        self.begun = [UNKNOWN for _ in devices]
-        self.most_idle, self.most_held = 0, 0
-        self.pending: list[deque[int]] = [deque() for _ in devices]
-        self.made: tuple[list[int], ...] = tuple([] for _ in devices)
+    def __init__(
+        self, instance: Instance, sequences: Sequences, most: int, rule: Rule | None
+    ) -> None:
+        self.run, self.classes = Simulation(instance), instance.classes
+        self.sequences, self.most, self.rule = sequences, most, rule
+        stages = range(instance.pipeline.num_stages)
+        self.weight = {
+            instance.number(OpKind.B, stage): instance.number(OpKind.W, stage) for stage in stages
+        }
+        self.held = [0 for _ in sequences]
+        self.most_held = 0
+        self.pending: list[deque[int]] = [deque() for _ in sequences]
 
     def result(self) -> Filled:
         """Run all devices in turn, each as far as its inputs are known."""
-        reached = [0 for _ in self.order]
-        while any(at < len(row) for at, row in zip(reached, self.order, strict=True)):
+        reached = [0 for _ in self.sequences]
+        while any(at < len(row) for at, row in zip(reached, self.sequences, strict=True)):
             before = sum(reached)
             reached = [self._advance(device, at) for device, at in enumerate(reached)]
             assert sum(reached) > before, "the order of F and B waits in a circle"
         for device, waiting in enumerate(self.pending):
             while waiting:
-                self._weight(device, waiting.popleft())
-        spans = [end - begun for end, begun in zip(self.free, self.begun, strict=True)]
-        return Filled(self.made, max(spans), max(self.free), self.most_held)
+                self._append(device, waiting.popleft(), 0)
+        run = self.run
+        return Filled(run.orders(), run.span, run.makespan, self.most_held)
 
     def _advance(self, device: int, at: int) -> int:
         """Run a device until an input is unknown; returns how far its order has come."""
-        row, weights = self.order[device], 2 * self.stages * self.batches
-        while at < len(row):
-            code = row[at]
-            if code >= weights:
-                self._weight(device, code)
-            else:
-                arrival = self._arrival(code, device)
-                if arrival == UNKNOWN:
-                    break
-                if self.rule is not None:
-                    self._fill(self.rule, device, code, arrival)
-                self._run(device, code, arrival)
+        sequence, rule, arrivals = self.sequences[device], self.rule, self.run.arrival
+        while at < len(sequence):
+            number = sequence[at]
+            arrival = arrivals(number)
+            if arrival is None:
+                break
+            if rule is not None and self.pending[device]:
+                self._fill(rule, device, number, arrival)
+            self._append(device, number, arrival)
             at += 1
         return at
 
-    def _arrival(self, code: int, device: int) -> int:
-        """When the input of F or B is there, UNKNOWN where its source has not run yet."""
-        kind_stage, microbatch = divmod(code, self.batches)
-        kind, stage = divmod(kind_stage, self.stages)
-        source = stage + (1 if kind else -1)
-        if source < 0:
-            return 0
-        if source == self.stages:
-            return self.end[stage * self.batches + microbatch]
-        end = self.end[(kind * self.stages + source) * self.batches + microbatch]
-        return end if end == UNKNOWN else end + self.p2p[self.hosts[source]][device]
-
-    def _fill(self, rule: Rule, device: int, code: int, arrival: int) -> None:
+    def _fill(self, rule: Rule, device: int, number: int, arrival: int) -> None:
         """Run W before an operation: those that fit, and those that memory asks for."""
-        waiting, forward = self.pending[device], code < self.stages * self.batches
+        waiting, forward = self.pending[device], self.classes[number].kind is OpKind.F
         while waiting:
             full = forward and self.held[device] >= self.most
             if not (full or self._fits(rule, device, arrival)):
                 return
-            self._weight(device, waiting.popleft())
+            self._append(device, waiting.popleft(), 0)
 
     def _fits(self, rule: Rule, device: int, arrival: int) -> bool:
-        gap = arrival - self.free[device]
-        time = self.time[2][self.pending[device][0] // self.batches % self.stages]
-        if 100 * gap >= rule.percent * time:
+        gap = arrival - self.run.free[device]
+        if 100 * gap >= rule.percent * self.classes[self.pending[device][0]].duration:
             return True
-        return rule.level and gap > self.most_idle - self.idle[device]
+        return rule.level and gap > self.run.most_idle - self.run.idle[device]
 
-    def _run(self, device: int, code: int, arrival: int) -> None:
-        kind, stage = divmod(code // self.batches, self.stages)
-        start = max(self.free[device], arrival)
-        if self.begun[device] == UNKNOWN:
-            self.begun[device] = start
-        else:
-            self.idle[device] += start - self.free[device]
-            self.most_idle = max(self.most_idle, self.idle[device])
-        self.free[device] = self.end[code] = start + self.time[kind][stage]
-        self.made[device].append(code)
-        if kind == 0:
+    def _append(self, device: int, number: int, arrival: int) -> None:
+        self.run.append(number, arrival)
+        kind = self.classes[number].kind
+        if kind is OpKind.F:
             self.held[device] += 1
             self.most_held = max(self.most_held, self.held[device])
+        elif kind is OpKind.W:
+            self.held[device] -= 1
         elif self.rule is not None:
-            self.pending[device].append(code + self.stages * self.batches)
-
-    def _weight(self, device: int, code: int) -> None:
-        self.free[device] += self.time[2][code // self.batches % self.stages]
-        self.held[device] -= 1
-        self.made[device].append(code)
+            self.pending[device].append(self.weight[number])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
+from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register, stream
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -26,8 +24,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
             stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
         )
         first_weight = min(last - warm_up, batches - warm_up)
-        steady = in_steps((forward[warm_up:], 0), (backward, 0), (weight, first_weight))
-        return np.concatenate([forward[:warm_up], steady])
+        return alternating(forward, backward, warm_up, (weight, first_weight))
 
     return by_stage(pipeline, order)
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-import numpy as np
-
-from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
+from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import Options, Strategy, register
 
-KINDS = (OpKind.F, OpKind.B, OpKind.W)
-F, B, W = range(len(KINDS))
+F, B, W = range(len(SPLIT))
 SHORTLIST = 3
 """Most schedules whose starts are chosen for device span exactly."""
 
@@ -44,10 +41,10 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     as the first backward and 2p activations allow; then F and B in turn, W where a gap or the
     memory asks for it; then the W left. Stage i stays at least one F ahead of stage i + 1.
     """
-    tried = [_Run(pipeline, choices) for choices in GRID]
-    runs = {tuple(map(tuple, run.order)): run for run in tried}
-    found = sorted(runs.values(), key=lambda run: run.span)[:SHORTLIST]
-    return min((run.orders() for run in found), key=lambda orders: _cost(pipeline, orders))
+    tried = [_Run(pipeline, choices).simulation for choices in GRID]
+    different = {tuple(map(tuple, one.sequence)): one for one in tried}
+    shortest = sorted(different.values(), key=lambda one: one.span)[:SHORTLIST]
+    return min((one.orders() for one in shortest), key=lambda orders: _cost(pipeline, orders))
 
 
 def _cost(pipeline: Pipeline, orders: Orders) -> tuple[int, int]:
@@ -59,24 +56,21 @@ class _Run:
     """One pass of the heuristic: operations are put on their stages one by one."""
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
-        ticks, hosts = pipeline.ticks, pipeline.hosts[0]
-        self.pipeline, self.choices = pipeline, choices
+        instance = Instance(pipeline, SPLIT)
+        self.simulation, self.choices = Simulation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
-        self.last = pipeline.num_stages - 1
-        self.time = [[ticks.durations[kind][stage] for kind in KINDS] for stage in self.stages]
-        self.memory = [
-            [ticks.memory_change(kind, stage) for kind in KINDS] for stage in self.stages
-        ]
-        self.room = [2 * len(self.stages) * taken for taken in ticks.activation]
-        self.lag = [ticks.p2p[a][b] for a, b in pairwise(hosts)]
-        self.back_lag = [ticks.p2p[b][a] for a, b in pairwise(hosts)]
+        self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
+        self.number = [[instance.number(kind, stage) for kind in SPLIT] for stage in self.stages]
+        classes = [[instance.classes[number] for number in row] for row in self.number]
+        self.time = [[one.duration for one in row] for row in classes]
+        self.memory = [[one.change for one in row] for row in classes]
+        self.room = [2 * len(self.stages) * memory[F] for memory in self.memory]
+        lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
+        pairs = list(pairwise(self.number))
+        self.lag = [int(lags[here[F], there[F]]) for here, there in pairs]
+        self.back_lag = [int(lags[there[B], here[B]]) for here, there in pairs]
         self.done = [[0, 0, 0] for _ in self.stages]
-        self.held = [0 for _ in self.stages]
-        self.free = [0 for _ in self.stages]
-        self.idle = [0 for _ in self.stages]
-        self.most_idle = 0
-        self.ends: list[tuple[list[int], list[int]]] = [([], []) for _ in self.stages]
-        self.order: list[list[int]] = [[] for _ in self.stages]
+        self.held, self.pending = ([0 for _ in self.stages] for _ in range(2))
         self._warm_up()
         for _ in range(1, self.batches):
             self._forwards()
@@ -85,52 +79,34 @@ class _Run:
             while self.done[stage][W] < self.batches:
                 self._put(stage, W)
 
-    @property
-    def span(self) -> int:
-        """Largest device span of the starts as simulated, in ticks."""
-        return max(
-            self.free[stage] - self.ends[stage][F][0] + self.time[stage][F] for stage in self.stages
-        )
+    def _free(self, stage: int) -> int:
+        """When the device of a stage is free."""
+        return self.simulation.free[self.host[stage]]
 
-    def orders(self) -> Orders:
-        """Numbers of the operations per device."""
-        found: dict[int, Ints] = {}
-        for stage, device in enumerate(self.pipeline.hosts[0]):
-            kind = np.array(self.order[stage])
-            first = [self.pipeline.code(one, stage, 0) for one in KINDS]
-            found[device] = np.empty(len(kind), dtype=np.int64)
-            for slot, code in enumerate(first):
-                found[device][kind == slot] = code + np.arange(self.batches)
-        return [found[device] for device in range(self.pipeline.num_devices)]
+    def _spare_idle(self, stage: int) -> int:
+        """Idle time that a stage may add without being idle longer than all others."""
+        return self.simulation.most_idle - self.simulation.idle[self.host[stage]]
+
+    def _arrival(self, stage: int, kind: int) -> int:
+        """When the inputs of the next operation of a kind are at a stage."""
+        arrival = self.simulation.arrival(self.number[stage][kind])
+        assert arrival is not None, "neighbours run first"
+        return arrival
 
     def _put(self, stage: int, kind: int) -> None:
         """Run the next operation of a kind on a stage."""
-        start = max(self.free[stage], self._arrival(stage, kind))
-        if self.done[stage][F]:
-            self.idle[stage] += start - self.free[stage]
-            self.most_idle = max(self.most_idle, self.idle[stage])
-        self.free[stage] = start + self.time[stage][kind]
-        if kind != W:
-            self.ends[stage][kind].append(self.free[stage])
-        self.held[stage] += self.memory[stage][kind]
+        arrival = 0 if kind == W else self._arrival(stage, kind)
+        self.simulation.append(self.number[stage][kind], arrival)
         self.done[stage][kind] += 1
-        self.order[stage].append(kind)
-
-    def _arrival(self, stage: int, kind: int) -> int:
-        """When the next F or B of a stage has its input from the neighbour."""
-        number = self.done[stage][kind]
-        if kind == F and stage > 0:
-            return self.ends[stage - 1][F][number] + self.lag[stage - 1]
-        if kind == B and stage < self.last:
-            return self.ends[stage + 1][B][number] + self.back_lag[stage]
-        return 0
+        self.pending[stage] += (0, 1, -1)[kind]
+        self.held[stage] += self.memory[stage][kind]
 
     def _warm_up(self) -> None:
         """Forwards until the first backward, which then runs on every stage."""
         for stage in self.stages:
             self._put(stage, F)
         extra = [0 for _ in self.stages]
-        due = self.free[self.last] + self.time[self.last][B]
+        due = self._free(self.last) + self.time[self.last][B]
         for stage in reversed(self.stages[:-1]):
             due += self.back_lag[stage]
             extra[stage], free = self._fitting(stage, due)
@@ -148,10 +124,10 @@ class _Run:
         """How many more forwards fit before the first backward is due, and their end."""
         time, memory = self.time[stage][F], self.memory[stage][F]
         slack = time - 1 if self.choices.delay_first_backward else 0
-        by_time = max(0, due + slack - self.free[stage]) // time
+        by_time = max(0, due + slack - self._free(stage)) // time
         by_memory = (self.room[stage] - self.held[stage]) // memory if memory else by_time
         count = min(by_time, by_memory, self.batches - 1)
-        return count, self.free[stage] + count * time
+        return count, self._free(stage) + count * time
 
     def _forwards(self) -> None:
         """One F on every stage that is to run one, first to last."""
@@ -172,47 +148,47 @@ class _Run:
         ahead = stage < self.last and done >= self.done[stage + 1][F] + 2
         if not (ahead and self.choices.skip_forwards):
             return True
-        after = self.free[stage + 1] + sum(self.time[stage + 1][:W]) + self.lag[stage]
-        gap = after - self.free[stage]
+        after = self._free(stage + 1) + sum(self.time[stage + 1][:W]) + self.lag[stage]
+        gap = after - self._free(stage)
         if gap <= 0:
             return False
         weights = self._weights_for_room(stage) * self.time[stage][W]
         fits = self.time[stage][F] + weights <= gap
-        return fits or gap > self.most_idle - self.idle[stage]
+        return fits or gap > self._spare_idle(stage)
 
     def _weights_for_room(self, stage: int) -> int:
         """Weight passes that must run before the next F, as far as there are any."""
         gain = -self.memory[stage][W]
         missing = self.held[stage] + self.memory[stage][F] - self.room[stage]
         needed = -(-missing // gain) if gain > 0 and missing > 0 else 0
-        return min(needed, self.done[stage][B] - self.done[stage][W])
+        return min(needed, self.pending[stage])
 
     def _make_room(self, stage: int, kind: int) -> None:
         """Run W while memory does not allow the operation."""
         while (
-            self._pending(stage) and self.held[stage] + self.memory[stage][kind] > self.room[stage]
+            self.pending[stage] and self.held[stage] + self.memory[stage][kind] > self.room[stage]
         ):
             self._put(stage, W)
 
-    def _pending(self, stage: int) -> bool:
-        return self.done[stage][W] < self.done[stage][B]
-
     def _fill(self, stage: int, kind: int) -> None:
         """Put W into the gap before the next F or B of a stage."""
+        if not self.pending[stage]:
+            return
         arrival, time = self._arrival(stage, kind), self.time[stage][W]
-        while self._pending(stage) and self.free[stage] + time <= arrival:
+        while self.pending[stage] and self._free(stage) + time <= arrival:
             self._put(stage, W)
-        gap = arrival - self.free[stage]
-        small = gap <= self.most_idle - self.idle[stage]
-        if self._pending(stage) and gap > 0 and (self.choices.weight_in_small_gaps or not small):
+        gap = arrival - self._free(stage)
+        small = gap <= self._spare_idle(stage)
+        if self.pending[stage] and gap > 0 and (self.choices.weight_in_small_gaps or not small):
             self._put(stage, W)
 
     def _backwards(self) -> None:
         """One B on every stage, last to first."""
         for stage in reversed(self.stages):
             self._make_room(stage, B)
-            self._fill(stage, B)
-            while stage == 0 and self.done[0][F] == self.batches and self._pending(0):
+            if stage < self.last:
+                self._fill(stage, B)
+            while stage == 0 and self.done[0][F] == self.batches and self.pending[0]:
                 self._put(0, W)
             self._put(stage, B)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, cycle
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 from ppopt.strategies import weight_filling
 from ppopt.strategies.base import Options, Strategy, register
-from ppopt.strategies.building_block import numbered
+from ppopt.strategies.building_block import class_sequences
 
 F_DOWN, F_UP, B_DOWN, B_UP = range(4)
 
@@ -23,10 +24,10 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     return weight_filling.best(pipeline, [_backbone], [], most=2 * pipeline.num_devices)
 
 
-def _backbone(pipeline: Pipeline) -> list[list[int]]:
-    devices = pipeline.num_devices
-    orders = [_existing(_passes(device, devices), pipeline.batches) for device in range(devices)]
-    return numbered(pipeline, orders)
+def _backbone(instance: Instance) -> list[list[int]]:
+    devices = instance.pipeline.num_devices
+    passes = [_existing(_passes(device, devices), instance.batches) for device in range(devices)]
+    return class_sequences(instance, passes)
 
 
 def _passes(device: int, devices: int) -> Iterator[int]:
@@ -43,15 +44,15 @@ def _passes(device: int, devices: int) -> Iterator[int]:
     )
 
 
-def _existing(passes: Iterator[int], batches: int) -> list[tuple[int, int]]:
-    """Pass and microbatch, counted per pass, without microbatches that do not exist."""
-    done = [0] * 4
+def _existing(passes: Iterator[int], batches: int) -> list[int]:
+    """The passes without those of microbatches that do not exist."""
+    left = [batches] * 4
     order = []
-    while min(done) < batches:
+    while any(left):
         number = next(passes)
-        if done[number] < batches:
-            order.append((number, done[number]))
-        done[number] += 1
+        if left[number]:
+            left[number] -= 1
+            order.append(number)
     return order
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, in_steps, register, stream
+from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register, stream
 
 
 def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
@@ -26,8 +24,7 @@ def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
         forward, backward, weight = (
             stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
         )
-        steady = in_steps((forward[warm_up:], 0), (backward, 0), (weight, depth * stage))
-        return np.concatenate([forward[:warm_up], steady])
+        return alternating(forward, backward, warm_up, (weight, depth * stage))
 
     return by_stage(pipeline, order)
 

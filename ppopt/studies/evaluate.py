@@ -26,7 +26,7 @@ def evaluate(
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)
-    options = rule.settled(placed, options)
+    options = rule.with_defaults(placed, options)
     objective = Objective(objective)
     origin: dict[str, object] = {
         "strategy": strategy,

@@ -1,4 +1,4 @@
-"""The frontier of memory and time, as a result: points, bounds, hand strategies, what-if."""
+"""The Pareto frontier of memory and time: points, bounds and hand strategies."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from ppopt.studies.frontier_search import Explorer
 from ppopt.verifier import checked
 
 HANDS = 0.25
-"""Largest share of the time for hand strategies."""
+"""Largest share of the time limit that evaluating hand strategies may take."""
 
 
 class Point(NamedTuple):
     """A limit at which the best schedule changes."""
 
     limit: Fraction
-    """For every device, static memory included, in the user's unit; the schedule's own peak."""
+    """Memory limit of every device, static memory included, in the user's unit: the peak of the
+    schedule."""
     result: Result
-    """The best schedule within that limit, with its bound and status, as `ppopt.solve` gives."""
+    """The best schedule within the limit, with bound and status, as `ppopt.solve` returns it."""
     least: bool
     """Whether it is proved that no smaller limit allows so small a value."""
 
 
 class Hand(NamedTuple):
-    """A hand strategy beside the frontier."""
+    """A hand strategy compared with the frontier."""
 
     schedule: Schedule
     seconds: float
@@ -53,28 +54,27 @@ class Hand(NamedTuple):
     """Its largest device peak, in the user's unit."""
     value: Fraction
     ratio: Fraction | None
-    """To the best schedule found within its memory; None where it is placed otherwise, and where it
-    breaks the pipeline's own limits."""
+    """Its value over that of the best schedule found within its memory; None where its placement
+    differs or it exceeds the pipeline's own limits."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Memory against makespan or device span: outcome of `ppopt.frontier`."""
+    """Memory against makespan or device span: the result of `ppopt.frontier`."""
 
     pipeline: Pipeline
     objective: Objective
     fused: bool
     status: Status
-    """Optimal: every change of the optimum is found and proved. Infeasible: the pipeline's own
-    limits allow no schedule."""
+    """Optimal: all points are found and proved. Infeasible: the pipeline's own limits allow no
+    schedule."""
     proof: str
-    """Why no smaller limit than that of the first point works; what is open, or why there is no
-    point."""
+    """Why no limit below the first point's works, or what is open; without points, why there are
+    none."""
     points: tuple[Point, ...]
     """By limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
-    """(limit, bound), by limit ascending: no schedule within that limit, or a smaller one, is
-    below the bound."""
+    """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
     hands: tuple[Hand, ...]
     """By memory, then value."""
     skipped: tuple[tuple[str, str], ...]
@@ -96,12 +96,12 @@ class Frontier:
 
     @property
     def enough(self) -> Point | None:
-        """The point of the least limit that reaches the unlimited optimum: more is of no use."""
+        """The point of least memory with the best value: a larger limit gains nothing."""
         return self.points[-1] if self.points else None
 
     @property
     def enough_proved(self) -> bool:
-        """Whether it is proved that more memory is of no use, and that less is not enough."""
+        """Whether it is proved that more memory gains nothing and less memory loses."""
         last = self.enough
         return last is not None and last.least and self.bounds[-1][1] == last.result.value
 
@@ -119,9 +119,9 @@ def frontier(
 ) -> Frontier:
     """Find every memory limit at which the optimum changes, with the schedules.
 
-    One limit holds for every device, static memory included; limits of the pipeline's own hold
-    beside it. `time_limit` seconds cover all searches; Ctrl-C ends them and keeps the points
-    found. Raises InputError on misuse only.
+    One limit holds for every device, static memory included, together with the pipeline's own
+    limits. `time_limit` seconds cover all searches; Ctrl-C ends them and keeps the points found.
+    Raises InputError on misuse only.
     """
     began = time.monotonic()
     provenance = provenance_of(time_limit, workers, seed)
@@ -179,7 +179,7 @@ def _point(explorer: Explorer, found: Found) -> Point:
 
 
 def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
-    """The best bound for a limit; the proof says where it was found for a larger one."""
+    """The best bound for a limit; its proof names the larger limit where it was proved for one."""
     proved = curve.bound(limit)
     if proved is None:
         return head_body_tail.device_bound(problem.instance, problem.objective)
@@ -191,7 +191,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
 
 
 def _is_least(curve: Curve, found: Found) -> bool:
-    """Whether every smaller limit is proved to allow only larger values, or nothing."""
+    """Whether it is proved that every smaller limit allows larger values only, or no schedule."""
     place = bisect_left(curve.limits, found.limit)
     return place == 0 or curve.low(curve.limits[place - 1]) > found.value
 
@@ -219,7 +219,7 @@ def _status(curve: Curve, impossible: str | None) -> Status:
 
 
 def _proof(problem: Problem, curve: Curve) -> str:
-    """Why there is no smaller limit than the first point's, or no point."""
+    """Why no limit below the first point's works, or why there is no point."""
     if _is_impossible(curve):
         words = "all orders within the pipeline's own limits were searched and none found"
         return words + head_body_tail.space(problem.instance)
@@ -240,7 +240,7 @@ def _proof(problem: Problem, curve: Curve) -> str:
 
 
 def _comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
-    """Whether a schedule is of the kind that a search of the pipeline could find."""
+    """Whether a schedule lies in the search space of the pipeline."""
     paired = bool((schedule.pair != ALONE).any())
     alike = schedule.pipeline.layout == pipeline.layout
     return alike and (not paired or pipeline.overlap is not None)

@@ -1,7 +1,8 @@
-"""What is known of memory against time while it is explored: schedules above, bounds below.
+"""The frontier of memory and time while it is explored: schedules found and bounds proved.
 
-All in ticks: limits in those of memory, values in those of time. The optimum falls as the limit
-grows, so a schedule holds from its own peak upwards and a bound from its own limit downwards.
+Limits are in ticks of memory, values in ticks of time. The optimum falls as the limit grows: a
+schedule counts for every limit from its own peak upwards, a bound for every limit from its own
+downwards.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ppopt.solver.bounds.head_body_tail import Bound
 
 
 class Found(NamedTuple):
-    """A schedule that no other one found betters in both."""
+    """A non-dominated schedule: no other one found has both less memory and a smaller value."""
 
     limit: int
     """Its largest device peak: the least limit that allows it."""
@@ -27,24 +28,24 @@ class Found(NamedTuple):
 
 
 class Proved(NamedTuple):
-    """A lower bound and the limit for which it was proved: it holds for every smaller one."""
+    """A lower bound and the limit for which it was proved; it holds for every smaller limit."""
 
     limit: int
     bound: Bound
 
 
 class Segment(NamedTuple):
-    """Neighbouring limits, by place in the list of limits, with the same best schedule."""
+    """Consecutive open limits with the same best schedule, as positions in the list of limits."""
 
     first: int
     """The least limit that is still open."""
     last: int
     value: float
-    """Of the best schedule, infinite where there is none."""
+    """Value of the best schedule; infinite where there is none."""
     low: float
     """Proved bound at the last limit."""
     step: float
-    """What the best schedule of the next segment is better by."""
+    """Improvement of the best schedule of the next segment over this one's."""
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Curve:
         return self.found[place - 1] if place else None
 
     def next(self, limit: int) -> Found | None:
-        """The schedule of least memory that is over a limit."""
+        """The schedule of least memory above a limit."""
         place = bisect_right(self.found, limit, key=lambda found: found.limit)
         return self.found[place] if place < len(self.found) else None
 
@@ -83,7 +84,7 @@ class Curve:
         return 0 if proved is None else proved.bound.value
 
     def add(self, new: Found) -> bool:
-        """Take a schedule if none of as little memory is as good; whether it was taken."""
+        """Add a schedule unless one of no more memory is as good; returns whether it was added."""
         known = self.best(new.limit)
         if known is not None and known.value <= new.value:
             return False
@@ -92,7 +93,7 @@ class Curve:
         return True
 
     def prove(self, new: Proved) -> None:
-        """Take a bound if no larger limit has one as good."""
+        """Add a bound unless one of the same or a larger limit is as good."""
         if self.low(new.limit) < new.bound.value:
             kept = [
                 old
@@ -102,7 +103,7 @@ class Curve:
             self.proved = sorted([*kept, new], key=lambda proved: proved.limit)
 
     def open(self) -> Iterator[Segment]:
-        """The limits whose optimum is not known, cut where the best schedule changes."""
+        """The limits whose optimum is not proved, cut where the best schedule changes."""
         starts = [bisect_left(self.limits, found.limit) for found in self.found]
         values = [inf, *(found.value for found in self.found)]
         edges = pairwise([0, *starts, len(self.limits)])
@@ -113,7 +114,7 @@ class Curve:
                 yield Segment(opens, after - 1, value, low, max(0, value - better))
 
     def _closed(self, first: int, after: int, value: float) -> int:
-        """The first of these limits whose bound is below the value: bounds fall with the limit."""
+        """Position of the first limit whose bound is below the value; bounds fall with limits."""
         places = range(first, after)
         return first + bisect_left(
             places, True, key=lambda place: self.low(self.limits[place]) < value

@@ -1,9 +1,10 @@
 """Explore memory against time: which limit to search next, and for how long.
 
-Limits are halved where the values at both ends differ, so that a run of equal optima costs as
-many searches as its length has binary digits. A search begins with what its neighbours know: the
-best schedule of smaller memory, the next one above it followed within the limit, and the bound of
-the next larger limit. What stays open is searched again, each time for twice as long.
+Bisection over the limits: an interval of limits is halved where the values at its ends differ, so
+that a run of n equal optima costs about log2(n) searches. A search starts from what is known of
+neighbouring limits: the best schedule of smaller memory, the next one above the limit (repaired to
+fit), and the bound of the next larger limit. A limit that stays open is searched again, each time
+for twice as long.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from ppopt.studies import memory_limits
 from ppopt.studies.frontier_curve import Curve, Found, Proved, Segment
 
 WORTH = 0.002
-"""Share of the value: a smaller step between neighbours is looked into only after all larger."""
+"""Share of the value: segments of a smaller step are searched after all others."""
 PER_OPERATION = 5e-5
-"""Least seconds of a search per operation: it must at least construct and verify a schedule."""
+"""Least seconds of a search per operation: time to construct and verify a schedule."""
 LEAST = 0.05
 """Least seconds of a search."""
 DOUBLINGS = 30
-"""How often the time of a search at one limit is doubled at most."""
+"""Most doublings of the search time at one limit."""
 GIVEN_UP = 10.0
-"""Seconds of a search that has given up if it needed less than half of them: some pipelines are
-too large for all that construction leaves open."""
+"""A search with at least this time limit, in seconds, that ends before half of it has given up:
+another one would end the same way."""
 
 
 @dataclass
 class Explorer:
-    """An exploration under way."""
+    """State of an exploration."""
 
     problem: Problem
     provenance: Provenance
@@ -53,11 +54,11 @@ class Explorer:
     curve: Curve
     began: float
     tried: Counter[int] = field(default_factory=Counter)
-    """How often a limit was searched."""
+    """Number of searches per limit, by position in the list of limits."""
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of search per limit, in ticks of memory."""
     given_up: set[int] = field(default_factory=set)
-    """Limits where another search would end like the last one."""
+    """Positions of the limits where another search would end like the last one."""
     interrupted: bool = False
 
     @property
@@ -66,7 +67,7 @@ class Explorer:
         return 0.0 if self.interrupted else self.deadline - time.monotonic()
 
     def run(self, hands: Iterable[Schedule]) -> None:
-        """Explore from hand strategies until all is known, time is up, or Ctrl-C."""
+        """Explore, starting from hand strategies, until all is proved, time is up, or Ctrl-C."""
         try:
             self._seed(hands)
             self._search(len(self.curve.limits) - 1)
@@ -76,7 +77,7 @@ class Explorer:
             self.interrupted = True
 
     def _seed(self, hands: Iterable[Schedule]) -> None:
-        """Begin with the schedules that need no search."""
+        """Add the schedules that need no search."""
         pipeline, fused = self.problem.pipeline, self.problem.fused
         starts = [one_at_a_time(pipeline, fused=fused)]
         for hand in hands:
@@ -93,12 +94,12 @@ class Explorer:
             )
 
     def _peak(self, made: Schedule) -> int:
-        """Largest device peak in the ticks of the whole problem."""
+        """Largest device peak, in the ticks of the problem."""
         peak = made.pipeline.ticks.memory(max(made.metrics.peak_memory))
         return int(peak * self.problem.pipeline.ticks.memory_per_unit)
 
     def _next(self) -> Segment | None:
-        """The segment to search in: untried ones of a large step first, then large gaps."""
+        """The segment to search next: untried ones of a large step first, then large gaps."""
         useful = (one for one in self.curve.open() if self._place(one) not in self.given_up)
         return min(useful, key=self._urgency, default=None)
 
@@ -112,7 +113,10 @@ class Explorer:
         return tries, -(segment.value - segment.low) * width
 
     def _place(self, segment: Segment) -> int:
-        """The limit of a segment to search: where it was tried least, the middle of those."""
+        """Position of the limit to search: the middle of the widest untried gap of a segment.
+
+        Where all limits have been tried, the one tried least.
+        """
         first, last = segment.first, segment.last
         tried = [place for place in sorted(self.tried) if first <= place <= last]
         edges = [first - 1, *tried, last + 1]
@@ -126,7 +130,7 @@ class Explorer:
         return max(LEAST, PER_OPERATION * self.problem.operations)
 
     def _seconds(self, place: int) -> float:
-        """Time for a search: a share for every limit that is likely to matter, then doubled."""
+        """Time for a search: an equal share for every likely point, doubled with every try."""
         matter = min(len(self.curve.limits), 2 * self.problem.pipeline.num_devices + 4)
         first = max(self._least, self.provenance.time_limit / matter)
         return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
@@ -152,7 +156,7 @@ class Explorer:
         self._learn(limit, result)
 
     def _learn(self, limit: int, result: Result) -> None:
-        """Take what a search has found out."""
+        """Add the outcome of a search."""
         self.interrupted = result.interrupted
         if result.status is Status.INFEASIBLE:
             self.curve.impossible = max(self.curve.impossible, limit)
@@ -162,7 +166,7 @@ class Explorer:
         self.curve.prove(Proved(limit, self._bound(result)))
 
     def _bound(self, result: Result) -> Bound:
-        """The bound of a search, its proof without the words on the search space."""
+        """The bound of a search; its proof leaves out the words on the search space."""
         assert result.lower_bound is not None
         value = int(result.lower_bound * result.pipeline.ticks.per_unit)
         proof = result.proof.removesuffix(

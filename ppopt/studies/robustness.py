@@ -16,12 +16,12 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Floats
 from ppopt.problem.objective import Objective
-from ppopt.schedule.levels import Run
+from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.schedule.schedule import Schedule
 
 SAMPLES = 1000
 BLOCK = 2**24
-"""Most times held at once."""
+"""Most random times in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Jitter:
 
     @property
     def degradation(self) -> float:
-        """By what share the mean exceeds the objective without jitter."""
+        """Relative increase of the mean over the objective without jitter."""
         return self.mean / self.nominal - 1
 
 
@@ -67,16 +67,16 @@ def jitter(
 ) -> Jitter:
     """Run the order of a valid schedule under random times.
 
-    The factors are lognormal of mean 1 and standard deviation `deviation`, independent of each
-    other. An operation has the same factors in every schedule of the same operations, seed and
-    number of samples, so that strategies meet the same luck. Raises InputError where the deviation
-    is no number above 0, at most 10, or there is no sample.
+    The factors are independent and lognormal with mean 1 and standard deviation `deviation`. An
+    operation has the same factors in every schedule of the same operations, seed and number of
+    samples (common random numbers), so that strategies can be compared. Raises InputError unless
+    the deviation is above 0 and at most 10 and there is at least one sample.
     """
     check(deviation)
     if samples < 1:
         raise InputError(f"samples: {samples} is below 1")
     objective = Objective(objective)
-    run = Run.of(schedule)
+    run = SampledTiming.of(schedule)
     values = [
         run.values(run.draw(deviation, seed, first, count), objective)
         for first, count in _blocks(samples, len(run.duration))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from statistics import median_low
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import Pipeline, Schedule, evaluate, verify
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.schedule import timing
+from ppopt.schedule.simulation import class_orders
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
-from ppopt.strategies.paced import paced_order
+from ppopt.strategies.paced import paced_sequences
 
 NAMES = ("v-min", "v-half", "zbv")
 
@@ -173,8 +174,9 @@ def test_paced_orders_never_wait_in_a_circle(data: st.DataObject) -> None:
     times = {name: data.draw(drawn) for name in ("forward", "backward_input", "weight")}
     pipe = in_chunks(p, m, placement="v", p2p=data.draw(st.integers(0, 3)), **times)
     most, pace = data.draw(st.integers(1, 2 * p)), data.draw(st.integers(20, 150))
-    order = [np.array(row) for row in paced_order(pipe, most, pace)]
-    assert verify(timing.schedule(pipe, order)) == []
+    instance = Instance(pipe, SPLIT)
+    orders = class_orders(instance, paced_sequences(instance, most, pace))
+    assert verify(timing.schedule(pipe, orders)) == []
 
 
 def test_order_of_zbv_by_hand() -> None:

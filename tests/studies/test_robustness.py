@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ppopt import Comparison, Objective, Op, OpKind, Pipeline, Schedule, compare, evaluate
 from ppopt.errors import InputError
-from ppopt.schedule.levels import Run
 from ppopt.schedule.orders import codes
+from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.studies import robustness
 from ppopt.studies.robustness import Jitter, jitter
 from tests.factories.schedules import _predecessors, schedules
@@ -26,7 +26,7 @@ def test_times_as_planned_give_the_schedule(name: str) -> None:
     for objective in (MAKESPAN, SPAN):
         pipe = Pipeline(stages=3, batches=9, p2p=1, forward=[2, 3, 1])
         made = evaluate(pipe, name, objective)
-        run = Run.of(made)
+        run = SampledTiming.of(made)
         planned = run.duration[:, None].astype(float)
         assert run.values(planned, objective) == [made.metrics.value(objective)]
 
@@ -65,7 +65,7 @@ def _size(row: list[int]) -> int:
 @settings(max_examples=60, deadline=None)
 @given(schedules(), st.integers(0, 2**32))
 def test_any_times_agree_with_plain_python(made: Schedule, seed: int) -> None:
-    run, random = Run.of(made), Random(seed)
+    run, random = SampledTiming.of(made), Random(seed)
     drawn = np.array([[random.randint(0, 9) for _ in range(3)] for _ in run.duration], float)
     drawn[: run.devices] = run.duration[: run.devices, None]
     found = run.values(drawn.copy(), MAKESPAN)
@@ -101,7 +101,7 @@ def test_an_operation_has_its_factors_whatever_the_order() -> None:
     pipe = Pipeline(stages=3, batches=6)
     times = []
     for name in ("zb-h1", "zb-h2"):
-        run = Run.of(evaluate(pipe, name))
+        run = SampledTiming.of(evaluate(pipe, name))
         times.append(run.draw(0.1, 0, 0, 5)[run.row[np.argsort(run.net.ops)]])
     assert (times[0] == times[1]).all()
 
@@ -156,7 +156,7 @@ def test_deviations_out_of_range_are_refused(deviation: float) -> None:
 def test_a_level_runs_nearly_all_devices(name: str) -> None:
     """What makes it fast: few more levels than the busiest device has operations, and each row
     after those it waits for."""
-    run = Run.of(evaluate(Pipeline(stages=8, batches=64, p2p=1), name))
+    run = SampledTiming.of(evaluate(Pipeline(stages=8, batches=64, p2p=1), name))
     longest = int(np.bincount(run.net.device).max())
     assert longest <= len(run.levels) <= 1.1 * longest + 2 * 8
     rows = [row for level in run.levels for row in range(level.rows.start, level.rows.stop)]

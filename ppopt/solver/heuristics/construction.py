@@ -124,7 +124,7 @@ def _stated(pipeline: Pipeline) -> Pipeline:
     """
     if not pipeline.named_placement or pipeline.num_devices == 1:
         return replace(pipeline, mem_limit=None)
-    name = "linear" if pipeline.num_chunks == 1 else pipeline.told_placement
+    name = "linear" if pipeline.num_chunks == 1 else pipeline.resolved_placement
     return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
 
 
