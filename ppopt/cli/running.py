@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.app import command
+from ppopt.cli.app import JsonFlag, QuietFlag, ScheduleFile, command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @command
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")],
+    file: ScheduleFile,
     sleep: Annotated[
         str | None,
         typer.Option(
@@ -44,8 +43,8 @@ def run(
             "the predicted one (.html); repeatable.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
 ) -> int:
     """Run a schedule in PyTorch, one process per device, and check every gradient."""
     from ppopt.cli.files import valid_schedule, writable

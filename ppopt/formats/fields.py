@@ -5,12 +5,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from difflib import get_close_matches
 from math import nan
 from sys import float_info
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from ppopt.errors import InputError
+from ppopt.problem.settings import nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,11 +19,6 @@ T = TypeVar("T")
 def shown(value: object) -> str:
     """Write a value for a message: short, and on one line."""
     return str(value)[:40] if isinstance(value, Decimal) else reprlib.repr(value)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word most like `word`, for "did you mean"."""
-    return get_close_matches(word[:60].lower(), tuple(known), n=1, cutoff=0.0)[0]
 
 
 def unknown_key(key: str, known: Iterable[str]) -> NoReturn:
