@@ -1,4 +1,4 @@
-"""The typer application: how commands are parsed, and how errors leave."""
+"""The typer application: how commands are parsed, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule f
 
 
 class Group(TyperGroup):
-    """All commands: an error of the user's is one line on stderr and exit code 2."""
+    """All commands: a wrong input is one line on stderr and exit code 2."""
 
     def main(
         self,
@@ -42,7 +42,7 @@ class Group(TyperGroup):
         *_: Any,
         **extra: Any,
     ) -> NoReturn:
-        """Run and exit; every error that is not a bug leaves by this door."""
+        """Run and exit; every error that is not a bug becomes one line and an exit code here."""
         try:
             code = self._run(sys.argv[1:] if args is None else args, prog_name or "ppopt", extra)
             print(end="", flush=True)
@@ -108,7 +108,7 @@ def _by_flag(word: str, options: Collection[str]) -> str:
 
 
 def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
-    """End with a line on stderr and an exit code."""
+    """Exit with a line on stderr and an exit code."""
     if code == EXIT_INPUT:
         message = " ".join(message.split())
     print(f"error: {message}", file=sys.stderr)
@@ -116,7 +116,7 @@ def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Send what is left for stdout nowhere: nobody reads it, and Python would fail at exit."""
+    """Discard what is left for stdout: nobody reads it, and Python would fail at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

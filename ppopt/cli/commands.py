@@ -1,4 +1,4 @@
-"""The commands: each reads settings, calls the library, and shows what came of it.
+"""The commands that make schedules, and those that list what is known.
 
 Libraries load inside the commands, so that `ppopt --help` loads none of the heavy ones.
 """
@@ -42,7 +42,7 @@ def solve(
         typer.Option(
             "--hint",
             metavar="FILE",
-            help="Your own schedule to better: .json, or PyTorch's .csv; needs no further flags.",
+            help="A schedule to start from: .json, or PyTorch's .csv; needs no further flags.",
         ),
     ] = None,
 ) -> int:
@@ -171,7 +171,7 @@ def _print_lines(words: Mapping[str, str]) -> int:
 
 
 def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
-    """Read a hint, and say what pipeline is to be searched: the file's own but for the flags."""
+    """Read a hint, and return the pipeline to search: that of the file, changed by the flags."""
     from ppopt.formats import torch_csv
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.problem.objective import Objective

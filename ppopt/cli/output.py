@@ -97,7 +97,7 @@ def verification(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show what the verifier says of a file, and the re-checker of its bound."""
+    """Show what the verifier found in a file, and what the re-checker found of its bound."""
     if as_json:
         print_json(of_verification(schedule, found, bound))
     elif found and not quiet:
@@ -184,7 +184,7 @@ def print_json(shown: Mapping[str, Any]) -> None:
 
 
 def _print(renderable: RenderableType) -> None:
-    """Print by Python's own print: rich would end the process where nobody reads."""
+    """Print by Python's own print: rich would end the process on a closed pipe."""
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(renderable)

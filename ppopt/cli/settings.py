@@ -1,4 +1,4 @@
-"""The options that commands share, made from `ppopt.problem.settings`, and what they amount to."""
+"""The options that commands share, made from `ppopt.problem.settings`, and their result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Settings:
     quiet: bool
 
     def pipeline(self, default: Pipeline | None = None) -> Pipeline:
-        """Build the pipeline described; the default one where none is, with the limit given."""
+        """Build the pipeline of the settings, or else take the default with the limit given."""
         from ppopt.formats.config import pipeline_of  # noqa: PLC0415  commands load on use
 
         given = {one.field for one in SETTINGS if one.part is Part.PIPELINE} & self.values.keys()
@@ -116,7 +116,7 @@ def _settings(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no table.")] = False,
     **flags: Any,
 ) -> Settings:
-    """Merge model, config file and flags, the later over the earlier."""
+    """Merge model, config file and flags; the later override the earlier."""
     from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
     from ppopt.formats.models import read_model  # noqa: PLC0415
 
@@ -128,7 +128,7 @@ def _settings(
 
 
 def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Settings of both, the upper first; a new full backward makes an older B void."""
+    """Merge two layers; a new full backward also drops an older B of the lower layer."""
     void = {"backward_input"} if "backward" in upper else set()
     return {name: value for name, value in lower.items() if name not in void} | upper
 

@@ -113,7 +113,7 @@ def _date(value: object, setting: Setting) -> str:
 
 
 def _number(value: object, _: Setting) -> object:
-    """Check that a value may be a number, as one or as text; `ppopt.problem.exact` reads it."""
+    """Check that a value may be a number, or text of one; `ppopt.problem.exact` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise InputError(f"{shown(value)} is not a number")
     if isinstance(value, str) and (len(value) > 60 or _CONTROL.search(value)):
@@ -215,7 +215,7 @@ def _property(setting: Setting) -> dict[str, Any]:
 
 
 def _forms(setting: Setting) -> list[dict[str, Any]]:
-    """Forms of a value, any of which will do; numbers may be text."""
+    """Return the accepted forms of a value; numbers may be text."""
     if setting.choices and setting.shape is not Shape.PLACEMENT:
         return [{"enum": list(setting.choices)}]
     least = {} if setting.least is None else {"minimum": setting.least}

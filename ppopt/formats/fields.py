@@ -1,4 +1,4 @@
-"""Checks of single values read from files; every one raises InputError, never anything else."""
+"""Checks of single values read from files; each raises InputError and nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def finite(value: object) -> float:
 
 
 def whole(value: object, least: int, most: int) -> int:
-    """Check for a whole number within bounds; True and 1.0 are none."""
+    """Check for a whole number within bounds; refuses True and 1.0."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{shown(value)} is not a whole number")
     if not least <= value <= most:
@@ -77,7 +77,7 @@ def wholes(value: object, length: int, least: int, most: int) -> list[int]:
 
 
 def section(value: object, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
-    """Check for a mapping that has the required keys, and no others than the optional ones."""
+    """Check for a mapping with all required keys, and no others but the optional ones."""
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
     known = (*required, *optional)

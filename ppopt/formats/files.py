@@ -10,9 +10,9 @@ from ppopt.errors import InputError
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole: into a temporary file beside it, then renamed over it.
+    """Write a file whole: into a temporary file of the same folder, which then replaces it.
 
-    A link stays, and the file that it names is written.
+    Where `path` is a link, the file it points to is written. Raises InputError where that fails.
     """
     try:
         path = path.resolve()

@@ -21,7 +21,7 @@ _SUFFIX = ".yaml"
 
 @cache
 def _folder() -> Traversable:
-    """Return the models inside an installed package, or those beside it in a checkout."""
+    """Return the models inside an installed package, or those of a checkout."""
     packaged = files("ppopt") / "_models"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "models"
 

@@ -8,8 +8,8 @@ given.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
-`number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: no
-operation feels it.
+`number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: it
+has no effect.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     """Read what `to_object` writes; the ticks per unit (of time, of memory) may be any.
 
     Raises InputError where the object is no pipeline, or where the costs in the file are not
-    those of the user's own form that stands beside them.
+    those that the user's own form in the file gives.
     """
     file = section(value, _REQUIRED, _OPTIONAL)
     for key in ("stages", "batches", "devices"):
@@ -207,7 +207,7 @@ def _check_same(
     costs: dict[str, tuple[Fraction, ...]],
     limits: tuple[Fraction, ...] | None,
 ) -> None:
-    """Check that the restored form gives the numbers of the file, which other readers go by."""
+    """Check that the restored form gives the numbers of the file: other readers use those."""
     if list(pipeline.hosts[0]) != file["placement"]:
         raise InputError("placement: is not that of placement_name and chunks; set these to null")
     if pipeline.num_devices != file["devices"]:

@@ -51,7 +51,7 @@ class Shape(Enum):
 
 
 class Part(StrEnum):
-    """What a setting speaks of."""
+    """What a setting belongs to."""
 
     PIPELINE = "pipeline"
     """A field of `ppopt.Pipeline`."""
@@ -82,7 +82,7 @@ class Setting:
     key: str = ""
     """Name in files, and with dashes on the command line; the field's where it is left out."""
     aliases: tuple[str, ...] = ()
-    """Further names beside the field and the key."""
+    """Further names, besides the field and the key."""
     part: Part = Part.PIPELINE
     unit: Unit | None = None
     least: int | None = None
