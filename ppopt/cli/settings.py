@@ -71,7 +71,8 @@ def _parameter(setting: Setting) -> Parameter:
     names = ("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,)
     metavar = setting.placeholder or setting.shape.value or None
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
-    option = typer.Option(*names, help=setting.described, metavar=metavar, show_default=False)
+    words = f"{setting.described[0].upper()}{setting.described[1:]}."
+    option = typer.Option(*names, help=words, metavar=metavar, show_default=False)
     default = False if setting.shape is Shape.FLAG else None
     return Parameter(
         setting.field, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]

@@ -3,8 +3,8 @@
     def test_my_schedule(ppopt_reference):
         ppopt_reference("my-schedule", make_schedule())
 
-compares with `references/my-schedule.json` in the folder of the test's file. `pytest --ppopt-update` writes
-the file instead; look at what changed (`ppopt check`, `ppopt view`) before it is committed.
+compares with `references/my-schedule.json` next to the test. `pytest --ppopt-update` writes the
+file instead; look at what changed (`ppopt check`, `ppopt view`) before it is committed.
 """
 
 from __future__ import annotations
