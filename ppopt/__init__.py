@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from ppopt.formats.schedule_json import read_schedule as read_schedule
     from ppopt.problem.costs import StageCosts as StageCosts
     from ppopt.problem.costs import Ticks as Ticks
+    from ppopt.problem.objective import Objective as Objective
     from ppopt.problem.operation import Op as Op
     from ppopt.problem.operation import OpKind as OpKind
     from ppopt.problem.pipeline import Pipeline as Pipeline
-    from ppopt.problem.objective import Objective as Objective
     from ppopt.rechecker import Recheck as Recheck
     from ppopt.rechecker import Verdict as Verdict
     from ppopt.rechecker import recheck as recheck
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from ppopt.rechecker.claim import Claim as Claim
     from ppopt.schedule.metrics import Metrics as Metrics
     from ppopt.schedule.schedule import Schedule as Schedule
-    from ppopt.solver.result import Progress as Progress
+    from ppopt.solver import stop as stop
+    from ppopt.solver.parameters import SolveParams as SolveParams
     from ppopt.solver.result import Hinted as Hinted
+    from ppopt.solver.result import Progress as Progress
     from ppopt.solver.result import Provenance as Provenance
     from ppopt.solver.result import Result as Result
     from ppopt.solver.result import Status as Status
@@ -80,8 +82,8 @@ _HOMES = {
     "rechecker.claim": ("Claim",),
     "schedule.metrics": ("Metrics",),
     "schedule.schedule": ("Schedule",),
-    "solver.incumbent": ("Progress",),
-    "solver.result": ("Hinted", "Provenance", "Result", "Status"),
+    "solver.parameters": ("SolveParams",),
+    "solver.result": ("Hinted", "Progress", "Provenance", "Result", "Status"),
     "solver.search": ("solve",),
     "strategies.base": ("Options",),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
@@ -91,9 +93,11 @@ _HOMES = {
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {"stop": "ppopt.solver.stop", "strategies": "ppopt.strategies"}
+"""Public modules; `strategies` can be called, too."""
 _DISTRIBUTION = "ppopt-pipeline"
 
-__all__ = tuple(sorted((*_HOME_OF, "__version__", "show_versions", "strategies")))
+__all__ = tuple(sorted((*_HOME_OF, *_MODULES, "__version__", "show_versions")))
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -101,8 +105,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version(_DISTRIBUTION)
-    if name == "strategies":  # the package of that name, which can be called
-        return importlib.import_module("ppopt.strategies")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ppopt' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"ppopt.{_HOME_OF[name]}"), name)

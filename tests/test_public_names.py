@@ -38,6 +38,7 @@ NAMES = [
     "Rule",
     "RunError",
     "Schedule",
+    "SolveParams",
     "StageCosts",
     "Status",
     "Ticks",
@@ -56,6 +57,7 @@ NAMES = [
     "recheck",
     "show_versions",
     "solve",
+    "stop",
     "strategies",
     "verify",
 ]
@@ -155,3 +157,4 @@ def test_silent_unless_logging_is_asked_for(
     with caplog.at_level("INFO", logger="ppopt"):
         ppopt.compare(PIPELINE, workers=1)
     assert "strategy 1f1b" in caplog.messages
+    assert any(line.startswith("optimal: value") for line in caplog.messages)

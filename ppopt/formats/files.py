@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from pathlib import Path
 
 from ppopt.errors import InputError
+
+_LOG = logging.getLogger(__name__)
 
 
 def write(path: Path, text: str) -> None:
@@ -26,6 +29,7 @@ def write(path: Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+        _LOG.info("wrote %s", path)
     except OSError as error:
         raise InputError(f"output: {path}: {error.strerror}; choose another place") from None
 

@@ -16,8 +16,9 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Layout, Pipeline
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.solver.search import TIME_LIMIT, solve
+from ppopt.solver.search import TIME_LIMIT, Stop, solve
 from ppopt.strategies import Options, registry
 from ppopt.studies import robustness
 from ppopt.studies.evaluate import evaluate
@@ -100,15 +101,18 @@ def compare(
     hint: Schedule | None = None,
     jitter: float | None = None,
     progress: Callable[[Progress | str], None] | None = None,
+    stop: Stop | None = None,
+    params: SolveParams = SolveParams(),
 ) -> Comparison:
     """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
 
     The optimum follows the pipeline's own placement and limit; every other placement that a
     strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
     `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
-    placement. `time_limit` seconds cover all searches together, not the evaluation of the
-    strategies; Ctrl-C ends them all. With `jitter` every order also runs under random times of that
-    relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
+    placement; `stop` is asked in every search. `time_limit` seconds cover all searches together,
+    not the evaluation of the strategies; Ctrl-C ends them all. With `jitter` every order also runs
+    under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
+    InputError on misuse.
     """
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
@@ -131,6 +135,8 @@ def compare(
         seed=seed,
         hint=hint,
         tell=tell,
+        stop=stop,
+        params=params,
     )
     optimum = optima[own]
     if optimum.schedule is not None:

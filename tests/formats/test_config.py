@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ppopt.errors import InputError
 from ppopt.formats.config import parse_config, pipeline_of, read_config
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part
 from ppopt.solver.search import solve
 from tests.formats.config_text import as_text, refuse, write
