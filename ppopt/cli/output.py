@@ -154,8 +154,8 @@ def write_page(target: Target, schedules: Sequence[Schedule]) -> None:
 
 
 def _page(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
-    from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
     from ppopt.report.frontier import frontier_page  # noqa: PLC0415
+    from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
     return page(schedules) if of_frontier is None else frontier_page(of_frontier, schedules)
 
