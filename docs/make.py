@@ -1,4 +1,4 @@
-"""Renew what the documents show: the picture, the table of strategies, the output of commands.
+"""Renew what the documents show: the picture, the tables, the output of commands.
 
     python docs/make.py
 
@@ -18,18 +18,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ppopt
+from ppopt.problem.settings import SETTINGS
 from ppopt.report.svg import svg
 from ppopt.strategies import registry
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+MODELS = ROOT / "models" / "README.md"
 PICTURE = ROOT / "docs" / "solve-4x8.svg"
 SCHEDULE = PICTURE.with_suffix(".json")
 """The schedule that the picture shows."""
 SLOW = "<!-- slow -->"
 COLUMNS = 80
 _BLOCK = re.compile(r"(?P<mark><!-- slow -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
-_TABLE = re.compile(r"(?<=<!-- strategies -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(
+    r"(<!-- (?:strategies|settings) -->\n\n)(?P<rows>.*?)(?=\n<!-- end -->)", re.DOTALL
+)
 _TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
 
 
@@ -71,10 +75,21 @@ def strategies_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def settings_table() -> str:
+    """List every setting of a config file as a row of Markdown."""
+    rows = ["| key | meaning | default | also read as |", "|---|---|---|---|"]
+    for setting in SETTINGS:
+        required = setting.field in ("stages", "batches")
+        default = "required" if required else "" if setting.default is None else setting.default
+        names = ", ".join(f"`{name}`" for name in setting.names[1:])
+        rows.append(f"| `{setting.name}` | {setting.meaning} | {default} | {names} |")
+    return "\n".join(rows) + "\n"
+
+
 def table_of(document: str) -> str:
-    """Return the table of strategies as it stands in a document."""
-    (found,) = _TABLE.findall(document)
-    return str(found)
+    """Return the table as it stands in a document, between `<!-- NAME -->` and `<!-- end -->`."""
+    (found,) = _TABLE.finditer(document)
+    return found["rows"]
 
 
 def blocks(document: str) -> list[Block]:
@@ -125,17 +140,20 @@ def renewed(document: str) -> str:
                 command.output = output
         return block.text()
 
-    document = _TABLE.sub(lambda _: strategies_table(), document)
+    document = _TABLE.sub(lambda found: found[1] + strategies_table(), document)
     with tempfile.TemporaryDirectory() as folder:
         return _BLOCK.sub(renew, document)
 
 
 def main() -> None:
-    """Renew the picture and the README."""
+    """Renew the picture, the README, and the table of settings."""
     schedule = solve()
     schedule.to_json(SCHEDULE)
     PICTURE.write_text(svg(schedule), encoding="utf-8")
     README.write_text(renewed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    models = MODELS.read_text(encoding="utf-8")
+    models = _TABLE.sub(lambda found: found[1] + settings_table(), models)
+    MODELS.write_text(models, encoding="utf-8")
 
 
 if __name__ == "__main__":

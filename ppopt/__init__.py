@@ -6,92 +6,129 @@
     best = ppopt.solve(pipe, mem_limit="1f1b")
     hand = ppopt.evaluate(pipe, "zb-1p")
 
-Heavy libraries load on use: importing this package loads none of them.
+Heavy libraries load on use: importing this package loads none of them. Messages go to the logger
+`ppopt`, which is silent by default; `logging.basicConfig(level="INFO")` shows them.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ppopt.errors import DeadlockError, InputError, PpoptError, RunError, VerificationError
-    from ppopt.formats.schedule_json import read_schedule
-    from ppopt.problem.objective import Objective
-    from ppopt.problem.operation import Op, OpKind
-    from ppopt.problem.pipeline import Pipeline
-    from ppopt.rechecker import Recheck, Verdict, recheck
-    from ppopt.schedule.metrics import Metrics
-    from ppopt.schedule.schedule import Schedule
-    from ppopt.solver.result import Result, Status
-    from ppopt.solver.search import solve
-    from ppopt.strategies.base import Options
-    from ppopt.studies.compare import Comparison, compare
-    from ppopt.studies.evaluate import evaluate
-    from ppopt.studies.frontier import Frontier, frontier
-    from ppopt.studies.robustness import Jitter, jitter
-    from ppopt.verifier import Rule, Violation, explain, verify
+    from ppopt.errors import DeadlockError as DeadlockError
+    from ppopt.errors import InputError as InputError
+    from ppopt.errors import PpoptError as PpoptError
+    from ppopt.errors import RunError as RunError
+    from ppopt.errors import VerificationError as VerificationError
+    from ppopt.formats.models import models as models
+    from ppopt.formats.models import read_pipeline as read_pipeline
+    from ppopt.formats.schedule_json import read_schedule as read_schedule
+    from ppopt.problem.costs import StageCosts as StageCosts
+    from ppopt.problem.costs import Ticks as Ticks
+    from ppopt.problem.objective import Objective as Objective
+    from ppopt.problem.operation import Op as Op
+    from ppopt.problem.operation import OpKind as OpKind
+    from ppopt.problem.pipeline import Pipeline as Pipeline
+    from ppopt.rechecker import Recheck as Recheck
+    from ppopt.rechecker import Verdict as Verdict
+    from ppopt.rechecker import recheck as recheck
+    from ppopt.rechecker.certificate import Argument as Argument
+    from ppopt.rechecker.certificate import Certificate as Certificate
+    from ppopt.rechecker.claim import Claim as Claim
+    from ppopt.schedule.metrics import Metrics as Metrics
+    from ppopt.schedule.schedule import Schedule as Schedule
+    from ppopt.solver import stop as stop
+    from ppopt.solver.parameters import SolveParams as SolveParams
+    from ppopt.solver.result import Hinted as Hinted
+    from ppopt.solver.result import Progress as Progress
+    from ppopt.solver.result import Provenance as Provenance
+    from ppopt.solver.result import Result as Result
+    from ppopt.solver.result import Status as Status
+    from ppopt.solver.search import solve as solve
+    from ppopt.strategies.base import Options as Options
+    from ppopt.studies.compare import Comparison as Comparison
+    from ppopt.studies.compare import ComparisonRow as ComparisonRow
+    from ppopt.studies.compare import compare as compare
+    from ppopt.studies.evaluate import evaluate as evaluate
+    from ppopt.studies.frontier import Frontier as Frontier
+    from ppopt.studies.frontier import FrontierHand as FrontierHand
+    from ppopt.studies.frontier import FrontierPoint as FrontierPoint
+    from ppopt.studies.frontier import frontier as frontier
+    from ppopt.studies.robustness import Jitter as Jitter
+    from ppopt.studies.robustness import jitter as jitter
+    from ppopt.verifier import Rule as Rule
+    from ppopt.verifier import Violation as Violation
+    from ppopt.verifier import explain as explain
+    from ppopt.verifier import verify as verify
+
+    __version__: str
+
+    def strategies() -> dict[str, str]:
+        """Return every hand strategy by name, sorted: what it is, and its source."""
+
 
 _HOMES = {
     "errors": ("DeadlockError", "InputError", "PpoptError", "RunError", "VerificationError"),
+    "formats.models": ("models", "read_pipeline"),
     "formats.schedule_json": ("read_schedule",),
+    "problem.costs": ("StageCosts", "Ticks"),
     "problem.operation": ("Op", "OpKind"),
     "problem.pipeline": ("Pipeline",),
-    "rechecker": ("Recheck", "Verdict", "recheck"),
     "problem.objective": ("Objective",),
+    "rechecker": ("Recheck", "Verdict", "recheck"),
+    "rechecker.certificate": ("Argument", "Certificate"),
+    "rechecker.claim": ("Claim",),
     "schedule.metrics": ("Metrics",),
     "schedule.schedule": ("Schedule",),
-    "solver.result": ("Result", "Status"),
+    "solver.parameters": ("SolveParams",),
+    "solver.result": ("Hinted", "Progress", "Provenance", "Result", "Status"),
     "solver.search": ("solve",),
     "strategies.base": ("Options",),
-    "studies.compare": ("Comparison", "compare"),
+    "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
-    "studies.frontier": ("Frontier", "frontier"),
+    "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
     "studies.robustness": ("Jitter", "jitter"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {"stop": "ppopt.solver.stop", "strategies": "ppopt.strategies"}
+"""Public modules; `strategies` can be called, too."""
+_DISTRIBUTION = "ppopt-pipeline"
 
-__all__ = [
-    "Comparison",
-    "DeadlockError",
-    "Frontier",
-    "InputError",
-    "Jitter",
-    "Metrics",
-    "Objective",
-    "Op",
-    "OpKind",
-    "Options",
-    "Pipeline",
-    "PpoptError",
-    "Recheck",
-    "Result",
-    "Rule",
-    "RunError",
-    "Schedule",
-    "Status",
-    "Verdict",
-    "VerificationError",
-    "Violation",
-    "compare",
-    "evaluate",
-    "explain",
-    "frontier",
-    "jitter",
-    "read_schedule",
-    "recheck",
-    "solve",
-    "verify",
-]
+__all__ = tuple(sorted((*_HOME_OF, *_MODULES, "__version__", "show_versions")))
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        metadata = importlib.import_module("importlib.metadata")
-        return metadata.version("ppopt-pipeline")
+        return importlib.import_module("importlib.metadata").version(_DISTRIBUTION)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ppopt' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"ppopt.{_HOME_OF[name]}"), name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+def show_versions() -> None:
+    """Print the versions of ppopt, Python, the system, and the libraries, for a bug report."""
+    import platform  # noqa: PLC0415  loads on use
+    from importlib import metadata  # noqa: PLC0415
+
+    rows = {"Python": platform.python_version(), "system": platform.platform()}
+    names = ("ortools", "numpy", "plotly", "typer", "rich", "pyyaml", "pandas", "torch")
+    for name in (_DISTRIBUTION, *names):
+        try:
+            rows[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            rows[name] = "not installed"
+    for name, version in rows.items():
+        print(f"{name:<16}{version}")

@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of `ppopt`."""
     try:
         # Each registers its commands.
-        from ppopt.cli import checking, commands, exchange, profiling, running  # noqa: F401, PLC0415
+        from ppopt.cli import commands, profiling, running, schedule_files  # noqa: F401, PLC0415
     except KeyboardInterrupt:
         fail(INTERRUPTED, EXIT_UNKNOWN)
     app(arguments, prog_name="ppopt")

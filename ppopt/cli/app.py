@@ -1,11 +1,10 @@
-"""The typer application: how commands are parsed, and how errors leave."""
+"""The typer application: how commands are parsed, and how errors are shown."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -14,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt.errors import InputError, RunError, VerificationError
-from ppopt.problem.pipeline import LIMIT_1F1B
+from ppopt.problem.settings import LIMIT_1F1B, NAMED
 
 EXIT_BUG = 1
 EXIT_INPUT = 2
@@ -28,8 +27,13 @@ INTERRUPTED = "interrupted before there was a result"
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
 
 
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", help="Only the exit code.")]
+ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
+
+
 class Group(TyperGroup):
-    """All commands: an error of the user's is one line on stderr and exit code 2."""
+    """All commands: a wrong input is one line on stderr and exit code 2."""
 
     def main(
         self,
@@ -38,7 +42,7 @@ class Group(TyperGroup):
         *_: Any,
         **extra: Any,
     ) -> NoReturn:
-        """Run and exit; every error that is not a bug leaves by this door."""
+        """Run and exit; every error that is not a bug becomes one line and an exit code here."""
         try:
             code = self._run(sys.argv[1:] if args is None else args, prog_name or "ppopt", extra)
             print(end="", flush=True)
@@ -73,11 +77,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Fill in the value of a bare `--mem-limit` before parsing; refuse words left over.
 
-        An option is never the value of another, as it is to click.
+        An option may have any name of its setting (`--p2p` for `--p2p-time`). Unlike in click, an
+        option is never the value of another.
         """
         options = {name: one for one in self.params for name in one.opts if name.startswith("-")}
+        words = [_by_flag(word, options) for word in args]
         filled = []
-        for word, following in pairwise([*args, "-"]):
+        for word, following in pairwise([*words, "-"]):
             bare = word == "--mem-limit" and following.startswith("-")
             valued = word in options and not getattr(options[word], "is_flag", False)
             if valued and not bare and following in options:
@@ -92,8 +98,17 @@ class Command(TyperCommand):
         return left
 
 
+def _by_flag(word: str, options: Collection[str]) -> str:
+    """Replace another name of a setting by its flag; `word` may hold `=` and a value."""
+    name, equals, value = word.partition("=")
+    setting = NAMED.get(name.removeprefix("--").replace("-", "_"))
+    if setting is None or not name.startswith("--") or name in options:
+        return word
+    return f"{setting.flag}{equals}{value}" if setting.flag in options else word
+
+
 def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
-    """End with a line on stderr and an exit code."""
+    """Exit with a line on stderr and an exit code."""
     if code == EXIT_INPUT:
         message = " ".join(message.split())
     print(f"error: {message}", file=sys.stderr)
@@ -101,7 +116,7 @@ def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Send what is left for stdout nowhere: nobody reads it, and Python would fail at exit."""
+    """Discard what is left for stdout: nobody reads it, and Python would fail at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -137,30 +152,3 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
     """Register a function as the command of its name (a final underscore dropped)."""
     app.command(function.__name__.rstrip("_"), cls=Command)(function)
     return function
-
-
-def with_options(
-    shared: Callable[..., Any],
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command the options of `shared`, whose result becomes its argument `settings`."""
-    theirs = inspect.signature(shared, eval_str=True).parameters
-
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        own = inspect.signature(function, eval_str=True)
-        mine = {name: item for name, item in own.parameters.items() if name != "settings"}
-
-        def run(**values: Any) -> int:
-            settings = shared(**{name: values.pop(name) for name in theirs})
-            return function(settings=settings, **values)
-
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        merged = sorted(
-            (*mine.values(), *theirs.values()),
-            key=lambda item: item.default is not inspect.Parameter.empty,
-        )
-        parameters = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in merged]
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {item.name: item.annotation for item in parameters}
-        return run
-
-    return decorate

@@ -1,4 +1,4 @@
-"""The commands: each reads settings, calls the library, and shows what came of it.
+"""The commands that make schedules, and those that list what is known.
 
 Libraries load inside the commands, so that `ppopt --help` loads none of the heavy ones.
 """
@@ -6,18 +6,18 @@ Libraries load inside the commands, so that `ppopt --help` loads none of the hea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.app import EXIT_INFEASIBLE, EXIT_UNKNOWN, EXIT_VIOLATIONS, command, with_options
-from ppopt.cli.settings import Settings, shared
+from ppopt.cli.app import EXIT_INFEASIBLE, EXIT_UNKNOWN, command
+from ppopt.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
-    from ppopt.rechecker import Recheck
     from ppopt.schedule.schedule import Schedule
     from ppopt.solver.result import Status
     from ppopt.strategies import Options
@@ -34,7 +34,7 @@ JitterOption = Annotated[
 
 
 @command
-@with_options(shared)
+@with_settings
 def solve(
     settings: Settings,
     hint: Annotated[
@@ -42,7 +42,7 @@ def solve(
         typer.Option(
             "--hint",
             metavar="FILE",
-            help="Your own schedule to better: .json, or PyTorch's .csv; needs no further flags.",
+            help="A schedule to start from: .json, or PyTorch's .csv; needs no further flags.",
         ),
     ] = None,
 ) -> int:
@@ -59,7 +59,7 @@ def solve(
 
 
 @command
-@with_options(shared)
+@with_settings
 def eval_(
     settings: Settings,
     strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="See `ppopt strategies`.")],
@@ -95,7 +95,7 @@ def eval_(
 
 
 @command
-@with_options(shared)
+@with_settings
 def compare(settings: Settings, jitter: JitterOption = None) -> int:
     """Compare every hand strategy that applies with the optimum."""
     from ppopt.cli import output, progress
@@ -118,7 +118,7 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
 
 
 @command
-@with_options(shared)
+@with_settings
 def frontier(settings: Settings) -> int:
     """Find memory against time: every limit at which the optimum changes."""
     from ppopt.cli import output, progress
@@ -137,108 +137,41 @@ def frontier(settings: Settings) -> int:
 
 
 @command
-def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")],
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
-    bound: Annotated[
-        bool, typer.Option("--bound", help="The lower bound too, by a proof of its own.")
-    ] = False,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="For the bound.")
-    ] = 60.0,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Threads, for the bound.")
-    ] = None,
-) -> int:
-    """Re-check a schedule file: every rule, every figure it claims, and its bound if asked."""
-    from ppopt.cli import output
-    from ppopt.formats.schedule_json import read_schedule
-    from ppopt.verifier import verify as check
-
-    schedule, claims = read_schedule(file)
-    found = check(schedule, claims)
-    again = None
-    if bound and not found:
-        again = _recheck(file, schedule, time_limit, workers, quiet=quiet)
-    output.verification(file, schedule, found, again, as_json=json, quiet=quiet)
-    return EXIT_VIOLATIONS if found else _bound_code(again)
-
-
-def _recheck(
-    file: Path, schedule: Schedule, time_limit: float, workers: int | None, *, quiet: bool
-) -> Recheck:
-    from ppopt.cli import progress
-    from ppopt.formats.documents import label
-    from ppopt.formats.fields import within
-    from ppopt.rechecker import recheck
-
-    with progress.shown(quiet=quiet) as line:
-
-        def follow(devices: int) -> None:
-            line.update(f"the bound again, by the rules of {devices} devices")
-
-        return within(
-            label(file),
-            recheck,
-            schedule,
-            time_limit=time_limit,
-            workers=workers,
-            progress=follow,
-        )
-
-
-def _bound_code(again: Recheck | None) -> int:
-    from ppopt.rechecker import Verdict
-
-    if again is None:
-        return 0
-    codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
-    return codes.get(again.verdict, 0)
-
-
-@command
-def view(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="The page to write (.html).")
-    ],
-) -> int:
-    """Draw schedule files on one HTML page."""
-    from ppopt.cli.files import valid_schedule, writable
-    from ppopt.cli.output import write_page
-    from ppopt.errors import InputError
-
-    (target,) = writable([output])
-    if not target.is_page:
-        raise InputError(f"output: {target.path}: a page ends in .html")
-    write_page(target, [valid_schedule(file) for file in files])
-    return 0
-
-
-@command
 def strategies() -> int:
     """List the hand strategies."""
-    from ppopt.strategies import registry
+    import ppopt
 
-    width = max(map(len, registry()))
-    for name, strategy in registry().items():
-        print(f"{name:<{width}}  {strategy.summary}  [{strategy.source}]")
-    return 0
+    return _print_lines(ppopt.strategies())
 
 
 @command
 def models() -> int:
     """List the pipelines that come with ppopt."""
-    from ppopt.formats.models import model_names, summary
+    import ppopt
 
-    for name in model_names():
-        print(summary(name))
+    return _print_lines(ppopt.models())
+
+
+@command
+def schema() -> int:
+    """Print the JSON Schema of config files."""
+    import json
+
+    from ppopt.formats import config
+
+    print(json.dumps(config.schema(), indent=2))
+    return 0
+
+
+def _print_lines(words: Mapping[str, str]) -> int:
+    width = max(map(len, words))
+    for name, line in words.items():
+        print(f"{name:<{width}}  {line}")
     return 0
 
 
 def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
-    """Read a hint, and say what pipeline is to be searched: the file's own but for the flags."""
+    """Read a hint, and return the pipeline to search: that of the file, changed by the flags."""
     from ppopt.formats import torch_csv
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.problem.objective import Objective

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WRITERS = (".html", ".json", ".csv")
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
-"""Picture files that older configs name: the page goes beside them."""
+"""Picture files that older configs name: a page of the same name is written instead."""
 
 
 class Target(NamedTuple):
@@ -22,7 +22,7 @@ class Target(NamedTuple):
 
     path: Path
     asked: Path
-    """The name the user gave: another one where it is a picture's."""
+    """The name that the user gave; it differs from `path` for a picture."""
 
     @property
     def is_page(self) -> bool:
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
 
 def writable(names: Sequence[str]) -> tuple[Target, ...]:
-    """Check that each output can be written as what its name says; raises InputError."""
+    """Check that each output can be written in the format of its name; raises InputError."""
     targets = {target.path: target for target in map(_target, names)}
     for path in targets:
         check_place(path)
@@ -74,10 +74,10 @@ def check_place(path: Path) -> None:
 
 
 def valid_schedule(path: Path) -> Schedule:
-    """Read a native schedule file that breaks no rule but perhaps the limit; raises InputError.
+    """Read a native schedule file that breaks no rule, except perhaps the memory limit.
 
-    The operations of a measured step take times of their own: there, every rule is kept that
-    does not speak of times.
+    Of a measured step only the rules of order are checked: its operations took their own times.
+    Raises InputError on any violation.
     """
     from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
     from ppopt.verifier.measured import faults  # noqa: PLC0415

@@ -31,16 +31,19 @@ if TYPE_CHECKING:
 
 def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | None) -> None:
     """Show one schedule, or why there is none."""
-    _files(settings, [] if schedule is None else [schedule], lambda: _native(schedule))
+    _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
+    if _table_wanted(settings, shown):
+        _print(table.result_table(shown))
+        if schedule is not None:
+            _print_gantt(schedule)
+            _note_rounding(schedule)
+
+
+def _table_wanted(settings: Settings, shown: Mapping[str, Any]) -> bool:
+    """Print JSON where it is asked for; return whether to print a table instead."""
     if settings.json:
         print_json(shown)
-        return
-    if settings.quiet:
-        return
-    _print(table.result_table(shown))
-    if schedule is not None:
-        _print_gantt(schedule)
-        _note_rounding(schedule)
+    return not settings.json and not settings.quiet
 
 
 def refuse_orders(settings: Settings, what: str) -> None:
@@ -51,11 +54,8 @@ def refuse_orders(settings: Settings, what: str) -> None:
 
 def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
     """Show the rows of a comparison."""
-    _files(settings, [row.schedule for row in compared.rows], lambda: _dump(shown))
-    if settings.json:
-        print_json(shown)
-        return
-    if settings.quiet:
+    _files(settings, [row.schedule for row in compared.rows], lambda _: _dump(shown))
+    if not _table_wanted(settings, shown):
         return
     rows = shown["rows"]
     _print(table.compare_table(rows))
@@ -76,11 +76,8 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
 def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> None:
     """Show memory against time."""
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
-    _files(settings, schedules, lambda: _dump(shown), lambda: _frontier_page(shown, schedules))
-    if settings.json:
-        print_json(shown)
-        return
-    if settings.quiet:
+    _files(settings, schedules, lambda _: _dump(shown), shown)
+    if not _table_wanted(settings, shown):
         return
     if not found.points:
         print(f"{found.status}: {found.proof}")
@@ -100,7 +97,7 @@ def verification(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show what the verifier says of a file, and the re-checker of its bound."""
+    """Show what the verifier found in a file, and what the re-checker found of its bound."""
     if as_json:
         print_json(of_verification(schedule, found, bound))
     elif found and not quiet:
@@ -134,49 +131,40 @@ def _of_measured(found: Sequence[Violation]) -> str:
 def _files(
     settings: Settings,
     schedules: Sequence[Schedule],
-    as_json: Callable[[], str],
-    as_page: Callable[[], str] | None = None,
+    as_json: Callable[[Schedule], str],
+    of_frontier: Mapping[str, Any] | None = None,
 ) -> None:
-    ordered = any(target.is_order for target in settings.output)
-    order = torch_csv.dumps(schedules[0]) if ordered and schedules else ""
+    """Write the files asked for, the first schedule as the best; none where one is refused."""
+    texts = {}
     for target in settings.output:
         if not schedules:
             print(f"note: there is no schedule, {target.path} is not written", file=sys.stderr)
         elif target.is_page:
-            _write_page(target, as_page() if as_page else _page(schedules))
-        elif target.is_order:
-            write(target.path, order)
+            texts[target] = _page(schedules, of_frontier)
         else:
-            write(target.path, as_json())
+            dumps = torch_csv.dumps if target.is_order else as_json
+            texts[target] = dumps(schedules[0])
+    for target, words in texts.items():
+        _write(target, words)
 
 
 def write_page(target: Target, schedules: Sequence[Schedule]) -> None:
     """Write schedules as one HTML page."""
-    _write_page(target, _page(schedules))
+    _write(target, _page(schedules))
 
 
-def _page(schedules: Sequence[Schedule]) -> str:
+def _page(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
+    from ppopt.report.frontier import frontier_page  # noqa: PLC0415
     from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
-    return page(schedules)
+    return page(schedules) if of_frontier is None else frontier_page(of_frontier, schedules)
 
 
-def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
-    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
-
-    return frontier_page(shown, schedules)
-
-
-def _write_page(target: Target, text: str) -> None:
-    """Write a page, saying so where a picture was asked for."""
-    write(target.path, text)
+def _write(target: Target, words: str) -> None:
+    """Write a file; print a note where a picture was asked for."""
+    write(target.path, words)
     if target.asked != target.path:
         print(f"note: {target.asked} is written as a page, {target.path}", file=sys.stderr)
-
-
-def _native(schedule: Schedule | None) -> str:
-    assert schedule is not None
-    return schedule_json.dumps(schedule)
 
 
 def _dump(shown: Mapping[str, Any]) -> str:
@@ -196,7 +184,7 @@ def print_json(shown: Mapping[str, Any]) -> None:
 
 
 def _print(renderable: RenderableType) -> None:
-    """Print by Python's own print: rich would end the process where nobody reads."""
+    """Print by Python's own print: rich would end the process on a closed pipe."""
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(renderable)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Source(StrEnum):
-    """What was measured, and by whom."""
+    """Tools whose measurements are read."""
 
     TORCH_PROFILER = "torch-profiler"
     MEGATRON_TIMERS = "megatron-timers"
@@ -66,7 +66,7 @@ def profile(
         raise InputError(
             "stages, batches: Megatron's timers need both"
             if timers
-            else f"stages, batches: {source} tells them itself; leave them out"
+            else f"stages, batches: {source} states them itself; leave them out"
         )
     if stages is not None and batches is not None:
         text = _of_timers(files, stages, batches, description, suffix)

@@ -18,7 +18,7 @@ EVERY = 0.5
 
 
 class _Line:
-    """The line: what the search last said, and the time that has passed."""
+    """The line: the last message of the search, and the seconds since it began."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -1,16 +1,15 @@
-"""The commands that run schedules in PyTorch, and that read what was measured."""
+"""The command that runs a schedule in PyTorch."""
 # ruff: noqa: PLC0415  libraries load inside the commands
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.app import command
+from ppopt.cli.app import JsonFlag, QuietFlag, ScheduleFile, command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @command
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")],
+    file: ScheduleFile,
     sleep: Annotated[
         str | None,
         typer.Option(
@@ -40,12 +39,12 @@ def run(
             "-o",
             "--output",
             metavar="FILE",
-            help="The measured step: a schedule file (.json), or a page that shows it beside "
+            help="The measured step: a schedule file (.json), or a page with it and "
             "the predicted one (.html); repeatable.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the exit code.")] = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
 ) -> int:
     """Run a schedule in PyTorch, one process per device, and check every gradient."""
     from ppopt.cli.files import valid_schedule, writable
@@ -61,12 +60,12 @@ def run(
     torch_csv.dumps(schedule)  # refuses what PyTorch cannot run, before anything starts
     seconds = _seconds(sleep)
     ranks = schedule.pipeline.num_devices
-    _tell(f"starting {ranks} processes", quiet=quiet)
+    _note(f"starting {ranks} processes", quiet=quiet)
     with World(ranks, _patience(schedule, steps, seconds)) as world:
         from ppopt.torch import execution
 
         length = float(execution.predicted_makespan(schedule)) * seconds
-        _tell(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
+        _note(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
         ran = execution.run(world, schedule, steps=steps, seconds_per_unit=seconds)
     shown = _shown(schedule, ran, length, seconds)
     _write(targets, schedule, ran, seconds)
@@ -90,7 +89,7 @@ def _seconds(sleep: str | None) -> float:
 
 
 def _patience(schedule: Schedule, steps: int, seconds: float) -> float:
-    """Seconds that a run may take, and that ranks wait for each other.
+    """Return the seconds that a run may take, and that ranks wait for each other.
 
     PyTorch's W of stage 0, a whole backward, may double the length of a step.
     """
@@ -100,13 +99,13 @@ def _patience(schedule: Schedule, steps: int, seconds: float) -> float:
     return PATIENCE + 4 * (steps + 1) * length
 
 
-def _tell(words: str, *, quiet: bool) -> None:
+def _note(words: str, *, quiet: bool) -> None:
     if not quiet and sys.stderr.isatty():
         print(words, file=sys.stderr)
 
 
 def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, seconds: float) -> None:
-    """Write the measured step, in the pipeline's unit where stages slept, else in ms."""
+    """Write the measured step, in the pipeline's unit of time with `--sleep`, else in ms."""
     from ppopt.cli.output import write_page
     from ppopt.formats import schedule_json
     from ppopt.formats.files import write
@@ -119,8 +118,8 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     found = measured(ran.records, schedule.pipeline, unit)
     for target in targets:
         if target.is_page:
-            beside = [execution.predicted_schedule(schedule)] if seconds else []
-            write_page(target, [*beside, found])
+            predicted = [execution.predicted_schedule(schedule)] if seconds else []
+            write_page(target, [*predicted, found])
         else:
             write(target.path, schedule_json.dumps(found))
 

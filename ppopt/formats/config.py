@@ -1,60 +1,119 @@
-"""Config files: YAML, JSON or TOML into settings under their canonical names."""
+"""Config files: YAML, JSON or TOML into settings, and the JSON Schema of such files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
-from ppopt.problem.pipeline import LIMIT_1F1B, Pipeline
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import (
+    LIMIT_1F1B,
+    NAMED,
+    SETTINGS,
+    Part,
+    Setting,
+    Shape,
+    same_setting,
+)
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""
-PIPELINE_FIELDS = tuple(field.name for field in fields(Pipeline) if field.name != "rounded")
-"""The settings that say what the pipeline is; the others say what to do with it."""
-OBJECTIVES = ("makespan", "device-span")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
+"""How the name of a config ends -> parser of its text."""
 
 
-def _whole(value: object) -> int:
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a config file (.yaml, .yml, .json or .toml) into settings by their names in Python.
+
+    Fractions come as Decimal, `output` as a list of names, `mem_limit: true` as `1f1b`, and what
+    documents the file as one mapping under `about`; null means not given. Values are checked one
+    by one: `pipeline_of` checks them together. Raises InputError, naming the file.
+    """
+    return parse_config(read_text(path, LARGEST_FILE), path.suffix, label(path))
+
+
+def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
+    """Read the text of a config whose file name ends in `suffix`; see `read_config`."""
+    if suffix.lower() not in SUFFIXES:
+        raise InputError(f"{where}: unknown kind of config; name it .yaml, .yml, .json or .toml")
+    document = SUFFIXES[suffix.lower()](content, where)
+    if document is None:
+        raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: holds {shown(document)}, not settings; write `stages: 4`")
+    return within(where, canonical, document)
+
+
+def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Check settings under any of their names, and name them as in Python; see `read_config`.
+
+    Raises InputError on unknown keys, settings given twice, and values of the wrong kind.
+    """
+    settings: dict[str, Any] = {}
+    about: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    for key, value in document.items():
+        setting = NAMED.get(key.replace("-", "_")) or unknown_key(key, NAMED)
+        if setting.field in keys:
+            raise same_setting(keys[setting.field], key)
+        keys[setting.field] = key
+        if value is not None:
+            found = about if setting.part is Part.ABOUT else settings
+            found[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
+    return settings | ({"about": about} if about else {})
+
+
+def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
+    """Build the pipeline that settings describe, named as in Python; ignores all others.
+
+    Raises InputError where they are no pipeline, or the number of stages or batches is missing.
+    """
+    given = {
+        setting.field: settings[setting.field]
+        for setting in SETTINGS
+        if setting.part is Part.PIPELINE and settings.get(setting.field) is not None
+    }
+    where = given.get("placement")
+    if isinstance(where, list | tuple):
+        given.setdefault("stages", len(where))
+    for name in ("stages", "batches"):
+        if name not in given:
+            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
+    return Pipeline(**given)
+
+
+def _whole(value: object, setting: Setting) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{shown(value)} is not a whole number")
     if value.bit_length() > 31:
         raise InputError("the number is out of range (at most 2^31)")
+    if setting.least is not None and value < setting.least:
+        raise InputError(f"{value} is below {setting.least}")
     return value
 
 
-def _at_least(least: int) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        number = _whole(value)
-        if number < least:
-            raise InputError(f"{number} is below {least}")
-        return number
-
-    return check
-
-
-def _line(value: object) -> str:
+def _line(value: object, _: Setting) -> str:
     if _CONTROL.search(text(value)):
         raise InputError(f"{shown(value)} holds a control character; write one line of text")
     return text(value)
 
 
-def _date(value: object) -> str:
-    return value.isoformat() if isinstance(value, date) else _line(value)
+def _date(value: object, setting: Setting) -> str:
+    return value.isoformat() if isinstance(value, date) else _line(value, setting)
 
 
-def _number(value: object) -> object:
-    """Check that a value may be a number, as one or as text; `ppopt.problem.exact` reads it."""
+def _number(value: object, _: Setting) -> object:
+    """Check that a value may be a number, or text of one; `ppopt.problem.exact` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise InputError(f"{shown(value)} is not a number")
     if isinstance(value, str) and (len(value) > 60 or _CONTROL.search(value)):
@@ -64,163 +123,117 @@ def _number(value: object) -> object:
     return value
 
 
-def _list_of(check: Callable[[object], object]) -> Callable[[object], object]:
-    def check_all(value: object) -> object:
+_Check = Callable[[object, Setting], object]
+
+
+def _one_or_more(check: _Check) -> _Check:
+    def check_all(value: object, setting: Setting) -> object:
         if not isinstance(value, list):
-            return check(value)
-        return [within(f"entry {index}", check, entry) for index, entry in enumerate(value)]
+            return check(value, setting)
+        return [
+            within(f"entry {index}", check, entry, setting) for index, entry in enumerate(value)
+        ]
 
     return check_all
 
 
-_numbers = _list_of(_number)
-_matrix = _list_of(_numbers)
+_numbers = _one_or_more(_number)
 
 
-def _placement(value: object) -> object:
-    return _list_of(_whole)(value) if isinstance(value, list) else _line(value)
+def _placement(value: object, setting: Setting) -> object:
+    return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
 
-def _limit(value: object) -> object:
+def _limit(value: object, setting: Setting) -> object:
     if value is True or (isinstance(value, str) and value.strip().lower() == LIMIT_1F1B):
         return LIMIT_1F1B
-    return _numbers(value)
+    return _numbers(value, setting)
 
 
-def _objective(value: object) -> str:
-    if value not in OBJECTIVES:
-        raise InputError(f"{shown(value)} is unknown; use {' or '.join(OBJECTIVES)}")
+def _choice(value: object, setting: Setting) -> str:
+    if value not in setting.choices:
+        known = " or ".join(map(str, setting.choices))
+        raise InputError(f"{shown(value)} is unknown; use {known}")
     return str(value)
 
 
-def _seconds(value: object) -> float:
-    seconds = float(exact.read(_number(value), "seconds").value)
+def _seconds(value: object, setting: Setting) -> float:
+    seconds = float(exact.read(_number(value, setting), "seconds").value)
     if seconds <= 0:
         raise InputError(f"{shown(value)} is not above 0; give seconds")
     return seconds
 
 
-def _files(value: object) -> list[str]:
-    names = [_line(name) for name in (value if isinstance(value, list) else [value])]
+def _files(value: object, setting: Setting) -> list[str]:
+    names = [_line(name, setting) for name in (value if isinstance(value, list) else [value])]
     if not all(names):
         raise InputError("a file name is empty")
     return names
 
 
-class _Setting(NamedTuple):
-    check: Callable[[object], object]
-    """Returns the canonical value, or raises InputError."""
-    spellings: tuple[str, ...] = ()
-    """Further names of the setting in files."""
-
-
-SETTINGS: dict[str, _Setting] = {
-    "stages": _Setting(_whole, ("num_stages",)),
-    "batches": _Setting(_whole, ("num_batches", "num_microbatches", "microbatches")),
-    "chunks": _Setting(_whole, ("num_chunks",)),
-    "placement": _Setting(_placement),
-    "forward": _Setting(_numbers, ("forward_times",)),
-    "backward": _Setting(_numbers, ("backward_times",)),
-    "weight": _Setting(_numbers, ("weight_times",)),
-    "backward_input": _Setting(_numbers, ("input_times",)),
-    "p2p": _Setting(_matrix, ("p2p_time",)),
-    "activation": _Setting(_numbers),
-    "memory_b": _Setting(_numbers),
-    "static": _Setting(_numbers),
-    "mem_limit": _Setting(_limit),
-    "overlap": _Setting(_numbers, ("overlap_times",)),
-    "slices": _Setting(_whole, ("num_slices",)),
-    "routes": _Setting(_whole),
-    "name": _Setting(_line),
-    "objective": _Setting(_objective),
-    "fused": _Setting(flag),
-    "time_limit": _Setting(_seconds),
-    "workers": _Setting(_at_least(1)),
-    "seed": _Setting(_at_least(0)),
-    "group_size": _Setting(_at_least(1)),
-    "waves": _Setting(_at_least(1)),
-    "output": _Setting(_files, ("output_file",)),
+_CHECKS: dict[Shape, _Check] = {
+    Shape.WHOLE: _whole,
+    Shape.SECONDS: _seconds,
+    Shape.STAGES: _numbers,
+    Shape.LINKS: _one_or_more(_numbers),
+    Shape.DEVICES: _limit,
+    Shape.PLACEMENT: _placement,
+    Shape.CHOICE: _choice,
+    Shape.FLAG: lambda value, _: flag(value),
+    Shape.FILES: _files,
+    Shape.LINE: _line,
+    Shape.DATE: _date,
 }
-"""Canonical name of every setting: those of Pipeline first, then those of a run."""
-
-ABOUT: dict[str, Callable[[object], str]] = {
-    "source": _line,
-    "description": _line,
-    "time_unit": _line,
-    "memory_unit": _line,
-    "date": _date,
-}
-"""Keys that document a file: they come back together, under `about`."""
-
-_CANONICAL = {
-    spelling: name for name, setting in SETTINGS.items() for spelling in (name, *setting.spellings)
-}
+"""Check of every shape: returns the value as `read_config` gives it, or raises InputError."""
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a config file (.yaml, .yml, .json or .toml) into settings by canonical name.
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of config files.
 
-    Fractions come as Decimal, `output` as a list of names, `mem_limit: true` as `1f1b`, and the
-    keys of `ABOUT` as one mapping under `about`; null means not given. Values are checked one
-    by one: `pipeline_of` checks them together. Raises InputError, naming the file.
+    It knows every key under all its names, and the types of values. What must fit together (lengths
+    of lists, times of B and BW) is for `pipeline_of` to check.
     """
-    return parse_config(read_text(path, LARGEST_FILE), path.suffix, label(path))
+    properties: dict[str, Any] = {}
+    for setting in SETTINGS:
+        properties[setting.name] = _property(setting)
+        names = (form for name in setting.names for form in (name, name.replace("_", "-")))
+        same = {"$ref": f"#/properties/{setting.name}"}
+        properties |= {name: same for name in names if name != setting.name}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ppopt config",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
 
 
-def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
-    """Read the text of a config whose file name ends in `suffix`; see `read_config`."""
-    parsers = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
-    if suffix.lower() not in parsers:
-        raise InputError(f"{where}: unknown kind of config; name it .yaml, .yml, .json or .toml")
-    document = parsers[suffix.lower()](content, where)
-    if document is None:
-        raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
-    if not isinstance(document, dict):
-        raise InputError(f"{where}: holds {shown(document)}, not settings; write `stages: 4`")
-    return within(where, canonical, document)
+def _property(setting: Setting) -> dict[str, Any]:
+    default = {"default": setting.default} if setting.has_value else {}
+    forms = [*_forms(setting), {"type": "null"}]
+    return {"description": setting.described, **default, "anyOf": forms}
 
 
-def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Check settings under any of their spellings, and name them canonically; see `read_config`.
-
-    Raises InputError on unknown keys, settings given twice, and values of the wrong kind.
-    """
-    settings: dict[str, Any] = {}
-    about: dict[str, str] = {}
-    spelled: dict[str, str] = {}
-    for key, value in document.items():
-        name = _name_of(key)
-        if name in spelled:
-            raise InputError(f"{spelled[name]} and {key} are the same setting; keep one")
-        spelled[name] = key
-        if value is None:
-            continue
-        if name in ABOUT:
-            about[name] = within(key, ABOUT[name], value)
-        else:
-            settings[name] = within(key, SETTINGS[name].check, value)
-    return settings | ({"about": about} if about else {})
-
-
-def _name_of(key: str) -> str:
-    word = key.replace("-", "_")
-    if word in ABOUT:
-        return word
-    if word not in _CANONICAL:
-        unknown_key(key, (*_CANONICAL, *ABOUT))
-    return _CANONICAL[word]
+def _forms(setting: Setting) -> list[dict[str, Any]]:
+    """Return the accepted forms of a value; numbers may be text."""
+    if setting.choices and setting.shape is not Shape.PLACEMENT:
+        return [{"enum": list(setting.choices)}]
+    least = {} if setting.least is None else {"minimum": setting.least}
+    line: dict[str, Any] = {"type": "string"}
+    number: list[dict[str, Any]] = [{"type": "number", **least}, line]
+    numbers = [*number, _list(*number)]
+    forms: dict[Shape, list[dict[str, Any]]] = {
+        Shape.WHOLE: [{"type": "integer", **least}],
+        Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
+        Shape.STAGES: numbers,
+        Shape.LINKS: [*number, _list(*numbers)],
+        Shape.DEVICES: [{"const": True}, *numbers],
+        Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
+        Shape.FLAG: [{"type": "boolean"}],
+        Shape.FILES: [line, _list(line)],
+    }
+    return forms.get(setting.shape, [line])
 
 
-def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
-    """Build the pipeline that canonical settings describe; other settings are left alone.
-
-    Raises InputError where they are no pipeline, or the number of stages or batches is missing.
-    """
-    given = {name: settings[name] for name in PIPELINE_FIELDS if settings.get(name) is not None}
-    where = given.get("placement")
-    if isinstance(where, list | tuple):
-        given.setdefault("stages", len(where))
-    for name in ("stages", "batches"):
-        if name not in given:
-            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
-    return Pipeline(**given)
+def _list(*entry: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": {"anyOf": list(entry)}}

@@ -76,7 +76,7 @@ def parse_toml(text: str, where: str) -> object:
 
 
 def guarded(parse: Callable[[], object], text: str, where: str) -> object:
-    """Run a parser of `text`; what hostile text makes it raise becomes InputError."""
+    """Run a parser of `text`; every error that hostile text can cause becomes InputError."""
     try:
         document = parse()
         if "\\u" in text.lower():

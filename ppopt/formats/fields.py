@@ -1,16 +1,16 @@
-"""Checks of single values read from files; every one raises InputError, never anything else."""
+"""Checks of single values read from files; each raises InputError and nothing else."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from difflib import get_close_matches
 from math import nan
 from sys import float_info
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from ppopt.errors import InputError
+from ppopt.problem.settings import nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,11 +19,6 @@ T = TypeVar("T")
 def shown(value: object) -> str:
     """Write a value for a message: short, and on one line."""
     return str(value)[:40] if isinstance(value, Decimal) else reprlib.repr(value)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word most like `word`, for "did you mean"."""
-    return get_close_matches(word[:60].lower(), tuple(known), n=1, cutoff=0.0)[0]
 
 
 def unknown_key(key: str, known: Iterable[str]) -> NoReturn:
@@ -62,7 +57,7 @@ def finite(value: object) -> float:
 
 
 def whole(value: object, least: int, most: int) -> int:
-    """Check for a whole number within bounds; True and 1.0 are none."""
+    """Check for a whole number within bounds; refuses True and 1.0."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{shown(value)} is not a whole number")
     if not least <= value <= most:
@@ -82,7 +77,7 @@ def wholes(value: object, length: int, least: int, most: int) -> list[int]:
 
 
 def section(value: object, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
-    """Check for a mapping that has the required keys, and no others than the optional ones."""
+    """Check for a mapping with all required keys, and no others but the optional ones."""
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
     known = (*required, *optional)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from pathlib import Path
 
 from ppopt.errors import InputError
 
+_LOG = logging.getLogger(__name__)
+
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole: into a temporary file beside it, then renamed over it.
+    """Write a file whole: into a temporary file of the same folder, which then replaces it.
 
-    A link stays, and the file that it names is written.
+    Where `path` is a link, the file it points to is written. Raises InputError where that fails.
     """
     try:
         path = path.resolve()
@@ -26,6 +29,7 @@ def write(path: Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+        _LOG.info("wrote %s", path)
     except OSError as error:
         raise InputError(f"output: {path}: {error.strerror}; choose another place") from None
 

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.config import parse_config
-from ppopt.formats.fields import nearest, shown
+from ppopt.formats.config import SUFFIXES, parse_config, pipeline_of, read_config
+from ppopt.formats.documents import label
+from ppopt.formats.fields import shown, within
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import nearest
 
 _SUFFIX = ".yaml"
 
 
 @cache
 def _folder() -> Traversable:
-    """Return the models inside an installed package, or those beside it in a checkout."""
+    """Return the models inside an installed package, or those of a checkout."""
     packaged = files("ppopt") / "_models"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "models"
 
@@ -49,11 +52,22 @@ def read_model(name: str) -> dict[str, Any]:
     return {"name": name, **parse_config(text, _SUFFIX, f"model {name}")}
 
 
-def summary(name: str) -> str:
-    """Describe a model on one line: name, size and what it is."""
-    settings = read_model(name)
-    width = max(map(len, model_names()))
-    return (
-        f"{name:<{width}}  {settings['stages']:>3} stages  {settings['batches']:>4} microbatches  "
-        f"{settings['about']['description']}"
-    )
+def models() -> dict[str, str]:
+    """Every model by name: its size and what it is."""
+    return {name: _summary(read_model(name)) for name in model_names()}
+
+
+def _summary(settings: dict[str, Any]) -> str:
+    about = settings["about"]["description"]
+    return f"{settings['stages']:>3} stages  {settings['batches']:>4} microbatches  {about}"
+
+
+def read_pipeline(source: str | Path) -> Pipeline:
+    """Read the pipeline of a config file (.yaml, .yml, .json, .toml), or of a model by its name.
+
+    Raises InputError where there is no such file or model, or what it holds is no pipeline.
+    """
+    path = Path(source)
+    if isinstance(source, Path) or path.suffix.lower() in SUFFIXES:
+        return within(label(path), pipeline_of, read_config(path))
+    return pipeline_of(read_model(source))

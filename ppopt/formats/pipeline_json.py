@@ -8,12 +8,13 @@ given.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
-`number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: no
-operation feels it.
+`number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: it
+has no effect.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -21,34 +22,19 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import LARGEST_GRID, LIMIT_1F1B, Pipeline
+from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, STAGE_COSTS, Setting, Unit
 
-_COSTS = {
-    "forward_times": "forward",
-    "backward_times": "backward",
-    "weight_times": "weight",
-    "input_times": "backward_input",
-    "activation": "activation",
-    "memory_b": "memory_b",
-    "static": "static",
-}
-"""Key in the file -> field of the pipeline, of costs that every stage has."""
-_MEMORY = ("activation", "memory_b", "static")
+_ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
+_WHERE_GIVEN = tuple(cost for cost in STAGE_COSTS if cost.optional)
 _REQUIRED = (
-    "stages",
-    "batches",
-    "devices",
-    "routes",
-    "placement",
-    *_COSTS,
-    "p2p_time",
-    "mem_limit",
+    *("stages", "batches", "devices", "routes", "placement"),
+    *(cost.name for cost in _ALWAYS),
+    *("p2p_time", "mem_limit"),
 )
-_OVERLAP = "overlap_times"
 _OPTIONAL = (
-    *("name", "placement_name", "chunks", "mem_limit_given", "rounded"),
-    *(_OVERLAP, "slices"),
+    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices"),
+    *(cost.name for cost in _WHERE_GIVEN),
 )
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -57,7 +43,7 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 def to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks = pipeline.ticks
-    static = [int(value * ticks.memory_per_unit) for value in pipeline.costs.static]
+    given = (cost for cost in _WHERE_GIVEN if getattr(pipeline, cost.field) is not None)
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -67,19 +53,25 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "placement": list(pipeline.hosts[0]),
         "placement_name": _placement_name(pipeline),
         "chunks": pipeline.chunks,
-        "forward_times": list(ticks.durations[OpKind.F]),
-        "backward_times": list(ticks.durations[OpKind.BW]),
-        "weight_times": list(ticks.durations[OpKind.W]),
-        "input_times": list(ticks.durations[OpKind.B]),
+        **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
         "p2p_time": _p2p(pipeline),
-        "activation": list(ticks.activation),
-        "memory_b": list(ticks.memory_b),
-        "static": static,
+        **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
-        **({} if pipeline.overlap is None else {_OVERLAP: list(ticks.overlap)}),
+        **_in_ticks(pipeline, given),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
+    }
+
+
+def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[int]]:
+    ticks = pipeline.ticks
+    per_unit = {Unit.TIME: ticks.per_unit, Unit.MEMORY: ticks.memory_per_unit, None: 1}
+    return {
+        cost.name: [
+            int(value * per_unit[cost.unit]) for value in getattr(pipeline.costs, cost.field)
+        ]
+        for cost in costs
     }
 
 
@@ -108,7 +100,7 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     """Read what `to_object` writes; the ticks per unit (of time, of memory) may be any.
 
     Raises InputError where the object is no pipeline, or where the costs in the file are not
-    those of the user's own form that stands beside them.
+    those that the user's own form in the file gives.
     """
     file = section(value, _REQUIRED, _OPTIONAL)
     for key in ("stages", "batches", "devices"):
@@ -118,8 +110,11 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     if slices is not None:
         within("slices", whole, slices, 1, LARGEST_GRID)
     costs = {
-        key: _fractions(file, key, memory_per_unit if key in _MEMORY else per_unit)
-        for key in _costs(file)
+        cost.field: _fractions(
+            file, cost, memory_per_unit if cost.unit is Unit.MEMORY else per_unit
+        )
+        for cost in STAGE_COSTS
+        if not cost.optional or file.get(cost.name) is not None
     }
     limits = _limits(file, memory_per_unit)
     pipeline = Pipeline(
@@ -136,14 +131,9 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     return pipeline
 
 
-def _costs(file: dict[str, Any]) -> dict[str, str]:
-    """Keys of the costs in the file, with their fields of the pipeline."""
-    return _COSTS | ({} if file.get(_OVERLAP) is None else {_OVERLAP: "overlap"})
-
-
-def _fractions(file: dict[str, Any], key: str, per_unit: int) -> tuple[Fraction, ...]:
-    least = -MOST_TICKS if key == "memory_b" else 0
-    ticks = within(key, wholes, file[key], file["stages"], least, MOST_TICKS)
+def _fractions(file: dict[str, Any], cost: Setting, per_unit: int) -> tuple[Fraction, ...]:
+    least = -MOST_TICKS if cost.least is None else cost.least
+    ticks = within(cost.name, wholes, file[cost.name], file["stages"], least, MOST_TICKS)
     return tuple(Fraction(value, per_unit) for value in ticks)
 
 
@@ -156,19 +146,17 @@ def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
 
 def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> dict[str, Any]:
     """Restore stages, placement, chunks and costs as the user gave them."""
-    stages = file["stages"]
-    fields, parts = _costs(file), file.get("slices") or 1
+    stages, parts = file["stages"], file.get("slices") or 1
     whole_costs = {
-        key: costs[key] if key == "static" else tuple(value * parts for value in costs[key])
-        for key in fields
+        field: values if field == "static" else tuple(value * parts for value in values)
+        for field, values in costs.items()
     }
     hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
     name, chunks = file.get("placement_name"), file.get("chunks")
     if name is None:
         if chunks is not None:
             raise InputError("chunks: does not go with a placement list; set it to null")
-        costs_given = {field: whole_costs[key] for key, field in fields.items()}
-        return {"stages": stages, "placement": hosts, **costs_given}
+        return {"stages": stages, "placement": hosts, **whole_costs}
     if not isinstance(name, str) or name not in (_DEFAULT, *placement.NAMED):
         known = ", ".join((*placement.NAMED, _DEFAULT))
         raise InputError(f"placement_name: {shown(name)} is unknown; use {known} or null")
@@ -178,8 +166,8 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
         within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
-        field: tuple(whole_costs[key][first[device]] * cut for device in range(len(first)))
-        for key, field in fields.items()
+        field: tuple(values[first[device]] * cut for device in range(len(first)))
+        for field, values in whole_costs.items()
     }
     named = None if name == _DEFAULT else name
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
@@ -207,7 +195,7 @@ def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
 
 
 def _rounded(value: object) -> tuple[str, ...]:
-    known = (*_COSTS.values(), "overlap", "p2p", "mem_limit")
+    known = [setting.field for setting in SETTINGS if setting.unit is not None]
     if not isinstance(value, list) or any(field not in known for field in value):
         raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
     return tuple(value)
@@ -219,15 +207,15 @@ def _check_same(
     costs: dict[str, tuple[Fraction, ...]],
     limits: tuple[Fraction, ...] | None,
 ) -> None:
-    """Check that the restored form gives the numbers of the file, which other readers go by."""
+    """Check that the restored form gives the numbers of the file: other readers use those."""
     if list(pipeline.hosts[0]) != file["placement"]:
         raise InputError("placement: is not that of placement_name and chunks; set these to null")
     if pipeline.num_devices != file["devices"]:
         raise InputError(f"devices: is {file['devices']}, but placement has {pipeline.num_devices}")
-    for key, field in _costs(file).items():
-        if getattr(pipeline.costs, field) != costs[key]:
+    for cost in STAGE_COSTS:
+        if cost.field in costs and getattr(pipeline.costs, cost.field) != costs[cost.field]:
             raise InputError(
-                f"{key}: differs between the chunks of a device; "
+                f"{cost.name}: differs between the chunks of a device; "
                 "set placement_name and chunks to null"
             )
     if pipeline.limits != limits:

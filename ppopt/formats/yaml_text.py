@@ -1,7 +1,7 @@
-"""YAML, the part of it that settings need: exact numbers, no aliases, no tags, a key once.
+"""The part of YAML that settings need: exact numbers, no aliases, no tags, a key once.
 
-Aliases are refused because a few lines of them unfold into gigabytes, and no setting is
-long enough to need them. Plain scalars are read as the core schema of YAML 1.2 reads them, so
+Aliases are refused because some lines of them expand to gigabytes, and no setting is long enough
+to need them. Plain scalars are read as the core schema of YAML 1.2 reads them, so
 that `1e-3` is a number, and `1:30`, `yes` and dates are text.
 """
 

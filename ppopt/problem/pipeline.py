@@ -13,24 +13,25 @@ from ppopt.problem import exact, placement
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, accepts_every_name
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
 MOST_DEVICES = 1024
 """Most devices of a pipeline."""
 Layout = tuple[tuple[tuple[int, ...], ...], int]
-LIMIT_1F1B = "1f1b"
-"""The value of `mem_limit` that means: the largest device peak of 1F1B on this pipeline."""
 
 
+@accepts_every_name
 @dataclass(frozen=True)
 class Pipeline:
     """A pipeline, given as its user gives it: exact, checked and frozen.
 
-    Values are one number for all or a list. With a named placement a list has one entry per
-    device, the device's whole share of the model, and `chunks` cuts every share into equal
-    stages; with an explicit placement it has one entry per stage. Numbers are read as decimals
-    (see `ppopt.problem.exact`). Raises InputError on anything that is no pipeline.
+    A field may be given under any of its names in files (`forward_times` for `forward`; see
+    `ppopt.problem.settings`). Values are one number for all or a list. With a named placement a
+    list has one entry per device, the device's whole share of the model, and `chunks` cuts every
+    share into equal stages; with an explicit placement it has one entry per stage. Numbers are
+    read as decimals (see `ppopt.problem.exact`). Raises InputError on anything that is no pipeline.
     """
 
     stages: int
@@ -91,9 +92,12 @@ class Pipeline:
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
-        self._set_times()
+        for cost in STAGE_COSTS:
+            if getattr(self, cost.field) is not None or cost.has_value:
+                self._set(cost.field, self._values(cost.field, signed=cost.least is None))
+        self._derive_times()
+        self._check_memory()
         self._set_p2p()
-        self._set_memory()
         self._set_limit()
         _ = self.ticks
 
@@ -126,18 +130,12 @@ class Pipeline:
             )
         self._set("placement", devices)
 
-    def _set_times(self) -> None:
-        given = [
-            None if getattr(self, field) is None else self._values(field)
-            for field in ("backward", "weight", "backward_input")
-        ]
-        self._set("forward", self._values("forward"))
-        backward = derive(self.forward, *given)
+    def _derive_times(self) -> None:
+        backward = derive(self.forward, self.backward, self.weight, self.backward_input)
         self._set("backward", backward.full)
         self._set("weight", backward.weight)
         self._set("backward_input", backward.partial)
         if self.overlap is not None:
-            self._set("overlap", self._values("overlap"))
             check_overlap(self.forward, self.backward, self.overlap)
 
     def _set_p2p(self) -> None:
@@ -156,10 +154,7 @@ class Pipeline:
             if self.p2p[device][device]:
                 raise InputError(f"p2p: device {device} to itself must be 0")
 
-    def _set_memory(self) -> None:
-        for field in ("activation", "static"):
-            self._set(field, self._values(field))
-        self._set("memory_b", self._values("memory_b", signed=True))
+    def _check_memory(self) -> None:
         for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
             if change < -taken:
                 raise InputError(

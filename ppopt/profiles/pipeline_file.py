@@ -11,20 +11,12 @@ from pathlib import Path
 from ppopt.formats.files import write
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
+from ppopt.problem.settings import STAGE_COSTS, Unit
 from ppopt.profiles.estimate import P2PTime, Profile
 from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
 MEBIBYTE = 2**20
-_TIMES = {
-    "forward_times": "forward",
-    "backward_times": "backward",
-    "weight_times": "weight",
-    "input_times": "backward_input",
-}
-"""Key in the file -> key of `Profile.costs`."""
-_MEMORY = ("activation", "memory_b", "static")
-"""Keys in the file, which are also fields of `StageCosts`."""
 _MOST_LISTED = 5
 
 
@@ -63,7 +55,8 @@ def dumps(
         *(f"# {note}" for note in notes(profile)),
     ]
     costs = profile.costs(MILLISECOND)
-    lines += [f"{key}: {_listed(costs[field])}" for key, field in _TIMES.items()]
+    times = [cost for cost in STAGE_COSTS if cost.field in costs]
+    lines += [f"{cost.name}: {_listed(costs[cost.field])}" for cost in times]
     lines.append(f"p2p_time: {_number(costs['p2p'])}")
     if profile.memory:
         stages = [profile.memory[stage] for stage in range(len(profile.hosts))]
@@ -79,7 +72,8 @@ def dumps(
         ]
     elif memory is not None:
         lines.append("# Memory is that of the schedule that ran, not measured.")
-        lines += [f"{key}: {_listed(getattr(memory, key))}" for key in _MEMORY]
+        amounts = [cost for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
+        lines += [f"{cost.name}: {_listed(getattr(memory, cost.field))}" for cost in amounts]
     return "\n".join(lines) + "\n"
 
 

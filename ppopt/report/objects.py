@@ -19,8 +19,8 @@ from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
-from ppopt.studies.compare import Comparison, Row
-from ppopt.studies.frontier import Frontier, Hand
+from ppopt.studies.compare import Comparison, ComparisonRow
+from ppopt.studies.frontier import Frontier, FrontierHand
 from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
@@ -117,12 +117,12 @@ def _robustness(comparison: Comparison) -> dict[str, Any]:
     return {"steadiest": name(steadiest), "fragile": pair}
 
 
-def _strategy(row: Row, optimum: Result) -> str:
+def _strategy(row: ComparisonRow, optimum: Result) -> str:
     made_by = row.schedule.origin["strategy"]
     return "optimal" if row.schedule is optimum.schedule else str(made_by)
 
 
-def _row(row: Row, optimum: Result) -> dict[str, Any]:
+def _row(row: ComparisonRow, optimum: Result) -> dict[str, Any]:
     if row.schedule is optimum.schedule:
         shown = of_result(optimum) | _placed(row.schedule) | _jitter(row.jitter)
     else:
@@ -188,7 +188,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
     }
 
 
-def _hand(hand: Hand) -> dict[str, Any]:
+def _hand(hand: FrontierHand) -> dict[str, Any]:
     return of_evaluation(hand.schedule, hand.seconds) | {
         "memory": plain(hand.memory),
         "ratio_to_best": _number(hand.ratio),

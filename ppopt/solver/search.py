@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ MOST_OPERATIONS = 2_000_000
 MOST_WORKERS = 1024
 
 
+_LOG = logging.getLogger(__name__)
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
 
@@ -121,6 +123,10 @@ def search_from(
     with interrupts.noted() as pressed:
         hinted = start.told(problem, followed=not search.incumbent.infeasible)
         result = _result(search, provenance, hinted)
+        _LOG.info(
+            "%s: value %s, lower bound %s, %.1f s",
+            *(result.status, result.value, result.lower_bound, result.solve_seconds),
+        )
     return replace(result, interrupted=True) if pressed else result
 
 
@@ -191,6 +197,7 @@ class Search:
 
     def _turn(self, turn: Turn) -> Outcome:
         self._phase = turn.method.name
+        _LOG.debug("method %s", self._phase)
         self.incumbent.announce(self.incumbent.value, self.incumbent.bound.value)
         return turn.method.run(self.incumbent, self.budget(turn.seconds))
 

@@ -1,5 +1,21 @@
 """Hand strategies: one file each, found by importing every module of this package."""
 
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
 from ppopt.strategies.base import Options, Strategy, names, registry, resolve
 
 __all__ = ["Options", "Strategy", "names", "registry", "resolve"]
+
+
+class _Package(ModuleType):
+    """The package, which can be called: `ppopt.strategies()`."""
+
+    def __call__(self) -> dict[str, str]:
+        """Return every hand strategy by name, sorted: what it is, and its source."""
+        return {one.name: f"{one.summary}  [{one.source}]" for one in registry().values()}
+
+
+sys.modules[__name__].__class__ = _Package

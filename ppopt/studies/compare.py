@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +16,9 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Layout, Pipeline
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.solver.search import TIME_LIMIT, solve
+from ppopt.solver.search import TIME_LIMIT, Stop, solve
 from ppopt.strategies import Options, registry
 from ppopt.studies import robustness
 from ppopt.studies.evaluate import evaluate
@@ -24,12 +26,13 @@ from ppopt.studies.robustness import Jitter
 
 FEW = 16
 """Microbatches by which the time of a strategy is judged."""
+_LOG = logging.getLogger(__name__)
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One strategy's schedule beside the others."""
 
     schedule: Schedule
@@ -55,19 +58,19 @@ class Row:
 class Comparison:
     """Rows sorted by value, the search of the flags' own placement, and what was left out."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     optimum: Result
     """The search behind the row `optimal`; its schedule is None where none was found."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
 
     @property
-    def steadiest(self) -> Row | None:
+    def steadiest(self) -> ComparisonRow | None:
         """The row within the limit that degrades least under random times."""
         return min(self._jittered, key=lambda row: _of(row).degradation, default=None)
 
     @property
-    def fragile(self) -> tuple[Row, Row] | None:
+    def fragile(self) -> tuple[ComparisonRow, ComparisonRow] | None:
         """The best row on paper and the best on average, where random times tell them apart.
 
         Apart: their means differ by more than twice the standard error of the difference.
@@ -81,29 +84,38 @@ class Comparison:
         return (best, rival) if apart > 2 * error else None
 
     @property
-    def _jittered(self) -> list[Row]:
+    def _jittered(self) -> list[ComparisonRow]:
         return [row for row in self.rows if row.jitter is not None and row.fits_limit]
 
 
 def compare(
     pipeline: Pipeline,
     *,
+    mem_limit: Any = None,
     objective: Objective | str = Objective.MAKESPAN,
     fused: bool = False,
     options: Options | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
+    hint: Schedule | None = None,
     jitter: float | None = None,
     progress: Callable[[Progress | str], None] | None = None,
+    stop: Stop | None = None,
+    params: SolveParams = SolveParams(),
 ) -> Comparison:
     """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
 
     The optimum follows the pipeline's own placement and limit; every other placement that a
-    strategy uses is solved too, for its ratio. `time_limit` seconds cover all searches together,
+    strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
+    `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
+    placement; `stop` is asked in every search. `time_limit` seconds cover all searches together,
     not the evaluation of the strategies; Ctrl-C ends them all. With `jitter` every order also runs
-    under random times of that relative standard deviation (`ppopt.studies.robustness`).
+    under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
+    InputError on misuse.
     """
+    if mem_limit is not None:
+        pipeline = replace(pipeline, mem_limit=mem_limit)
     objective = Objective(objective)
     if jitter is not None:
         robustness.check(jitter)
@@ -121,7 +133,10 @@ def compare(
         fused=fused,
         workers=workers,
         seed=seed,
+        hint=hint,
         tell=tell,
+        stop=stop,
+        params=params,
     )
     optimum = optima[own]
     if optimum.schedule is not None:
@@ -136,6 +151,7 @@ def _optima(
     problems: Mapping[Layout, Pipeline],
     seconds: float,
     tell: Callable[[Progress], None],
+    hint: Schedule | None,
     **search: Any,
 ) -> dict[Layout, Result]:
     """Search all: half of the time for the first, the rest in equal parts for the others."""
@@ -148,7 +164,13 @@ def _optima(
         def follow(state: Progress, number: int = index + 1) -> None:
             tell(state._replace(phase=f"placement {number} of {len(problems)}, {state.phase}"))
 
-        found[space] = solve(problem, time_limit=left / parts, progress=follow, **search)
+        found[space] = solve(
+            problem,
+            time_limit=left / parts,
+            hint=None if index else hint,
+            progress=follow,
+            **search,
+        )
         if found[space].interrupted:
             break
     return found
@@ -159,8 +181,12 @@ def _silent(_: Progress | str) -> None:
 
 
 def _under(
-    row: Row, deviation: float, objective: Objective, seed: int, tell: Callable[[str], None]
-) -> Row:
+    row: ComparisonRow,
+    deviation: float,
+    objective: Objective,
+    seed: int,
+    tell: Callable[[str], None],
+) -> ComparisonRow:
     tell(f"random times: {row.schedule.origin['strategy']}")
     found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
     return replace(row, jitter=found)
@@ -189,6 +215,7 @@ def evaluate_all(
         own = Options(**{field: getattr(options, field) for field in strategy.takes})
         began = time.monotonic()
         tell(f"strategy {name}")
+        _LOG.info("strategy %s", name)
         try:
             unplaced = strategy.unplaced(pipeline)
             needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
@@ -219,7 +246,9 @@ def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Opti
     return (time.monotonic() - began) * pipeline.batches / few
 
 
-def _rows(made: list[Made], objective: Objective, optima: dict[Layout, Result]) -> tuple[Row, ...]:
+def _rows(
+    made: list[Made], objective: Objective, optima: dict[Layout, Result]
+) -> tuple[ComparisonRow, ...]:
     rows = [_row(one, objective, optima.get(one[0].pipeline.layout)) for one in made]
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
@@ -227,14 +256,14 @@ def _rows(made: list[Made], objective: Objective, optima: dict[Layout, Result]) 
     return tuple(sorted(rated, key=_time))
 
 
-def _row(made: Made, objective: Objective, optimum: Result | None) -> Row:
+def _row(made: Made, objective: Objective, optimum: Result | None) -> ComparisonRow:
     schedule, seconds = made
     figures = schedule.metrics
     value = figures.value(objective)
     reference = None if optimum is None else optimum.value
     ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
     proved = optimum is not None and optimum.status is Status.OPTIMAL
-    return Row(
+    return ComparisonRow(
         schedule=schedule,
         seconds=seconds,
         figures=figures,
@@ -248,10 +277,10 @@ def _row(made: Made, objective: Objective, optimum: Result | None) -> Row:
     )
 
 
-def _of(row: Row) -> Jitter:
+def _of(row: ComparisonRow) -> Jitter:
     assert row.jitter is not None
     return row.jitter
 
 
-def _time(row: Row) -> Fraction:
+def _time(row: ComparisonRow) -> Fraction:
     return row.schedule.pipeline.ticks.time(row.value)

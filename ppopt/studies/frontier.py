@@ -32,7 +32,7 @@ HANDS = 0.25
 """Largest share of the time limit that evaluating hand strategies may take."""
 
 
-class Point(NamedTuple):
+class FrontierPoint(NamedTuple):
     """A limit at which the best schedule changes."""
 
     limit: Fraction
@@ -44,7 +44,7 @@ class Point(NamedTuple):
     """Whether it is proved that no smaller limit allows so small a value."""
 
 
-class Hand(NamedTuple):
+class FrontierHand(NamedTuple):
     """A hand strategy compared with the frontier."""
 
     schedule: Schedule
@@ -71,11 +71,11 @@ class Frontier:
     proof: str
     """Why no limit below the first point's works, or what is open; without points, why there are
     none."""
-    points: tuple[Point, ...]
+    points: tuple[FrontierPoint, ...]
     """By limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
     """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
-    hands: tuple[Hand, ...]
+    hands: tuple[FrontierHand, ...]
     """By memory, then value."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
@@ -84,18 +84,18 @@ class Frontier:
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
 
-    def at(self, limit: object) -> Point | None:
+    def at(self, limit: object) -> FrontierPoint | None:
         """The point of the best schedule found within a limit; None where none is."""
         within = [point for point in self.points if point.limit <= limit]  # type: ignore[operator]
         return within[-1] if within else None
 
     @property
-    def least(self) -> Point | None:
+    def least(self) -> FrontierPoint | None:
         """The point of the least limit that works."""
         return self.points[0] if self.points else None
 
     @property
-    def enough(self) -> Point | None:
+    def enough(self) -> FrontierPoint | None:
         """The point of least memory with the best value: a larger limit gains nothing."""
         return self.points[-1] if self.points else None
 
@@ -155,7 +155,7 @@ def frontier(
     )
 
 
-def _point(explorer: Explorer, found: Found) -> Point:
+def _point(explorer: Explorer, found: Found) -> FrontierPoint:
     """The point of a schedule, verified under its own limit."""
     problem, curve, ticks = explorer.problem, explorer.curve, explorer.problem.pipeline.ticks
     limit = ticks.memory(found.limit)
@@ -175,7 +175,9 @@ def _point(explorer: Explorer, found: Found) -> Point:
         solve_seconds=explorer.spent[found.limit],
     )
     schedule = replace(found.schedule, pipeline=within, origin=result.origin(), from_file=False)
-    return Point(limit, replace(result, schedule=checked(schedule)), _is_least(curve, found))
+    return FrontierPoint(
+        limit, replace(result, schedule=checked(schedule)), _is_least(curve, found)
+    )
 
 
 def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
@@ -247,8 +249,8 @@ def _comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
 
 
 def _hands(
-    problem: Problem, made: list[tuple[Schedule, float]], points: tuple[Point, ...]
-) -> tuple[Hand, ...]:
+    problem: Problem, made: list[tuple[Schedule, float]], points: tuple[FrontierPoint, ...]
+) -> tuple[FrontierHand, ...]:
     hands = []
     for schedule, seconds in made:
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
@@ -257,5 +259,5 @@ def _hands(
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and _comparable(schedule, problem.pipeline)
         ratio = value / best[-1] if same and best and best[-1] else None
-        hands.append(Hand(schedule, seconds, memory, value, ratio))
+        hands.append(FrontierHand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

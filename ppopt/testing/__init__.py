@@ -20,14 +20,14 @@ def assert_schedule_equal(actual: Schedule, expected: Schedule) -> None:
     _assert_same_problem(actual, expected)
     found = first_difference(expected, actual)
     assert found is None, f"the schedules differ: {found}"
-    assert actual == expected, "the pipelines differ in what no operation feels"
+    assert actual == expected, "the pipelines differ, in fields without effect"
 
 
 def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: float = 0.0) -> None:
     """Assert that a schedule is valid and no longer than a reference of the same problem.
 
-    Compared is the reference's objective; `tolerance` is a share of its value. The limits of the
-    schedule's own pipeline are enforced.
+    Compares by the reference's objective; `tolerance` is a share of its value. Enforces the limits
+    of the schedule's own pipeline.
     """
     found = verify(actual)
     assert not found, f"not a schedule of its pipeline:\n{explain(actual, found)}"

@@ -3,8 +3,8 @@
     def test_my_schedule(ppopt_reference):
         ppopt_reference("my-schedule", make_schedule())
 
-compares with `references/my-schedule.json` beside the test's file. `pytest --ppopt-update` writes
-the file instead; look at what changed (`ppopt check`, `ppopt view`) before it is committed.
+compares with `references/my-schedule.json` next to the test. `pytest --ppopt-update` writes the
+file instead; look at what changed (`ppopt check`, `ppopt view`) before it is committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pytest_addoption(parser: Any) -> None:
     )
     parser.addini(
         "ppopt_references",
-        f"folder of reference schedules, beside each test file (default: {FOLDER})",
+        f"folder of reference schedules, next to each test file (default: {FOLDER})",
         default=FOLDER,
     )
 
@@ -41,7 +41,7 @@ class References:
         self.update = update
 
     def load(self, name: str) -> Schedule:
-        """Read a reference, verified; fails the test, in one line, where there is none such."""
+        """Read a reference, verified; fails the test, in one line, where there is none."""
         from ppopt.errors import InputError  # noqa: PLC0415  loads on use
         from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
         from ppopt.verifier import verify  # noqa: PLC0415
@@ -52,8 +52,8 @@ class References:
         try:
             schedule, claims = read_schedule(path)
         except InputError as error:
-            told = f"{error}; `pytest --ppopt-update` writes it anew"
-            raise pytest.fail.Exception(told, pytrace=False) from None
+            words = f"{error}; `pytest --ppopt-update` writes it again"
+            raise pytest.fail.Exception(words, pytrace=False) from None
         found = verify(schedule, claims, enforce_limit=False)
         if found:
             pytest.fail(f"{path}: {found[0]}; `ppopt verify` lists all violations", False)

@@ -300,6 +300,7 @@ def test_alone_it_helps() -> None:
         "view",
         "strategies",
         "models",
+        "schema",
     ):
         assert f"\n  {command} " in ran.out
         assert done(f"{command} --help").out.startswith("Usage: ")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ppopt.cli.exchange import ExportFormat
-from ppopt.formats.exports import WRITERS
+from ppopt.cli.schedule_files import ExportFormat
+from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
 from ppopt.formats.schedule_json import read_schedule
 from tests.cli.cli_json import EVALUATED, assert_types
 from tests.cli.cli_run import done, run, shown
@@ -21,6 +21,14 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("native") / "a.json"
     done(f"eval 1f1b {FLAGS} --mem-limit --quiet -o", path)
     return path
+
+
+WRITERS = {
+    "torch-csv": torch_csv.dumps,
+    "perfetto": perfetto.dumps,
+    "json": schedule_json.dumps,
+    "megatron": megatron.dumps,
+}
 
 
 def test_every_writer_has_its_name() -> None:

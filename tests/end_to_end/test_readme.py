@@ -68,6 +68,11 @@ def test_every_strategy_is_in_the_table() -> None:
     assert all(f"| `{name}` |" in table for name in names())
 
 
+def test_every_setting_is_in_the_table() -> None:
+    table = make.table_of(make.MODELS.read_text(encoding="utf-8"))
+    assert table == make.settings_table(), "renew it by `python docs/make.py`"
+
+
 def test_picture_is_that_of_its_schedule_which_is_optimal() -> None:
     """Another version of the solver may find another optimum: only the value must be the same."""
     schedule, claims = read_schedule(make.SCHEDULE)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -14,16 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
-from ppopt.formats.config import (
-    OBJECTIVES,
-    PIPELINE_FIELDS,
-    SETTINGS,
-    parse_config,
-    pipeline_of,
-    read_config,
-)
+from ppopt.formats.config import parse_config, pipeline_of, read_config
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import NAMED, SETTINGS, Part
+from ppopt.solver.search import solve
 from tests.formats.config_text import as_text, refuse, write
 
 SPELLINGS = {
@@ -82,15 +78,27 @@ def dashed_too(spelling: str) -> set[str]:
 
 class TestSettings:
     def test_table_is_complete(self) -> None:
-        assert set(SPELLINGS) == set(SETTINGS)
+        assert set(SPELLINGS) == {one.field for one in SETTINGS if one.part is not Part.ABOUT}
+        for name, spellings in SPELLINGS.items():
+            assert set(NAMED[name].names) == set(spellings)
 
-    def test_pipeline_fields_are_those_of_pipeline(self) -> None:
-        names = {field.name for field in fields(Pipeline)}
-        assert set(PIPELINE_FIELDS) == names - {"rounded"}
-        assert set(PIPELINE_FIELDS) < set(SETTINGS)
+    def test_pipeline_fields_and_their_defaults_are_those_of_pipeline(self) -> None:
+        declared = {one.field: one for one in SETTINGS if one.part is Part.PIPELINE}
+        given = {field.name: field.default for field in fields(Pipeline)}
+        assert set(declared) == set(given) - {"rounded"}
+        for name, setting in declared.items():
+            if setting.has_value:
+                assert given[name] == setting.default
+            else:
+                assert given[name] in (None, "", MISSING)
+
+    def test_defaults_of_a_run_are_those_of_solve(self) -> None:
+        given = inspect.signature(solve).parameters
+        for name in ("objective", "time_limit", "seed"):
+            assert given[name].default == NAMED[name].default
 
     def test_objectives_are_those_of_metrics(self) -> None:
-        assert list(OBJECTIVES) == [objective.value for objective in Objective]
+        assert NAMED["objective"].choices == tuple(objective.value for objective in Objective)
 
     @pytest.mark.parametrize("suffix", [".yaml", ".yml", ".json", ".toml", ".YAML", ".Json"])
     @pytest.mark.parametrize(
@@ -296,7 +304,13 @@ values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(SETTINGS)), values, max_size=5))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(one.field for one in SETTINGS if one.part is not Part.ABOUT)),
+        values,
+        max_size=5,
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_any_value_is_a_pipeline_or_refused(document: dict[str, object]) -> None:
     try:

@@ -11,8 +11,9 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats import models
-from ppopt.formats.config import ABOUT, SETTINGS, parse_config, pipeline_of
-from ppopt.formats.models import model_names, read_model, summary
+from ppopt.formats.config import parse_config, pipeline_of
+from ppopt.formats.models import model_names, read_model, read_pipeline
+from ppopt.problem.pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[2] / "models"
 
@@ -133,15 +134,25 @@ def test_chunks_apply_to_a_model() -> None:
     assert pipe.costs.forward[0] == Fraction("18.522") / 3
 
 
-def test_summary_is_one_line() -> None:
-    for name in model_names():
-        line = summary(name)
-        assert line.startswith(name)
-        assert "\n" not in line
+def test_models_are_one_line_each() -> None:
+    assert tuple(models.models()) == model_names()
+    assert not any("\n" in line for line in models.models().values())
     assert re.fullmatch(
-        r"zb-1.5b-m24 +8 stages +24 microbatches +1.5B GPT on 8 A100, microbatches of 6 sequences",
-        summary("zb-1.5b-m24"),
+        r" +8 stages +24 microbatches +1.5B GPT on 8 A100, microbatches of 6 sequences",
+        models.models()["zb-1.5b-m24"],
     )
+
+
+def test_read_pipeline_takes_a_model_or_a_file(tmp_path: Path) -> None:
+    assert read_pipeline("zb-1.5b-m24") == pipeline_of(read_model("zb-1.5b-m24"))
+    path = tmp_path / "mine.toml"
+    path.write_text("stages = 2\nbatches = 3\np2p_time = 0.5\n")
+    assert read_pipeline(path) == read_pipeline(str(path)) == Pipeline(2, 3, p2p=0.5)
+    path.write_text("stages = 2\n")
+    with pytest.raises(InputError, match=r"mine.toml: batches: missing"):
+        read_pipeline(path)
+    with pytest.raises(InputError, match="model: 'mine' is unknown"):
+        read_pipeline("mine")
 
 
 @pytest.mark.parametrize(
@@ -192,9 +203,3 @@ class TestReadme:
         assert example is not None
         pipe = pipeline_of(parse_config(example[1], ".yaml", "README.md"))
         assert (pipe.stages, pipe.batches) == (4, 16)
-
-    def test_it_names_every_setting(self) -> None:
-        named = set(re.findall(r"`([a-z0-9_]+)`", self.text))
-        for name, setting in SETTINGS.items():
-            assert named & {name, *setting.spellings}, name
-        assert set(ABOUT) <= named

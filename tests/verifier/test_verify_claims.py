@@ -145,6 +145,7 @@ def test_loading_the_verifier_loads_nothing_of_what_it_checks() -> None:
     code = "import sys, ppopt.verifier; print(*(m for m in sys.modules if m.startswith('ppopt.')))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     problem = ("arrays", "backward_times", "costs", "exact", "operation", "pipeline", "placement")
+    problem += ("settings",)
     shared = {"ppopt.errors", "ppopt.problem", "ppopt.schedule", "ppopt.schedule.timetable"}
     shared |= {f"ppopt.problem.{name}" for name in problem}
     assert set(run.stdout.split()) == set(OWN) - {"ppopt.verifier.measured"} | shared

@@ -1,0 +1,219 @@
+"""The commands on schedule files: re-check them, make them again, draw and translate them."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ppopt.cli.app import (
+    EXIT_CHANGED,
+    EXIT_UNKNOWN,
+    EXIT_VIOLATIONS,
+    JsonFlag,
+    QuietFlag,
+    ScheduleFile,
+    command,
+)
+from ppopt.cli.settings import Settings, with_settings
+
+if TYPE_CHECKING:
+    from ppopt.rechecker import Recheck
+    from ppopt.schedule.schedule import Schedule
+
+
+class ExportFormat(StrEnum):
+    """Formats that schedules are written in."""
+
+    TORCH_CSV = "torch-csv"
+    PERFETTO = "perfetto"
+    JSON = "json"
+    MEGATRON = "megatron"
+
+
+class ImportFormat(StrEnum):
+    """Formats that schedules are read from."""
+
+    TORCH_CSV = "torch-csv"
+
+
+@command
+def verify(
+    file: ScheduleFile,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    bound: Annotated[
+        bool, typer.Option("--bound", help="The lower bound too, by a proof of its own.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="For the bound.")
+    ] = 60.0,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Threads, for the bound.")
+    ] = None,
+) -> int:
+    """Re-check a schedule file: every rule, every figure it claims, and its bound if asked."""
+    from ppopt.cli import output
+    from ppopt.formats.schedule_json import read_schedule
+    from ppopt.verifier import verify as check
+
+    schedule, claims = read_schedule(file)
+    found = check(schedule, claims)
+    again = None
+    if bound and not found:
+        again = _recheck(file, schedule, time_limit, workers, quiet=quiet)
+    output.verification(file, schedule, found, again, as_json=json, quiet=quiet)
+    return EXIT_VIOLATIONS if found else _bound_code(again)
+
+
+def _recheck(
+    file: Path, schedule: Schedule, time_limit: float, workers: int | None, *, quiet: bool
+) -> Recheck:
+    from ppopt.cli import progress
+    from ppopt.formats.documents import label
+    from ppopt.formats.fields import within
+    from ppopt.rechecker import recheck
+
+    with progress.shown(quiet=quiet) as line:
+
+        def follow(devices: int) -> None:
+            line.update(f"the bound again, by the rules of {devices} devices")
+
+        return within(
+            label(file),
+            recheck,
+            schedule,
+            time_limit=time_limit,
+            workers=workers,
+            progress=follow,
+        )
+
+
+def _bound_code(again: Recheck | None) -> int:
+    from ppopt.rechecker import Verdict
+
+    if again is None:
+        return 0
+    codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
+    return codes.get(again.verdict, 0)
+
+
+@command
+def view(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="The page to write (.html).")
+    ],
+) -> int:
+    """Draw schedule files on one HTML page."""
+    from ppopt.cli.files import valid_schedule, writable
+    from ppopt.cli.output import write_page
+    from ppopt.errors import InputError
+
+    (target,) = writable([output])
+    if not target.is_page:
+        raise InputError(f"output: {target.path}: a page ends in .html")
+    write_page(target, [valid_schedule(file) for file in files])
+    return 0
+
+
+@command
+def check(
+    file: ScheduleFile,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> int:
+    """Solve or evaluate a reference schedule again, and say what changed."""
+    from ppopt.cli import progress
+    from ppopt.cli.files import valid_schedule
+    from ppopt.cli.output import print_json
+    from ppopt.formats.documents import label
+    from ppopt.studies.references import check as make_again
+
+    reference = valid_schedule(file)
+    with progress.shown(quiet=quiet) as line:
+        found = make_again(reference, line.update)
+    if json:
+        print_json(
+            {
+                "schema": 1,
+                "unchanged": not found.differences,
+                "differences": [entry._asdict() for entry in found.differences],
+                "order_compared": found.ordered,
+                "not_compared": [entry._asdict() for entry in found.free],
+                "notes": list(found.notes),
+            }
+        )
+    elif not quiet:
+        same = "unchanged" if found.ordered else "status, value and lower bound unchanged"
+        for words in found.differences or [same]:
+            print(f"{label(file)}: {words}")
+        for note in (*found.notes, *(f"not compared: {entry}" for entry in found.free)):
+            print(f"note: {note}")
+    return EXIT_CHANGED if found.differences else 0
+
+
+@command
+def export(
+    file: ScheduleFile,
+    to: Annotated[ExportFormat, typer.Option("--to", help="What to write.", show_default=False)],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="File to write.")],
+    time_unit: Annotated[
+        str | None,
+        typer.Option(
+            "--time-unit",
+            metavar="UNIT",
+            help="Of a trace, the file's unit of time: s, ms (default), us or ns.",
+        ),
+    ] = None,
+) -> int:
+    """Write a schedule file in the format of another tool."""
+    from ppopt.cli.files import check_place, valid_schedule
+    from ppopt.errors import InputError
+    from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
+    from ppopt.formats.files import write
+
+    writers = {
+        ExportFormat.TORCH_CSV: torch_csv.dumps,
+        ExportFormat.PERFETTO: lambda made: perfetto.dumps(made, time_unit or "ms"),
+        ExportFormat.JSON: schedule_json.dumps,
+        ExportFormat.MEGATRON: megatron.dumps,
+    }
+
+    check_place(Path(output))
+    if time_unit is not None and to is not ExportFormat.PERFETTO:
+        raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
+    write(Path(output), writers[to](valid_schedule(file)))
+    return 0
+
+
+@command
+@with_settings
+def import_(
+    settings: Settings,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to read.")],
+    source: Annotated[
+        ImportFormat, typer.Option("--from", help="What the file is.", show_default=False)
+    ],
+) -> int:
+    """Read an order of another tool, time it, and verify it."""
+    from ppopt.cli import output
+    from ppopt.formats import torch_csv
+    from ppopt.formats.documents import label
+    from ppopt.formats.fields import within
+    from ppopt.problem.objective import Objective
+    from ppopt.report.objects import of_evaluation
+    from ppopt.verifier import checked
+
+    assert source is ImportFormat.TORCH_CSV
+    objective = Objective(settings.get("objective", "makespan"))
+    began = monotonic()
+    order = torch_csv.read_order(file)
+    timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
+    made = checked(timed, enforce_limit=False)
+    output.result(settings, of_evaluation(made, monotonic() - began), made)
+    return 0

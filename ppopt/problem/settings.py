@@ -1,0 +1,291 @@
+"""Every setting of a pipeline and of a run, declared once.
+
+Made from these records: the names that `ppopt.Pipeline` takes, the options of the command line,
+the reader of config files with its JSON Schema, the costs in schedule files, and the table in
+`models/README.md`. A setting has one key in files, the same with dashes as a flag, and perhaps
+further names, which files, flags and Python accept as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum, StrEnum
+from functools import wraps
+from typing import Any, TypeVar
+
+from ppopt.errors import InputError
+from ppopt.problem import placement
+
+T = TypeVar("T")
+LIMIT_1F1B = "1f1b"
+"""The value of `mem_limit` that means: the largest device peak of 1F1B on this pipeline."""
+
+
+class Shape(Enum):
+    """What a value looks like in a file; the value is the placeholder of its flag."""
+
+    WHOLE = "N"
+    """A whole number."""
+    SECONDS = "SECONDS"
+    """A number above 0."""
+    STAGES = "LIST"
+    """One number for all stages, or a list with one number per stage."""
+    LINKS = "TIME"
+    """One number, or a matrix [from device][to device]."""
+    DEVICES = "[LIST]"
+    """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
+    PLACEMENT = "NAME|LIST"
+    """A name, or a list with the device of every stage."""
+    CHOICE = "NAME"
+    """One of some words."""
+    FLAG = ""
+    """True or false."""
+    FILES = "FILE"
+    """One file name, or a list of them."""
+    LINE = "TEXT"
+    """One line of text."""
+    DATE = "DATE"
+    """A date, or one line of text."""
+
+
+class Part(StrEnum):
+    """What a setting belongs to."""
+
+    PIPELINE = "pipeline"
+    """A field of `ppopt.Pipeline`."""
+    RUN = "run"
+    """What to do with the pipeline."""
+    ABOUT = "about"
+    """Documentation of a file."""
+
+
+class Unit(StrEnum):
+    """What a number measures."""
+
+    TIME = "time"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its names, the values it takes, and what it means."""
+
+    field: str
+    """Name in Python."""
+    shape: Shape
+    meaning: str
+    """For the help of the flag, the JSON Schema and the table."""
+    default: str | int | None = None
+    """Value where it is not given, or how that follows from the others, in words; None: none."""
+    key: str = ""
+    """Name in files, and with dashes on the command line; the field's where it is left out."""
+    aliases: tuple[str, ...] = ()
+    """Further names, besides the field and the key."""
+    part: Part = Part.PIPELINE
+    unit: Unit | None = None
+    least: int | None = None
+    """Smallest number; None: any."""
+    choices: tuple[str | int, ...] = ()
+    placeholder: str = ""
+    """Of the flag; that of the shape where it is left out."""
+    optional: bool = False
+    """Of a cost of stages: nothing takes its place where it is not given."""
+    has_flag: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in files."""
+        return self.key or self.field
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that is accepted, the one of files first."""
+        return tuple(dict.fromkeys((self.name, self.field, *self.aliases)))
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the default is a value, and not words."""
+        return isinstance(self.default, int) or self.default in self.choices
+
+    @property
+    def described(self) -> str:
+        """The meaning, with the default where there is one."""
+        return self.meaning if self.default is None else f"{self.meaning} ({self.default})"
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return flag_of(self.name)
+
+
+def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
+    return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
+
+
+def _memory(field: str, meaning: str, default: int, least: int | None = 0) -> Setting:
+    return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least)
+
+
+def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
+    return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, least=1, **more)
+
+
+def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.RUN, **more)
+
+
+def _text(field: str, shape: Shape, meaning: str, part: Part = Part.ABOUT) -> Setting:
+    return Setting(field, shape, meaning, part=part, has_flag=False)
+
+
+SETTINGS = (
+    _size("stages", "P", "devices; with a placement list, stages", aliases=("num_stages",)),
+    _size(
+        "batches",
+        "M",
+        "microbatches",
+        aliases=("num_batches", "num_microbatches", "microbatches"),
+    ),
+    _size(
+        "chunks",
+        "V",
+        "equal stages into which each device's share is cut",
+        default="1, or 2 by placement",
+        aliases=("num_chunks",),
+    ),
+    Setting(
+        "placement",
+        Shape.PLACEMENT,
+        "linear, interleaved, v, or the device of every stage as a list",
+        "linear; interleaved with chunks",
+        choices=tuple(placement.NAMED),
+    ),
+    _time("forward", "forward_times", "F", default=1),
+    _time(
+        "backward",
+        "backward_times",
+        "BW, the full backward: B and W together",
+        default="2 F, or B + W",
+    ),
+    _time("weight", "weight_times", "W, the weight gradient; B = BW - W", default="half of BW"),
+    _time("backward_input", "input_times", "B, the input gradient", default="BW - W"),
+    Setting(
+        "p2p",
+        Shape.LINKS,
+        "delay between devices; in files also a matrix [from][to]",
+        0,
+        key="p2p_time",
+        unit=Unit.TIME,
+        least=0,
+    ),
+    _memory("activation", "memory that F takes, and that B and W together give back", 1),
+    _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
+    _memory("static", "memory always held: weights, optimizer state", 0),
+    Setting(
+        "mem_limit",
+        Shape.DEVICES,
+        "memory limit, one number or one per device; bare, or true in files: the largest device "
+        "peak of 1F1B, one route's static memory included",
+        unit=Unit.MEMORY,
+        least=0,
+    ),
+    _time(
+        "overlap",
+        "overlap_times",
+        "an F and a BW of different microbatches run as one operation, at least the larger; by "
+        "strategies that pair them and by searches. Of two stages: both alone less the smaller of "
+        "what each saves, at least the larger; a B saves what BW would",
+        default="F + BW",
+        optional=True,
+    ),
+    _size(
+        "slices",
+        "Q",
+        "parts into which each microbatch is cut along the sequence",
+        default="1",
+        aliases=("num_slices",),
+    ),
+    Setting(
+        "routes",
+        Shape.WHOLE,
+        "2: half of the microbatches run through the devices the other way",
+        1,
+        choices=(1, 2),
+    ),
+    _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
+    _run(
+        "objective",
+        Shape.CHOICE,
+        "makespan or device-span",
+        "makespan",
+        choices=("makespan", "device-span"),
+    ),
+    _run("fused", Shape.FLAG, "full backwards BW only, no split"),
+    _run("time_limit", Shape.SECONDS, "seconds to search", 60),
+    _run("workers", Shape.WHOLE, "processors to search with", "all", least=1),
+    _run("seed", Shape.WHOLE, "seed of the search", 0, least=0),
+    _run(
+        "group_size",
+        Shape.WHOLE,
+        "microbatches per group of interleaved strategies",
+        "the least, P or more, that leaves 0, P or more: P where P divides M",
+        least=1,
+    ),
+    _run("waves", Shape.WHOLE, "waves of hanayo", 2, least=1),
+    _run(
+        "output",
+        Shape.FILES,
+        "file to write: .html, .json or .csv (order for PyTorch); a flag may be repeated",
+        aliases=("output_file",),
+    ),
+    _text("source", Shape.LINE, "where the numbers come from"),
+    _text("description", Shape.LINE, "what the file describes"),
+    _text("time_unit", Shape.LINE, "unit of the times"),
+    _text("memory_unit", Shape.LINE, "unit of the memory"),
+    _text("date", Shape.DATE, "when it was measured"),
+)
+STAGE_COSTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.STAGES)
+NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in setting.names}
+"""Every accepted name -> its setting."""
+
+
+def flag_of(name: str) -> str:
+    """Write a name as a flag: `p2p_time` -> `--p2p-time`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word most like `word`, for "did you mean"."""
+    return get_close_matches(word[:60].lower(), tuple(known), n=1, cutoff=0.0)[0]
+
+
+def same_setting(first: str, second: str) -> InputError:
+    """Error of a setting that is given under two names."""
+    return InputError(f"{first} and {second} are the same setting; keep one")
+
+
+def accepts_every_name(cls: type[T]) -> type[T]:
+    """Let a dataclass of settings be made with any of their names (`p2p_time` for `p2p`).
+
+    Raises InputError where one setting has two names, TypeError for an unknown name.
+    """
+    make: Callable[..., None] = cls.__init__
+    fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+
+    @wraps(make)
+    def init(self: T, *args: Any, **given: Any) -> None:
+        named: dict[str, str] = {}
+        for name in given:
+            field = NAMED[name].field if name in NAMED else name
+            if field not in fields:
+                hint = nearest(name, (one for one in NAMED if NAMED[one].field in fields))
+                raise TypeError(f"{cls.__name__} takes no {name!r}; did you mean {hint}?")
+            if field in named:
+                raise same_setting(named[field], name)
+            named[field] = name
+        make(self, *args, **{field: given[name] for field, name in named.items()})
+
+    cls.__init__ = init  # type: ignore[method-assign, assignment]
+    return cls

@@ -1,0 +1,87 @@
+"""Settings: one name after another means the same in Python, in files and on the command line."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.formats.config import canonical, pipeline_of
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting
+from tests.cli.cli_run import run, shown
+
+SIZE = {"stages": 2, "batches": 4}
+SAMPLES = {"placement": "v", "name": "mine", "routes": 2, "stages": 3, "batches": 6, "overlap": 3}
+ALIASED = [
+    (setting, name)
+    for setting in SETTINGS
+    if setting.part is Part.PIPELINE
+    for name in setting.names
+]
+
+
+def sample(setting: Setting) -> object:
+    return SAMPLES.get(setting.field, 1)
+
+
+def test_names_are_of_one_setting_each() -> None:
+    assert len(NAMED) == sum(len(setting.names) for setting in SETTINGS)
+
+
+@pytest.mark.parametrize(("setting", "name"), ALIASED, ids=lambda value: str(value)[:20])
+def test_python_takes_every_name(setting: Setting, name: str) -> None:
+    others = {key: value for key, value in SIZE.items() if key != setting.field}
+    expected = pipeline_of(canonical(others | {setting.name: sample(setting)}))
+    assert Pipeline(**others, **{name: sample(setting)}) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"), [pair for pair in ALIASED if pair[0].has_flag], ids=lambda v: str(v)[:20]
+)
+def test_flags_take_every_name(setting: Setting, name: str) -> None:
+    sizes = {"stages": 2, "batches": 4, setting.field: sample(setting)}
+    words = {NAMED[field].flag: value for field, value in sizes.items() if field != setting.field}
+    flags = " ".join(f"{flag} {value}" for flag, value in words.items())
+    strategy = {"placement": "zbv", "chunks": "1f1b", "routes": "dualpipe"}.get(setting.field)
+    line = f"eval {strategy or 'gpipe'} {flags}"
+    if setting.field == "slices":
+        line = line.replace("gpipe", "seq-1f1b")
+    written = name.replace("_", "-")
+    expected = shown(f"{line} {setting.flag} {sample(setting)}")["schedule"]
+    assert shown(f"{line} --{written} {sample(setting)}")["schedule"] == expected
+    assert shown(f"{line} --{written}={sample(setting)}")["schedule"] == expected
+
+
+def test_one_setting_under_two_names() -> None:
+    with pytest.raises(InputError, match="forward and forward_times are the same setting"):
+        Pipeline(**SIZE, forward=1, forward_times=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("forward_time", "forward_times"), ("p2", "p2p"), ("seed", "")]
+)
+def test_unknown_name(name: str, near: str) -> None:
+    with pytest.raises(TypeError, match=f"Pipeline takes no '{name}'; did you mean {near}"):
+        Pipeline(**SIZE, **{name: 1})
+
+
+@pytest.mark.parametrize("name", ["activation", "static", "forward", "p2p"])
+def test_what_nothing_takes_the_place_of_is_not_none(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}: None is not a number"):
+        Pipeline(**SIZE, **{name: None})
+
+
+def test_a_pipeline_stays_a_dataclass() -> None:
+    pipe = Pipeline(2, 4, forward_times=[1, 2])
+    assert replace(pipe, batches=6).forward == pipe.forward
+    assert pickle.loads(pickle.dumps(pipe)) == copy.copy(pipe) == pipe
+
+
+def test_unknown_flag_names_the_nearest() -> None:
+    ran = run("solve --stages 2 --batches 2 --forward-time 3")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--forward-times" in ran.err

@@ -1,0 +1,160 @@
+"""What `import ppopt` offers: its names, the types of results, and silence."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+from pathlib import Path
+
+import pytest
+
+import ppopt
+
+NAMES = [
+    "Argument",
+    "Certificate",
+    "Claim",
+    "Comparison",
+    "ComparisonRow",
+    "DeadlockError",
+    "Frontier",
+    "FrontierHand",
+    "FrontierPoint",
+    "Hinted",
+    "InputError",
+    "Jitter",
+    "Metrics",
+    "Objective",
+    "Op",
+    "OpKind",
+    "Options",
+    "Pipeline",
+    "PpoptError",
+    "Progress",
+    "Provenance",
+    "Recheck",
+    "Result",
+    "Rule",
+    "RunError",
+    "Schedule",
+    "SolveParams",
+    "StageCosts",
+    "Status",
+    "Ticks",
+    "Verdict",
+    "VerificationError",
+    "Violation",
+    "__version__",
+    "compare",
+    "evaluate",
+    "explain",
+    "frontier",
+    "jitter",
+    "models",
+    "read_pipeline",
+    "read_schedule",
+    "recheck",
+    "show_versions",
+    "solve",
+    "stop",
+    "strategies",
+    "verify",
+]
+PIPELINE = ppopt.Pipeline(stages=2, batches=3)
+
+
+def test_names() -> None:
+    assert dir(ppopt) == sorted(ppopt.__all__) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+    found = getattr(ppopt, name)
+    assert name == "__version__" or inspect.getdoc(found)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(ppopt.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen | {"__version__", "show_versions", "strategies"} == set(NAMES)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'solv'"):
+        _ = ppopt.solv
+
+
+def test_strategies_and_models_are_listed() -> None:
+    assert ppopt.strategies()["zb-1p"].endswith("]")
+    assert "8 stages" in ppopt.models()["zb-1.5b-m24"]
+    from ppopt.strategies import registry  # noqa: PLC0415  the package stays one
+
+    assert set(ppopt.strategies()) == set(registry())
+
+
+def test_show_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    ppopt.show_versions()
+    told = capsys.readouterr().out
+    for name in ("ppopt", "Python", "ortools"):
+        assert any(line.startswith(name) for line in told.splitlines())
+
+
+class TestResultsAreOfPublicTypes:
+    """Whatever a function hands out can be named in an annotation."""
+
+    def test_solve(self) -> None:
+        seen: list[object] = []
+        hint = ppopt.evaluate(PIPELINE, "1f1b")
+        best = ppopt.solve(PIPELINE, hint=hint, workers=1, progress=seen.append)
+        parts = (best, best.status, best.objective, best.schedule, best.certificate, best.claim)
+        for part in (*parts, best.certificate.argument, best.provenance, best.hint):
+            assert_public(part)
+        assert best.schedule is not None
+        assert_public(best.schedule.metrics)
+        assert_public(ppopt.recheck(best))
+
+    def test_pipeline(self) -> None:
+        for part in (PIPELINE, PIPELINE.costs, PIPELINE.ticks, PIPELINE.op(0), PIPELINE.op(0).kind):
+            assert_public(part)
+
+    def test_studies(self) -> None:
+        compared = ppopt.compare(PIPELINE, jitter=0.1, workers=1)
+        for part in (compared, compared.rows[0], compared.rows[0].jitter, compared.optimum):
+            assert_public(part)
+        found = ppopt.frontier(PIPELINE, workers=1)
+        for part in (found, found.points[0], found.hands[0]):
+            assert_public(part)
+
+
+def assert_public(value: object) -> None:
+    name = type(value).__name__
+    assert getattr(ppopt, name) is type(value)
+    assert name in NAMES
+
+
+def test_compare_takes_what_solve_takes() -> None:
+    offered = inspect.signature(ppopt.compare).parameters
+    for name, wanted in inspect.signature(ppopt.solve).parameters.items():
+        assert offered[name].default == wanted.default
+    limited = ppopt.compare(PIPELINE, mem_limit="1f1b", workers=1).optimum
+    assert limited.value == ppopt.solve(PIPELINE, mem_limit="1f1b", workers=1).value
+    assert limited.pipeline.mem_limit == "1f1b"
+
+
+def test_silent_unless_logging_is_asked_for(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert any(isinstance(one, logging.NullHandler) for one in logging.getLogger("ppopt").handlers)
+    ppopt.compare(PIPELINE, workers=1)
+    assert capfd.readouterr() == ("", "")
+    with caplog.at_level("INFO", logger="ppopt"):
+        ppopt.compare(PIPELINE, workers=1)
+    assert "strategy 1f1b" in caplog.messages
+    assert any(line.startswith("optimal: value") for line in caplog.messages)
