@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from ppopt.errors import InputError
 from ppopt.problem.costs import StageCosts
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import profile
 from ppopt.profiles.records import Record
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.measured import MEASURED, is_measured
 
@@ -57,7 +59,7 @@ def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
         for record in records
         for times in [(record.start, record.end)]
     ]
-    origin = {"strategy": MEASURED, "objective": "makespan", "status": "feasible"}
+    origin = Origin(strategy=MEASURED, objective=Objective.MAKESPAN, status="feasible")
     return Schedule.from_rows(pipeline, rows, origin)
 
 

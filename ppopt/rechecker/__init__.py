@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Protocol
 from ppopt import processors
 from ppopt.errors import InputError, VerificationError
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.rechecker import arithmetic, claim, follow, waits
 from ppopt.rechecker.claim import Claim
-from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
-from ppopt.verifier import verify
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
     from ppopt.rechecker.refute import Times
+    from ppopt.schedule.schedule import Schedule
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
@@ -71,7 +73,7 @@ class Recheck:
 
 
 def recheck(
-    given: HasClaim | Schedule,
+    given: HasClaim | Timetable,
     *,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -84,7 +86,7 @@ def recheck(
     `workers` default to the processors available. Of a schedule the bound alone is checked: for
     the rest there is `ppopt.verify`. Raises InputError where no bound is stated.
     """
-    stated = claim.of_schedule(given) if isinstance(given, Schedule) else given.claim
+    stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
     if stated is None:
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
     if not 0 < time_limit < inf:
@@ -97,7 +99,7 @@ def recheck(
     return check(stated, time_limit, workers, seed, progress)
 
 
-def confirmed(schedule: Schedule) -> str | None:
+def confirmed(schedule: Timetable) -> str | None:
     """Say at once, by arithmetic alone, why the bound that a schedule states holds.
 
     None where it states none, where that takes a search, where the bound is wrong, and where the
@@ -109,9 +111,9 @@ def confirmed(schedule: Schedule) -> str | None:
         return None
     if stated is None or stated.bound is None:
         return None
-    found = schedule.metrics.device_span if stated.span else schedule.metrics.makespan
-    optimal = schedule.origin.get("status") == "optimal"
-    if found < stated.bound or (optimal and found > stated.bound):
+    value = _value(stated, schedule)
+    optimal = schedule.origin.status == "optimal"
+    if value < stated.bound or (optimal and value > stated.bound):
         return None
     known = _by_arithmetic(stated)
     if known is None:
@@ -178,10 +180,16 @@ def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
     return f"{what}: all rules of {rules} in force, of the others the data flow alone"
 
 
+def _value(stated: Claim, schedule: Timetable) -> int:
+    """Objective of a schedule, in ticks, as the verifier computes it."""
+    found = figures(schedule)
+    return found.device_span if stated.span else found.makespan
+
+
 def _below(stated: Claim, made: Schedule) -> str:
     """Say in words by how much a claim is wrong."""
-    ticks, metrics = stated.pipeline.ticks, made.metrics
-    value = exact.plain(ticks.time(metrics.device_span if stated.span else metrics.makespan))
+    ticks = stated.pipeline.ticks
+    value = exact.plain(ticks.time(_value(stated, made)))
     if stated.bound is None:
         return f"there is a schedule that keeps the limits, of {value}"
     return f"there is a schedule of {value}, below {exact.plain(ticks.time(stated.bound))}"
@@ -189,13 +197,15 @@ def _below(stated: Claim, made: Schedule) -> str:
 
 def _schedule(stated: Claim, times: Times) -> Schedule:
     """The schedule found, verified: the re-checker too may be wrong."""
+    from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
+
     pipeline = stated.pipeline
     rows = []
     pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
     for op, start in times.start.items():
         end, device = times.end[op], stated.device(op)
         rows.append((*op[:3], device, start, end, op.slice, pair.get(op, ALONE)))
-    origin = {"objective": "device-span" if stated.span else "makespan"}
+    origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
     made = Schedule.from_rows(pipeline, rows, origin)
     broken = verify(made)
     if broken:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
@@ -86,19 +87,17 @@ def of_schedule(schedule: Timetable) -> Claim | None:
     of backwards of another kind than those that the schedule has.
     """
     origin, pipeline = schedule.origin, schedule.pipeline
-    bound = origin.get("lower_bound")
-    if bound is None:
+    if origin.lower_bound is None:
         return None
-    span = origin.get("objective", "makespan") == "device-span"
-    stated: Mapping[str, Any] = origin.get("certificate") or {}
-    devices = tuple(stated.get("devices", ()))
+    span = schedule.objective is Objective.DEVICE_SPAN
+    devices = () if origin.certificate is None else origin.certificate.devices
     strange = [device for device in devices if device >= pipeline.num_devices]
     if strange:
         raise InputError(
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
-    ticks = bound_in_ticks(pipeline, Fraction(bound))
-    claim = Claim(pipeline, span, bool(origin.get("fused")), ticks, devices)
+    ticks = bound_in_ticks(pipeline, origin.lower_bound)
+    claim = Claim(pipeline, span, bool(origin.fused), ticks, devices)
     if set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppopt.formats import schedule_json
+from ppopt.formats import origin_json, schedule_json
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.summary import summary
@@ -37,14 +37,14 @@ def of_result(result: Result) -> dict[str, Any]:
     `hint` is there where one was given: its value, the share by which the schedule is better
     (`gain`), its peak memory, whether that fits the limit, and what was changed to start from it.
     """
-    origin = result.origin()
+    origin = origin_json.to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
     shown["mem_limit"] = _limits(result.pipeline)
     kept = ("status", "objective", "value", "lower_bound", "gap", "proof")
     return {
         "schema": SCHEMA,
-        **{key: origin[key] for key in kept},
+        **{key: origin.get(key) for key in kept},
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
         "fused": result.fused,
@@ -70,7 +70,7 @@ def of_evaluation(
         **{key: found[key] for key in FIGURES},
         "idle": by_cause(schedule),
         "fits_limit": found["fits_limit"],
-        "options": schedule.origin.get("options") or {},
+        "options": dict(schedule.origin.options),
         **_placed(schedule),
         "seed": 0,
         "workers": 1,
@@ -120,8 +120,7 @@ def _robustness(comparison: Comparison) -> dict[str, Any]:
 
 
 def _strategy(row: Row, optimum: Result) -> str:
-    made_by = row.schedule.origin["strategy"]
-    return "optimal" if row.schedule is optimum.schedule else str(made_by)
+    return "optimal" if row.schedule is optimum.schedule else str(row.schedule.origin.strategy)
 
 
 def _row(row: Row, optimum: Result) -> dict[str, Any]:
@@ -223,7 +222,7 @@ def of_verification(
 def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
     made = again.counterexample
     return {
-        "lower_bound": schedule.origin["lower_bound"],
+        "lower_bound": origin_json.number(schedule.origin.lower_bound),
         "verdict": again.verdict.value,
         "reason": again.reason,
         "devices": list(again.devices),

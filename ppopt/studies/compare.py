@@ -161,7 +161,7 @@ def _silent(_: Progress | str) -> None:
 def _under(
     row: Row, deviation: float, objective: Objective, seed: int, tell: Callable[[str], None]
 ) -> Row:
-    tell(f"random times: {row.schedule.origin['strategy']}")
+    tell(f"random times: {row.schedule.origin.strategy}")
     found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
     return replace(row, jitter=found)
 

@@ -16,6 +16,7 @@ from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.profiles.records import Record
 from ppopt.schedule import timing
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.building import as_run, load, placement, runtime
 from ppopt.torch.links import Links, links
@@ -85,8 +86,8 @@ def prediction(schedule: Schedule) -> Schedule:
     Stage 0 splits as it really does (`as_run`).
     """
     pipeline = as_run(schedule.pipeline)
-    origin = {"strategy": str(schedule.origin.get("strategy") or "schedule"), "status": "feasible"}
-    return timing.schedule(pipeline, schedule.orders, origin=dict(origin))
+    origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
+    return timing.schedule(pipeline, schedule.orders, origin=origin)
 
 
 def predicted(schedule: Schedule) -> Fraction:

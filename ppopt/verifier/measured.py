@@ -18,7 +18,7 @@ UNTIMED = frozenset((Rule.UNKNOWN, Rule.DUPLICATE, Rule.MISSING, Rule.DEVICE, Ru
 
 def is_measured(schedule: Timetable) -> bool:
     """Whether a schedule is what was measured, and no plan."""
-    return schedule.origin.get("strategy") == MEASURED
+    return schedule.origin.strategy == MEASURED
 
 
 def faults(schedule: Timetable, claims: Mapping[str, object] | None = None) -> list[Violation]:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from ppopt.formats.schedule_json import dumps, from_object, loads, read_schedule, to_object
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, verify
 from tests.factories import schedules
 from tests.formats.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
 
 
-def one_after_another(pipeline: Pipeline, origin: dict[str, Any] | None = None) -> Schedule:
+def one_after_another(pipeline: Pipeline, origin: Origin | None = None) -> Schedule:
     """A complete schedule in which no two operations run at once."""
     ticks = pipeline.ticks
     longest = max(map(max, ticks.p2p))
@@ -143,7 +144,7 @@ class TestRoundTrip:
     @given(pipelines(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3)))
     @settings(max_examples=80, deadline=None)
     def test_schedules(self, pipeline: Pipeline, extra: dict[str, Any]) -> None:
-        origin = {"strategy": "hand", "value": 1.5, "gap": None} | {"note": extra}
+        origin = Origin(strategy="hand", value=Fraction(3, 2), other={"note": extra})
         schedule = one_after_another(pipeline, origin)
         loaded, claims = loads(dumps(schedule), "x")
         assert loaded == schedule
@@ -201,7 +202,7 @@ class TestForeignFiles:
             del file["pipeline"][key]
         schedule, claims = from_object(file)
         assert claims == {}
-        assert schedule.origin == {}
+        assert schedule.origin == Origin()
         assert schedule.pipeline.ticks == tiny().pipeline.ticks
         assert schedule.pipeline.placement == (0, 1)
         assert schedule.pipeline.limits == (3, 3)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.differences import entries
 from ppopt.report.facts import overview
+from ppopt.schedule.origin import Origin
 from ppopt.studies.evaluate import evaluate
 
 
@@ -24,7 +25,7 @@ def test_the_best_of_a_comparison_is_one_that_fits() -> None:
 
 def test_what_stands_beside_a_measured_step_is_said_to_be_predicted() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    step = replace(made, origin={"strategy": "measured"})
+    step = replace(made, origin=Origin(strategy="measured"))
     assert [entry.title for entry in entries([made, step], ordered=True)] == [
         "1f1b, predicted",
         "measured",

@@ -18,6 +18,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.raster import LINES, Ink, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import F, schedules
 
@@ -191,7 +192,7 @@ def test_hostile_words_stay_words(field: str) -> None:
     schedule = one_f_one_b(name=HOSTILE if field == "name" else "")
     if field == "strategy":
         schedule = Schedule.from_columns(
-            schedule.pipeline, *schedule.columns, origin={"strategy": HOSTILE}
+            schedule.pipeline, *schedule.columns, origin=Origin(strategy=HOSTILE)
         )
     text = svg(schedule)
     assert "<script" not in text

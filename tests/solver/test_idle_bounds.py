@@ -11,9 +11,9 @@ from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_model
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker import waits
-from ppopt.rechecker.certificate import Argument
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.waits import Filler
+from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import head_body_tail, idle_bounds
 from ppopt.solver.bounds.idle_bounds import Idle, Item
 from tests.factories.instances import tiny_cases
