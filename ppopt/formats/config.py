@@ -19,7 +19,8 @@ from ppopt.problem.pipeline import LIMIT_1F1B, Pipeline
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""
-PIPELINE_FIELDS = tuple(field.name for field in fields(Pipeline) if field.name != "rounded")
+_READ_ONLY = ("rounded", "tick_divisor")
+PIPELINE_FIELDS = tuple(field.name for field in fields(Pipeline) if field.name not in _READ_ONLY)
 """The settings that say what the pipeline is; the others say what to do with it."""
 OBJECTIVES = ("makespan", "device-span")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -132,7 +132,10 @@ def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
     """Read an object, every member with `read`."""
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
-    return {key: within(key, read, entry) for key, entry in value.items()}
+    return {
+        key: within(key if key.isidentifier() else shown(key), read, entry)
+        for key, entry in value.items()
+    }
 
 
 def _versions(value: object) -> dict[str, str]:

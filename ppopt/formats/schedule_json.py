@@ -27,7 +27,8 @@ not exist) is for `ppopt.verify` to say.
 from __future__ import annotations
 
 import json
-from math import isfinite
+from dataclasses import replace
+from math import gcd, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -149,26 +150,26 @@ def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
     unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in _UNITS)
     pipeline = within("pipeline", pipeline_json.from_object, file["pipeline"], unit, memory_unit)
     origin = within("origin", origin_json.from_object, file.get("origin", {}))
-    coarser = unit // pipeline.ticks.per_unit
-    rows = _rows(file["ops"], pipeline, coarser)
+    rows = _rows(file["ops"], pipeline)
+    pipeline, coarser = _on_common_tick(pipeline, rows, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     stated = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
     return Schedule.from_rows(pipeline, rows, origin), stated
 
 
-def _rows(ops: object, pipeline: Pipeline, coarser: int) -> list[list[int]]:
+def _rows(ops: object, pipeline: Pipeline) -> list[list[int]]:
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
     rows = []
     try:
         for entry in ops:
-            rows.append(_row(entry, pipeline, coarser))
+            rows.append(_row(entry, pipeline))
     except InputError as error:
         raise InputError(f"ops[{len(rows)}]: {error}") from None
     return rows
 
 
-def _row(entry: object, pipeline: Pipeline, coarser: int) -> list[int]:
+def _row(entry: object, pipeline: Pipeline) -> list[int]:
     if not isinstance(entry, list) or len(entry) not in (6, 9):
         raise InputError(
             f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
@@ -182,8 +183,6 @@ def _row(entry: object, pipeline: Pipeline, coarser: int) -> list[int]:
     for field, number in zip(_FIELDS, numbers, strict=False):
         if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
             raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
-    if coarser != 1:
-        numbers[3:5] = [within(_FIELDS[i], _coarse, numbers[i], coarser) for i in (3, 4)]
     six, more = numbers[:5], numbers[5:]
     if more:
         _check_route(pipeline, six[1], more[0])
@@ -199,12 +198,28 @@ def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
         )
 
 
+def _on_common_tick(pipeline: Pipeline, rows: list[list[int]], unit: int) -> tuple[Pipeline, int]:
+    """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
+
+    Where operations start between the ticks that all costs share, the pipeline's are divided.
+    Returns the pipeline and how many ticks of the file make one of its own.
+    """
+    coarser = unit // pipeline.ticks.per_unit
+    common = coarser
+    for row in rows:
+        common = gcd(common, row[4], row[5])
+    if common < coarser:
+        pipeline = replace(pipeline, tick_divisor=coarser // common)
+    if common > 1:
+        for row in rows:
+            row[4:6] = row[4] // common, row[5] // common
+    return pipeline, common
+
+
 def _coarse(ticks: int, coarser: int) -> int:
     """Turn ticks of the file into those of the pipeline, which may be coarser."""
     if ticks % coarser:
-        raise InputError(
-            f"{ticks} is not a multiple of {coarser}, the tick that all times of the pipeline share"
-        )
+        raise InputError(f"{ticks} is not a multiple of {coarser}, the tick that all times share")
     return ticks // coarser
 
 
