@@ -10,7 +10,7 @@ from ppopt.problem import exact
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.origin import Origin
-from ppopt.verifier.measure import ROUNDING, claim, of_rows
+from ppopt.verifier.measure import ROUNDING, Figures, claim
 from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation
 
@@ -20,14 +20,13 @@ FOUND = ("optimal", "feasible")
 """Statuses of a search that found a schedule."""
 
 
-def wrong_origin(rows: Rows, origin: Origin) -> Iterator[Violation]:
+def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Violation]:
     """Every statement of an origin that its own operations or its other statements deny.
 
     A bound itself cannot be checked without a search: only that it is not above the value, that it
     is of the kind of backward that the operations have, and that `optimal` is said of equal value
     and bound alone.
     """
-    figures = of_rows(rows.sane)
     objective = origin.objective or Objective.MAKESPAN
     ticks = figures.device_span if objective is Objective.DEVICE_SPAN else figures.makespan
     per_unit = rows.pipeline.ticks.per_unit
