@@ -65,14 +65,14 @@ def least_memory(claim: Claim, device: int) -> int:
     for hosts in claim.pipeline.hosts:
         held = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            held += ticks.activation[stage] * claim.pipeline.num_slices
+            held += claim.takes(OpKind.F, stage) * claim.pipeline.num_slices
             need = max(need, held)
             if claim.fused:
                 continue
             if ticks.durations[OpKind.B][stage]:
-                need = max(need, held + ticks.memory_b[stage])
+                need = max(need, held + claim.takes(OpKind.B, stage))
             if ticks.durations[OpKind.W][stage]:
-                need = max(need, ticks.activation[stage] + ticks.memory_b[stage])
+                need = max(need, claim.gives(OpKind.W, stage))
     return ticks.static[device] + need
 
 

@@ -69,6 +69,28 @@ class Claim(NamedTuple):
         """Time of an operation, in ticks: alone; in a pair it is no shorter."""
         return self.pipeline.ticks.durations[op.kind][op.stage]
 
+    def takes(self, kind: OpKind, stage: int) -> int:
+        """Memory that an operation takes at its start, in ticks.
+
+        F takes the activation, and B its change of memory where that is positive.
+        """
+        ticks = self.pipeline.ticks
+        if kind is OpKind.F:
+            return ticks.activation[stage]
+        return max(0, ticks.memory_b[stage]) if kind is OpKind.B else 0
+
+    def gives(self, kind: OpKind, stage: int) -> int:
+        """Memory that an operation gives back at its end, in ticks.
+
+        B gives its change of memory where that is negative, W the rest, and BW all.
+        """
+        ticks = self.pipeline.ticks
+        if kind is OpKind.B:
+            return max(0, -ticks.memory_b[stage])
+        if kind is OpKind.W:
+            return ticks.activation[stage] + ticks.memory_b[stage]
+        return ticks.activation[stage] if kind is OpKind.BW else 0
+
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.
 

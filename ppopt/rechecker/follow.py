@@ -42,8 +42,10 @@ class Class(NamedTuple):
     device: int
     """Place of its device among those looked at."""
     time: int
-    memory: int
-    """Signed change of memory."""
+    takes: int
+    """Memory that it takes at its start."""
+    gives: int
+    """Memory that it gives back at its end."""
     alone: bool
     """Whether no other class can want the memory it takes."""
 
@@ -83,7 +85,7 @@ def applies(claim: Claim) -> bool:
         return False
     kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
     return all(
-        ticks.durations[kind][stage] or ticks.memory_change(kind, stage) <= 0
+        ticks.durations[kind][stage] or claim.takes(kind, stage) == 0
         for kind in kinds
         for stage in stages
     )
@@ -156,19 +158,20 @@ class Follower:
             self._hosts[stage]
             for kind in self._claim.kinds
             for stage in self._stages
-            if ticks.memory_change(kind, stage) > 0
+            if self._claim.takes(kind, stage) > 0
         )
         for kind in self._claim.kinds:
             for stage in self._stages:
                 host = self._hosts[stage]
-                change = ticks.memory_change(kind, stage)
-                alone = ticks.limits is None or change <= 0 or takers[host] == 1
+                takes = self._claim.takes(kind, stage)
+                alone = ticks.limits is None or takes == 0 or takers[host] == 1
                 yield Class(
                     kind,
                     stage,
                     self._devices.index(host),
                     pipeline.ticks.durations[kind][stage],
-                    change,
+                    takes,
+                    self._claim.gives(kind, stage),
                     alone,
                 )
 
@@ -259,11 +262,11 @@ class Follower:
         """Classes whose next operation has all it waits for, and memory."""
         held = [0] * len(self._devices)
         for number, each in zip(done, self._classes, strict=True):
-            held[each.device] += number * each.memory
+            held[each.device] += number * (each.takes - each.gives)
         for place, each in enumerate(self._classes):
             number, room = done[place], self._room[each.device]
             ready = all(done[before] > number for before in self._before[place])
-            fits = each.memory <= 0 or room is None or held[each.device] + each.memory <= room
+            fits = each.takes == 0 or room is None or held[each.device] + each.takes <= room
             if number < self._claim.pipeline.batches and ready and fits:
                 yield place
 

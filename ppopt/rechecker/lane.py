@@ -106,10 +106,9 @@ class Lane:
             return
         for stage in self._stages:
             room = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
-            held = ticks.activation[stage]
-            for kind in self._claim.kinds[1:]:
-                if kind is OpKind.W:
-                    held += min(0, ticks.memory_b[stage])
+            held = self._claim.takes(OpKind.F, stage)
+            for before, kind in pairwise(self._claim.kinds):
+                held -= self._claim.gives(before, stage)
                 if held and (many := room // held) > 0:
                     for part in self._slices:
                         later = self._row(OpKind.F, stage, part)[many:]

@@ -119,17 +119,14 @@ def _breaches(claim: Claim, times: Times, device: int) -> int:
 
 
 def _excesses(claim: Claim, times: Times, mine: list[Op], device: int) -> int:
-    """Instants at which a device comes to hold more than its limit: ends first, then starts."""
+    """Changes of memory that leave a device above its limit: ends first, then starts."""
     ticks = claim.pipeline.ticks
     if ticks.limits is None:
         return 0
-    changes = [(op, ticks.memory_change(op.kind, op.stage)) for op in mine]
-    events = sorted(
-        (times.start[op], 1, change) if change > 0 else (times.end[op], 0, change)
-        for op, change in changes
-    )
+    taken = [(times.start[op], 1, claim.takes(op.kind, op.stage)) for op in mine]
+    given = [(times.end[op], 0, -claim.gives(op.kind, op.stage)) for op in mine]
     held, excesses = ticks.static[device], 0
-    for _, _, change in events:
+    for _, _, change in sorted(event for event in taken + given if event[2]):
         held += change
         excesses += held > ticks.limits[device]
     return excesses

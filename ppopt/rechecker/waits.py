@@ -32,7 +32,7 @@ def least_idle(claim: Claim, device: int) -> int:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
     room = pipeline.ticks.room(device)
-    whole = pipeline.batches * sum(pipeline.ticks.activation[stage] for stage in stages)
+    whole = pipeline.batches * sum(claim.takes(OpKind.F, stage) for stage in stages)
     return before + after if room is not None and whole > room else max(before, after)
 
 
@@ -41,7 +41,7 @@ def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
     down = _forth(claim, stages[0], pipeline.num_stages - 1) + ticks.durations[OpKind.F][-1]
     turn = down + _back(claim, stages[-1])
     fillers = [
-        Filler(ticks.durations[OpKind.F][stage], ticks.activation[stage], pipeline.batches)
+        Filler(ticks.durations[OpKind.F][stage], claim.takes(OpKind.F, stage), pipeline.batches)
         for stage in stages
     ]
     return max(0, turn - filled(fillers, ticks.room(pipeline.hosts[0][stages[0]])))
@@ -63,13 +63,13 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
-        fillers.append(Filler(sum(own), ticks.activation[stage], pipeline.batches - 1))
+        fillers.append(Filler(sum(own), claim.takes(OpKind.F, stage), pipeline.batches - 1))
         if not claim.fused:
-            left = ticks.activation[stage] + ticks.memory_b[stage]
+            left = claim.gives(OpKind.W, stage)
             fillers.append(Filler(own[-1], left, pipeline.batches - 1))
     room = ticks.room(pipeline.hosts[0][high])
     if room is not None:
-        room -= sum(ticks.activation[stage] for stage in stages)
+        room -= sum(claim.takes(OpKind.F, stage) for stage in stages)
     return max(0, turn - filled(fillers, room))
 
 
