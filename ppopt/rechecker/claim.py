@@ -1,4 +1,4 @@
-"""What is to be checked: that no schedule of a pipeline is below a bound, or that there is none."""
+"""Claims to check: no schedule of a pipeline is below a bound, or none exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     bound: int | None
     """In ticks; None: there is no schedule at all."""
     devices: tuple[int, ...] = ()
-    """Where the certificate says that the argument lies: where to look first, never believed."""
+    """The devices that the certificate names: where to look first, never trusted."""
 
     @property
     def kinds(self) -> tuple[OpKind, ...]:
@@ -41,9 +41,10 @@ class Claim(NamedTuple):
 
     @property
     def horizon(self) -> int:
-        """A time within which some schedule is done, if there is one at all, in ticks.
+        """Upper bound on the least makespan, if any schedule exists, in ticks.
 
-        Where nothing runs and nothing is under way, all that follows may come sooner.
+        The sum of all times and delays: a shorter schedule closes any instant at which nothing runs
+        and nothing is under way.
         """
         ticks, pipeline = self.pipeline.ticks, self.pipeline
         links = 2 * pipeline.num_stages * max(map(max, ticks.p2p))
@@ -127,5 +128,5 @@ def of_schedule(schedule: Timetable) -> Claim | None:
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:
-    """Turn a bound into ticks; between two it says as much as the later one."""
+    """Turn a bound into ticks, rounded up: values are whole ticks."""
     return ceil(exact.in_ticks(bound, pipeline.ticks.per_unit))

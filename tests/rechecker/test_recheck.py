@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.rechecker import Recheck, check, follow
+from ppopt.rechecker import Recheck, check, partial_schedules
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate, Origin
 from ppopt.schedule.schedule import Schedule
@@ -251,16 +251,16 @@ def test_following_beginnings_refutes_what_is_below_the_optimum_and_nothing_else
     for case in cases(seed=41, count=80):
         claim = claimed(case, Objective.MAKESPAN, 0)
         best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        if best is None or not follow.applies(claim):
+        if best is None or not partial_schedules.applies(claim):
             continue
         never = monotonic() + 600
         every = tuple(range(case.pipeline.num_devices))
-        assert follow.refuted(claim._replace(bound=best), never, print) == every, case
-        assert follow.refuted(claim._replace(bound=best + 1), never, print) is None, case
+        assert partial_schedules.refuted(claim._replace(bound=best), never, print) == every, case
+        assert partial_schedules.refuted(claim._replace(bound=best + 1), never, print) is None, case
         confirmed[case.pipeline.num_stages > len(every)] += 1
         for device in every:
             few = claim._replace(bound=best + 1, devices=(device,))
-            assert follow.refuted(few, never, print) is None, (case, device)
+            assert partial_schedules.refuted(few, never, print) is None, (case, device)
     assert min(confirmed.values()) > 8
 
 
@@ -274,8 +274,8 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
     assert sweep.best is not None
     claim = Claim(pipeline, span=False, fused=False, bound=sweep.best, devices=(device,))
     never = monotonic() + 600
-    assert follow.refuted(claim, never, print) == (device,)
-    assert follow.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
+    assert partial_schedules.refuted(claim, never, print) == (device,)
+    assert partial_schedules.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
 
 
 def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
@@ -349,10 +349,10 @@ def test_beginnings_with_operations_of_no_time() -> None:
         best = exhaustive.best(pipeline, fused=False, objective="makespan")
         assert best is not None
         never = monotonic() + 600
-        assert follow.refuted(claim._replace(bound=best), never, print), pipeline
+        assert partial_schedules.refuted(claim._replace(bound=best), never, print), pipeline
         for devices in ((), *((device,) for device in range(size)), (0, size - 1)):
             more = claim._replace(bound=best + 1, devices=devices)
-            assert follow.refuted(more, never, print) is None, (pipeline, devices)
+            assert partial_schedules.refuted(more, never, print) is None, (pipeline, devices)
             followed += 1
     assert followed > 400
 
@@ -364,7 +364,7 @@ def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
     never, limit = monotonic() + 600, sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:
-        assert follow.refuted(claim, never, print) == devices
-        assert follow.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
+        assert partial_schedules.refuted(claim, never, print) == devices
+        assert partial_schedules.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
     finally:
         sys.setrecursionlimit(limit)

@@ -10,9 +10,9 @@ from ppopt import Objective, Pipeline, Status, recheck, solve
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_model
 from ppopt.problem.operation import OpKind
-from ppopt.rechecker import waits
+from ppopt.rechecker import idle_bound
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.waits import Filler
+from ppopt.rechecker.idle_bound import Filler
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import head_body_tail, idle_bounds
 from ppopt.solver.bounds.idle_bounds import Idle, Item
@@ -82,7 +82,7 @@ def test_both_codes_agree() -> None:
         for device in range(pipeline.num_devices):
             found = sum(idle_bounds.idle(pipeline, device, fused=fused))
             claim = Claim(pipeline, span=True, fused=fused, bound=1)
-            assert waits.least_idle(claim, device) == found, (case, device)
+            assert idle_bound.least_idle(claim, device) == found, (case, device)
             idle += found > 0
     assert idle > 100
 
@@ -94,7 +94,7 @@ def test_most_work_is_never_below_the_true_most(seed: int, kinds: int, room: int
     items = [Item(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)]
     best = most(items, room)
     found = idle_bounds.most_work(items, room)
-    assert best <= waits.filled([Filler(*item) for item in items], room) <= found
+    assert best <= idle_bound.filled([Filler(*item) for item in items], room) <= found
     assert found == best or kinds > 2
 
 
