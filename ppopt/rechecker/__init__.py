@@ -32,7 +32,7 @@ __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
-PARTIAL_SCHEDULES_SHARE = 0.75
+ENUMERATION_SHARE = 0.75
 """Share of the time for dynamic programming over partial schedules."""
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
@@ -132,13 +132,10 @@ def check(
     if known is not None:
         device, reason = known
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
-    refuted_by = partial_schedules.refuted(
-        stated, began + PARTIAL_SCHEDULES_SHARE * time_limit, progress
-    )
+    refuted_by = partial_schedules.refuted(stated, began + ENUMERATION_SHARE * time_limit, progress)
     if refuted_by is not None:
-        reason = (
-            _searched(stated, refuted_by, refuted=True) + "; every way to begin one was followed"
-        )
+        searched = _searched(stated, refuted_by, refuted=True)
+        reason = f"{searched}; every way to begin one was followed"
         return Recheck(Verdict.CONFIRMED, reason, refuted_by, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 

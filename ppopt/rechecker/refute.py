@@ -48,8 +48,8 @@ def refute(
     The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
     other devices brings these in, the worst as many again as there were; one that breaks none is a
     schedule below the bound. No answer within a share of the time brings all devices in. `report`
-    is called with the number of devices. Of a pipeline too large to be stated whole, only the devices
-    that the certificate names are looked at.
+    is called with the number of devices. Of a pipeline too large to be stated whole, only the
+    devices that the certificate names have their rules in force.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)

@@ -1,7 +1,7 @@
-"""The verifier: says of any schedule, whoever made it, which rules it breaks.
+"""The verifier: finds every rule that a schedule breaks, whatever made it.
 
-The trust anchor: it shares no code with the timing, the strategies, the solver or the metrics,
-assumes nothing of a schedule's contents, and recomputes every figure from the operations.
+It shares no code with the timing, the strategies, the solver or the metrics. It assumes nothing
+about the contents of a schedule, and recomputes every figure from the operations.
 """
 
 from __future__ import annotations

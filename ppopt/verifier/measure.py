@@ -168,7 +168,7 @@ def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> 
 
 
 def claim(key: str, claimed: object, why: str, device: int | None = None) -> Violation:
-    """Say that a stated figure is wrong, and why."""
+    """The violation of a stated figure that is wrong, with the reason."""
     where = "" if device is None else f" of device {device}"
     message = f"{key}{where}: claimed {_short(claimed)}: {why}"
     return Violation(Rule.CLAIM, (), device, None, message)

@@ -1,4 +1,4 @@
-"""The verifier's reading of a schedule: rows that nobody vouches for, made safe to compute with."""
+"""A schedule as the verifier reads it: untrusted rows, made safe to compute with."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class Rows:
 
     @cached_property
     def starts(self) -> Ints:
-        """Start per row, shape [n + 1]; too late to break a rule where not timed, and at ABSENT."""
+        """Start per row, shape [n + 1]; _NEVER, which breaks no rule, where not timed or ABSENT."""
         return np.append(np.where(self.timed, self.start, _NEVER), _NEVER)
 
     @cached_property
     def ends(self) -> Ints:
-        """End per row, shape [n + 1]; too early to break a rule where not timed, and at ABSENT."""
+        """End per row, shape [n + 1]; -_NEVER, which breaks no rule, where not timed or ABSENT."""
         return np.append(np.where(self.timed, self.end, -_NEVER), -_NEVER)
 
     @cached_property
@@ -153,7 +153,7 @@ class Rows:
 
     @cached_property
     def counted(self) -> Bools:
-        """Whether a row takes time of its device that no other row of its pair stands for."""
+        """Whether the busy time of a row counts: of a pair, only that of the first row."""
         return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
     def clock(self, ticks: int | np.int64) -> str:

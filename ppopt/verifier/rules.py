@@ -198,7 +198,7 @@ def _out_of_time(named: Rows) -> Iterator[Violation]:
 
 
 def _order(named: Rows, places: Places) -> Iterator[Violation]:
-    """Rules 1 to 3; of a backward given twice over, B counts for those that wait for it."""
+    """Precedence of data flow and slices; if B and BW both run, successors wait for B."""
     forward, b, w, full = named.index
     backward = np.where(b != ABSENT, b, full)
     yield from _after(named, Rule.FORWARD, forward[1:], forward[:-1], places.forward)

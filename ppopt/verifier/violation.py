@@ -1,4 +1,4 @@
-"""What the verifier finds: the rules, and a breach of one of them."""
+"""The rules of a schedule, and the violation of one of them."""
 
 from __future__ import annotations
 
