@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from ppopt.rechecker import Recheck as Recheck
     from ppopt.rechecker import Verdict as Verdict
     from ppopt.rechecker import recheck as recheck
-    from ppopt.rechecker.certificate import Argument as Argument
-    from ppopt.rechecker.certificate import Certificate as Certificate
     from ppopt.rechecker.claim import Claim as Claim
     from ppopt.schedule.metrics import Metrics as Metrics
+    from ppopt.schedule.origin import Argument as Argument
+    from ppopt.schedule.origin import Certificate as Certificate
+    from ppopt.schedule.origin import HintRecord as HintRecord
+    from ppopt.schedule.origin import Origin as Origin
     from ppopt.schedule.schedule import Schedule as Schedule
     from ppopt.solver import stop as stop
     from ppopt.solver.parameters import SolveParams as SolveParams
-    from ppopt.solver.result import Hinted as Hinted
     from ppopt.solver.result import Progress as Progress
     from ppopt.solver.result import Provenance as Provenance
     from ppopt.solver.result import Result as Result
@@ -78,12 +79,12 @@ _HOMES = {
     "problem.pipeline": ("Pipeline",),
     "problem.objective": ("Objective",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
-    "rechecker.certificate": ("Argument", "Certificate"),
     "rechecker.claim": ("Claim",),
     "schedule.metrics": ("Metrics",),
+    "schedule.origin": ("Argument", "Certificate", "HintRecord", "Origin"),
     "schedule.schedule": ("Schedule",),
     "solver.parameters": ("SolveParams",),
-    "solver.result": ("Hinted", "Progress", "Provenance", "Result", "Status"),
+    "solver.result": ("Progress", "Provenance", "Result", "Status"),
     "solver.search": ("solve",),
     "strategies.base": ("Options",),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),

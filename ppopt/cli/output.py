@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
 from ppopt.errors import InputError
-from ppopt.formats import schedule_json, torch_csv
+from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
@@ -113,7 +113,7 @@ def verification(
         checked = f"{len(schedule)} operations, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
         if bound is not None:
-            stated = schedule.origin["lower_bound"]
+            stated = origin_json.number(schedule.origin.lower_bound)
             print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
 
 

@@ -133,7 +133,7 @@ def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) ->
     return {
         "schema": 1,
         "devices": schedule.pipeline.num_devices,
-        "strategy": str(schedule.origin.get("strategy") or "schedule"),
+        "strategy": schedule.origin.strategy or "schedule",
         "gradients": ran.gradients,
         "losses": schedule.pipeline.batches,
         "largest_difference": ran.difference,

@@ -80,7 +80,7 @@ def _about(schedule: Schedule, unit: str) -> Event:
     pipeline = schedule.pipeline
     return {
         "name": pipeline.name,
-        "strategy": str(schedule.origin.get("strategy") or ""),
+        "strategy": schedule.origin.strategy or "",
         "time_unit": unit,
         "stages": pipeline.num_stages,
         "microbatches": pipeline.batches,

@@ -5,7 +5,7 @@
     "ticks_per_unit": 1000,            one unit of the user's time, in ticks
     "memory_ticks_per_unit": 1,        the same of memory
     "pipeline": {...},                 see `ppopt.formats.pipeline_json`
-    "origin": {...},                   how the schedule was made; any JSON
+    "origin": {...},                   how it was made: `ppopt.formats.origin_json`
     "claims": {"makespan": ...},       figures to re-check, in ticks
     "ops": [
     ["F", 0, 0, 0, 0, 1000],           kind, stage, microbatch, device, start, end
@@ -27,23 +27,20 @@ not exist) is for `ppopt.verify` to say.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
+from math import gcd, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.formats import pipeline_json
+from ppopt.formats import origin_json, pipeline_json
 from ppopt.formats.documents import label, parse_json, read_text
-from ppopt.formats.fields import finite, flag, section, shown, text, whole, wholes, within
+from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
-from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
-from ppopt.rechecker.certificate import Argument
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 
@@ -61,19 +58,15 @@ _LISTS = ("busy", "peak_memory")
 _RATIOS = ("bubble_overhead", "bubble_rate")
 
 
-def _integer(value: object) -> int:
-    return whole(value, -LARGEST_INT, LARGEST_INT)
-
-
 def to_object(schedule: Schedule) -> dict[str, Any]:
-    """Turn a schedule into an object of JSON; `origin` must hold nothing that JSON lacks."""
+    """Turn a schedule into an object of JSON."""
     ticks = schedule.pipeline.ticks
     return {
         "schema": SCHEMA,
         "ticks_per_unit": ticks.per_unit,
         "memory_ticks_per_unit": ticks.memory_per_unit,
         "pipeline": pipeline_json.to_object(schedule.pipeline),
-        "origin": dict(schedule.origin),
+        "origin": origin_json.to_object(schedule.origin),
         "claims": claims(schedule),
         "ops": _ops(schedule),
     }
@@ -115,15 +108,14 @@ def claims(schedule: Schedule) -> dict[str, Any]:
     if not _measurable(schedule):
         return {}
     figures = schedule.metrics
-    objective = Objective(schedule.origin.get("objective", Objective.MAKESPAN))
     return {
         "makespan": figures.makespan,
         "device_span": figures.device_span,
         "busy": list(figures.busy),
         "peak_memory": list(figures.peak_memory),
         "bubble_overhead": float(figures.bubble_overhead),
-        "objective": objective.value,
-        "bubble_rate": float(figures.bubble_rate(objective)),
+        "objective": schedule.objective.value,
+        "bubble_rate": float(figures.bubble_rate(schedule.objective)),
     }
 
 
@@ -157,92 +149,27 @@ def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
         raise InputError(f"schema: {shown(file['schema'])} is not {SCHEMA}, the one that is read")
     unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in _UNITS)
     pipeline = within("pipeline", pipeline_json.from_object, file["pipeline"], unit, memory_unit)
-    origin = within("origin", _origin, file.get("origin", {}))
-    coarser = unit // pipeline.ticks.per_unit
-    rows = _rows(file["ops"], pipeline, coarser)
+    origin = within("origin", origin_json.from_object, file.get("origin", {}))
+    rows = _rows(file["ops"], pipeline)
+    pipeline, coarser = _on_common_tick(pipeline, rows, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     stated = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    return replace(Schedule.from_rows(pipeline, rows, origin), from_file=True), stated
+    return Schedule.from_rows(pipeline, rows, origin), stated
 
 
-def _origin(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object {{...}}")
-    for key, check in _ORIGIN.items():
-        if value.get(key) is not None:
-            within(key, check, value[key])
-    return value
-
-
-def _objective(value: object) -> object:
-    if value not in tuple(Objective):
-        raise InputError(f"{shown(value)} is unknown; use {' or '.join(Objective)}")
-    return value
-
-
-def _certificate(value: object) -> None:
-    fields = section(value, ("argument", "devices"), ())
-    if fields["argument"] not in tuple(Argument):
-        known = ", ".join(Argument)
-        raise InputError(f"argument: {shown(fields['argument'])} is unknown; use {known}")
-    if not isinstance(fields["devices"], list):
-        raise InputError(f"devices: {shown(fields['devices'])} is not a list")
-    for device in fields["devices"]:
-        within("devices", whole, device, 0, MOST_DEVICES - 1)
-
-
-def _hint(value: object) -> None:
-    fields = section(value, ("value", "gain", "fits_limit", "peak_memory", "notes"))
-    within("value", finite, fields["value"])
-    if fields["gain"] is not None:
-        within("gain", finite, fields["gain"])
-    within("fits_limit", flag, fields["fits_limit"])
-    for key, check in (("peak_memory", finite), ("notes", text)):
-        if not isinstance(fields[key], list):
-            raise InputError(f"{key}: {shown(fields[key])} is not a list")
-        for entry in fields[key]:
-            within(key, check, entry)
-
-
-def _versions(value: object) -> None:
-    if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object {{...}}")
-    for key, version in value.items():
-        within(key, text, version)
-
-
-_ORIGIN: dict[str, Callable[[object], object]] = {
-    "strategy": text,
-    "objective": _objective,
-    "fused": flag,
-    "status": text,
-    "value": finite,
-    "lower_bound": finite,
-    "gap": finite,
-    "proof": text,
-    "certificate": _certificate,
-    "hint": _hint,
-    "seed": _integer,
-    "workers": _integer,
-    "time_limit": finite,
-    "versions": _versions,
-}
-"""What `origin` holds where it holds it; null and further keys are let through."""
-
-
-def _rows(ops: object, pipeline: Pipeline, coarser: int) -> list[list[int]]:
+def _rows(ops: object, pipeline: Pipeline) -> list[list[int]]:
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
     rows = []
     try:
         for entry in ops:
-            rows.append(_row(entry, pipeline, coarser))
+            rows.append(_row(entry, pipeline))
     except InputError as error:
         raise InputError(f"ops[{len(rows)}]: {error}") from None
     return rows
 
 
-def _row(entry: object, pipeline: Pipeline, coarser: int) -> list[int]:
+def _row(entry: object, pipeline: Pipeline) -> list[int]:
     if not isinstance(entry, list) or len(entry) not in (6, 9):
         raise InputError(
             f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
@@ -256,8 +183,6 @@ def _row(entry: object, pipeline: Pipeline, coarser: int) -> list[int]:
     for field, number in zip(_FIELDS, numbers, strict=False):
         if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
             raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
-    if coarser != 1:
-        numbers[3:5] = [within(_FIELDS[i], _coarse, numbers[i], coarser) for i in (3, 4)]
     six, more = numbers[:5], numbers[5:]
     if more:
         _check_route(pipeline, six[1], more[0])
@@ -273,12 +198,28 @@ def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
         )
 
 
+def _on_common_tick(pipeline: Pipeline, rows: list[list[int]], unit: int) -> tuple[Pipeline, int]:
+    """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
+
+    Where operations start between the ticks that all costs share, the pipeline's are divided.
+    Returns the pipeline and how many ticks of the file make one of its own.
+    """
+    coarser = unit // pipeline.ticks.per_unit
+    common = coarser
+    for row in rows:
+        common = gcd(common, row[4], row[5])
+    if common < coarser:
+        pipeline = replace(pipeline, tick_divisor=coarser // common)
+    if common > 1:
+        for row in rows:
+            row[4:6] = row[4] // common, row[5] // common
+    return pipeline, common
+
+
 def _coarse(ticks: int, coarser: int) -> int:
     """Turn ticks of the file into those of the pipeline, which may be coarser."""
     if ticks % coarser:
-        raise InputError(
-            f"{ticks} is not a multiple of {coarser}, the tick that all times of the pipeline share"
-        )
+        raise InputError(f"{ticks} is not a multiple of {coarser}, the tick that all times share")
     return ticks // coarser
 
 

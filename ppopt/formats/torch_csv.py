@@ -41,6 +41,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
 from ppopt.verifier.measured import planned
@@ -148,8 +149,8 @@ def schedule(
     operations wait for each other in a cycle.
     """
     pipeline = _pipeline(order, settings)
-    origin = {"strategy": "torch-csv", "objective": objective.value, "status": "feasible"}
-    return timing.schedule(pipeline, order.codes(pipeline), objective, dict(origin))
+    origin = Origin(strategy="torch-csv", objective=objective, status="feasible")
+    return timing.schedule(pipeline, order.codes(pipeline), objective, origin)
 
 
 def _order(content: str) -> Order:

@@ -95,17 +95,19 @@ def ticks_of(
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
     pieces: int,
+    divisor: int = 1,
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
     `links` are the delays [from device][to device], or one delay between any two; `static` and
-    `limits` have one entry per device; `pieces` is the number of microbatches times slices. Raises
+    `limits` have one entry per device; `pieces` is the number of microbatches times slices, and
+    `divisor` the number of ticks into which the common tick of the times is divided. Raises
     InputError where times or memory are so large, or so finely divided, that sums of ticks would
     pass `MOST_TICKS`.
     """
     times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
     memory = (costs.activation, costs.memory_b, costs.static, limits or ())
-    per_unit = exact.common_denominator(chain(*times, costs.overlap, *links))
+    per_unit = divisor * exact.common_denominator(chain(*times, costs.overlap, *links))
     memory_per_unit = exact.common_denominator(chain(*memory))
     activation = _scale(costs.activation, memory_per_unit)
     memory_b = _scale(costs.memory_b, memory_per_unit)

@@ -71,6 +71,9 @@ class Pipeline:
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
+    tick_divisor: int = 1
+    """Ticks in the common tick of the times; above 1 only for a schedule file whose operations
+    start between those."""
 
     def __post_init__(self) -> None:
         for field in ("stages", "batches"):
@@ -348,7 +351,7 @@ class Pipeline:
         links = self.p2p if isinstance(self.p2p, tuple) else ((self.p2p,),)
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         pieces = self.batches * self.num_slices
-        return ticks_of(self.costs, links, static, self.limits, pieces)
+        return ticks_of(self.costs, links, static, self.limits, pieces, self.tick_divisor)
 
 
 def _whole(value: object, what: str) -> int:

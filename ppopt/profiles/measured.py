@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ppopt.errors import InputError
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import Record, profile
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.measured import MEASURED, is_measured
 
@@ -52,7 +54,7 @@ def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
         (*record[:4], *(round((time - begin) * per_unit / unit) for time in record[4:6]))
         for record in records
     ]
-    origin = {"strategy": MEASURED, "objective": "makespan", "status": "feasible"}
+    origin = Origin(strategy=MEASURED, objective=Objective.MAKESPAN, status="feasible")
     return Schedule.from_rows(pipeline, rows, origin)
 
 

@@ -1,8 +1,8 @@
-"""The re-checker: says of a bound, whoever proved it, whether it holds.
+"""The re-checker: confirms or refutes a lower bound, whatever proved it.
 
 It shares no code with the search. From the pipeline alone it derives what a device must wait for,
-do and hold, follows every way to begin a schedule where these are few, and asks CP-SAT, on a model
-of its own, for a schedule below the bound.
+do and hold. Where there are few partial schedules, it enumerates them. Then it asks CP-SAT, on a
+model of its own, for a schedule below the bound.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from typing import TYPE_CHECKING, Protocol
 from ppopt import processors
 from ppopt.errors import InputError, VerificationError
 from ppopt.problem import exact
-from ppopt.rechecker import arithmetic, claim, follow, waits
+from ppopt.problem.objective import Objective
+from ppopt.rechecker import arithmetic, claim, idle_bound, partial_schedules
 from ppopt.rechecker.claim import Claim
-from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
-from ppopt.verifier import verify
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
     from ppopt.rechecker.refute import Times
+    from ppopt.schedule.schedule import Schedule
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
-FOLLOW_SHARE = 0.75
-"""Part of the time for following partial schedules, unless that is given up at once."""
+ENUMERATION_SHARE = 0.75
+"""Share of the time for dynamic programming over partial schedules."""
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
 MOST_WORKERS = 1024
 
 
 class HasClaim(Protocol):
-    """What states a bound: a result of `ppopt.solve`."""
+    """An object that states a bound: a result of `ppopt.solve`."""
 
     @property
     def claim(self) -> Claim | None:
-        """What it claims; None: nothing."""
+        """Its claim; None if it states no bound."""
 
 
 class Verdict(StrEnum):
@@ -71,7 +73,7 @@ class Recheck:
 
 
 def recheck(
-    given: HasClaim | Schedule,
+    given: HasClaim | Timetable,
     *,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -84,7 +86,7 @@ def recheck(
     `workers` default to the processors available. Of a schedule the bound alone is checked: for
     the rest there is `ppopt.verify`. Raises InputError where no bound is stated.
     """
-    stated = claim.of_schedule(given) if isinstance(given, Schedule) else given.claim
+    stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
     if stated is None:
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
     if not 0 < time_limit < inf:
@@ -97,7 +99,7 @@ def recheck(
     return check(stated, time_limit, workers, seed, progress)
 
 
-def confirmed(schedule: Schedule) -> str | None:
+def confirmed(schedule: Timetable) -> str | None:
     """Say at once, by arithmetic alone, why the bound that a schedule states holds.
 
     None where it states none, where that takes a search, where the bound is wrong, and where the
@@ -109,9 +111,9 @@ def confirmed(schedule: Schedule) -> str | None:
         return None
     if stated is None or stated.bound is None:
         return None
-    found = schedule.metrics.device_span if stated.span else schedule.metrics.makespan
-    optimal = schedule.origin.get("status") == "optimal"
-    if found < stated.bound or (optimal and found > stated.bound):
+    value = _value(stated, schedule)
+    optimal = schedule.origin.status == "optimal"
+    if value < stated.bound or (optimal and value > stated.bound):
         return None
     known = _by_arithmetic(stated)
     if known is None:
@@ -122,7 +124,7 @@ def confirmed(schedule: Schedule) -> str | None:
 def check(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
-    """Check a claim by arithmetic, and where that does not do, by search; see `recheck`."""
+    """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
     if stated.bound is not None:
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
@@ -130,10 +132,11 @@ def check(
     if known is not None:
         device, reason = known
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
-    followed = follow.refuted(stated, began + FOLLOW_SHARE * time_limit, progress)
-    if followed is not None:
-        reason = _searched(stated, followed, refuted=True) + "; every way to begin one was followed"
-        return Recheck(Verdict.CONFIRMED, reason, followed, monotonic() - began)
+    refuted_by = partial_schedules.refuted(stated, began + ENUMERATION_SHARE * time_limit, progress)
+    if refuted_by is not None:
+        searched = _searched(stated, refuted_by, refuted=True)
+        reason = f"{searched}; every way to begin one was followed"
+        return Recheck(Verdict.CONFIRMED, reason, refuted_by, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 
     found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
@@ -147,7 +150,7 @@ def check(
 
 
 def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
-    """The device that makes the claim true by itself, and how; None where that takes a search."""
+    """A device that proves the claim alone, and how; None where that takes a search."""
     ticks, devices = stated.pipeline.ticks, range(stated.pipeline.num_devices)
     if stated.bound is None:
         device = next(arithmetic.over_limit(stated), None)
@@ -155,7 +158,7 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
             return None
         need = exact.plain(ticks.memory(arithmetic.least_memory(stated, device)))
         return device, f"device {device} comes to hold {need}, above its limit, in every order"
-    idle = [waits.least_idle(stated, device) for device in devices]
+    idle = [idle_bound.least_idle(stated, device) for device in devices]
     times = [arithmetic.least_time(stated, device) + idle[device] for device in devices]
     device = max(devices, key=lambda device: (times[device], -idle[device]))
     least = times[device]
@@ -167,7 +170,7 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
 
 
 def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
-    """Say in words what a search came to."""
+    """The outcome of a search, in words."""
     what = "no schedule" if refuted else "the time was up before a schedule was found or excluded"
     if stated.bound is not None:
         what += f" below {exact.plain(stated.pipeline.ticks.time(stated.bound))}"
@@ -178,24 +181,32 @@ def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
     return f"{what}: all rules of {rules} in force, of the others the data flow alone"
 
 
+def _value(stated: Claim, schedule: Timetable) -> int:
+    """Objective of a schedule, in ticks, as the verifier computes it."""
+    found = figures(schedule)
+    return found.device_span if stated.span else found.makespan
+
+
 def _below(stated: Claim, made: Schedule) -> str:
-    """Say in words by how much a claim is wrong."""
-    ticks, metrics = stated.pipeline.ticks, made.metrics
-    value = exact.plain(ticks.time(metrics.device_span if stated.span else metrics.makespan))
+    """How a claim is wrong, in words."""
+    ticks = stated.pipeline.ticks
+    value = exact.plain(ticks.time(_value(stated, made)))
     if stated.bound is None:
         return f"there is a schedule that keeps the limits, of {value}"
     return f"there is a schedule of {value}, below {exact.plain(ticks.time(stated.bound))}"
 
 
 def _schedule(stated: Claim, times: Times) -> Schedule:
-    """The schedule found, verified: the re-checker too may be wrong."""
+    """The schedule found, verified: the re-checker itself may be wrong."""
+    from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
+
     pipeline = stated.pipeline
     rows = []
     pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
     for op, start in times.start.items():
         end, device = times.end[op], stated.device(op)
         rows.append((*op[:3], device, start, end, op.slice, pair.get(op, ALONE)))
-    origin = {"objective": "device-span" if stated.span else "makespan"}
+    origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
     made = Schedule.from_rows(pipeline, rows, origin)
     broken = verify(made)
     if broken:

@@ -1,4 +1,4 @@
-"""Arguments that need no search: what one device must wait for, do and hold."""
+"""Bounds without search: what one device must wait for, do and hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ppopt.rechecker.claim import Claim
 
 
 def least_time(claim: Claim, device: int) -> int:
-    """Time within which a device cannot be done, in ticks.
+    """Lower bound on the time by which a device is done, in ticks.
 
     It runs one operation, or one pair, at a time. Before its first one, a forward of its lowest
     stage here, some microbatch must come down all stages before that one. Its last operation, where
@@ -54,7 +54,7 @@ def way(pipeline: Pipeline, hosts: tuple[int, ...], stage: int, kind: OpKind) ->
 
 
 def least_memory(claim: Claim, device: int) -> int:
-    """Memory that a device comes to hold whatever its order, in ticks.
+    """Lower bound on the peak memory of a device, in any order, in ticks.
 
     Take one microbatch and a stage s of its route here. When its F(s) starts, of the last slice, it
     holds the activations of its stages here up to s. None of their backwards starts before B(s) or
@@ -65,14 +65,14 @@ def least_memory(claim: Claim, device: int) -> int:
     for hosts in claim.pipeline.hosts:
         held = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            held += ticks.activation[stage] * claim.pipeline.num_slices
+            held += claim.takes(OpKind.F, stage) * claim.pipeline.num_slices
             need = max(need, held)
             if claim.fused:
                 continue
             if ticks.durations[OpKind.B][stage]:
-                need = max(need, held + ticks.memory_b[stage])
+                need = max(need, held + claim.takes(OpKind.B, stage))
             if ticks.durations[OpKind.W][stage]:
-                need = max(need, ticks.activation[stage] + ticks.memory_b[stage])
+                need = max(need, claim.gives(OpKind.W, stage))
     return ticks.static[device] + need
 
 

@@ -1,14 +1,15 @@
-"""What is to be checked: that no schedule of a pipeline is below a bound, or that there is none."""
+"""Claims to check: no schedule of a pipeline is below a bound, or none exists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
@@ -25,7 +26,7 @@ class Claim(NamedTuple):
     bound: int | None
     """In ticks; None: there is no schedule at all."""
     devices: tuple[int, ...] = ()
-    """Where the certificate says that the argument lies: where to look first, never believed."""
+    """The devices that the certificate names: where to look first, never trusted."""
 
     @property
     def kinds(self) -> tuple[OpKind, ...]:
@@ -40,9 +41,10 @@ class Claim(NamedTuple):
 
     @property
     def horizon(self) -> int:
-        """A time within which some schedule is done, if there is one at all, in ticks.
+        """Upper bound on the least makespan, if any schedule exists, in ticks.
 
-        Where nothing runs and nothing is under way, all that follows may come sooner.
+        The sum of all times and delays: a shorter schedule closes any instant at which nothing runs
+        and nothing is under way.
         """
         ticks, pipeline = self.pipeline.ticks, self.pipeline
         links = 2 * pipeline.num_stages * max(map(max, ticks.p2p))
@@ -68,6 +70,28 @@ class Claim(NamedTuple):
         """Time of an operation, in ticks: alone; in a pair it is no shorter."""
         return self.pipeline.ticks.durations[op.kind][op.stage]
 
+    def takes(self, kind: OpKind, stage: int) -> int:
+        """Memory that an operation takes at its start, in ticks.
+
+        F takes the activation, and B its change of memory where that is positive.
+        """
+        ticks = self.pipeline.ticks
+        if kind is OpKind.F:
+            return ticks.activation[stage]
+        return max(0, ticks.memory_b[stage]) if kind is OpKind.B else 0
+
+    def gives(self, kind: OpKind, stage: int) -> int:
+        """Memory that an operation gives back at its end, in ticks.
+
+        B gives its change of memory where that is negative, W the rest, and BW all.
+        """
+        ticks = self.pipeline.ticks
+        if kind is OpKind.B:
+            return max(0, -ticks.memory_b[stage])
+        if kind is OpKind.W:
+            return ticks.activation[stage] + ticks.memory_b[stage]
+        return ticks.activation[stage] if kind is OpKind.BW else 0
+
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.
 
@@ -86,19 +110,17 @@ def of_schedule(schedule: Timetable) -> Claim | None:
     of backwards of another kind than those that the schedule has.
     """
     origin, pipeline = schedule.origin, schedule.pipeline
-    bound = origin.get("lower_bound")
-    if bound is None:
+    if origin.lower_bound is None:
         return None
-    span = origin.get("objective", "makespan") == "device-span"
-    stated: Mapping[str, Any] = origin.get("certificate") or {}
-    devices = tuple(stated.get("devices", ()))
+    span = schedule.objective is Objective.DEVICE_SPAN
+    devices = () if origin.certificate is None else origin.certificate.devices
     strange = [device for device in devices if device >= pipeline.num_devices]
     if strange:
         raise InputError(
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
-    ticks = bound_in_ticks(pipeline, Fraction(bound))
-    claim = Claim(pipeline, span, bool(origin.get("fused")), ticks, devices)
+    ticks = bound_in_ticks(pipeline, origin.lower_bound)
+    claim = Claim(pipeline, span, bool(origin.fused), ticks, devices)
     if set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
@@ -106,5 +128,5 @@ def of_schedule(schedule: Timetable) -> Claim | None:
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:
-    """Turn a bound into ticks; between two it says as much as the later one."""
+    """Turn a bound into ticks, rounded up: values are whole ticks."""
     return ceil(exact.in_ticks(bound, pipeline.ticks.per_unit))

@@ -72,13 +72,16 @@ def _add_device(model: Model, device: int) -> None:
     With one stage whose B changes nothing, memory is held by numbers of microbatches alone, and
     the rules have counted them; not so where microbatches are sliced.
     """
-    claim, ticks = model.claim, model.claim.pipeline.ticks
+    claim = model.claim
     mine = [op for op in model.start if claim.device(op) == device]
     model.cp.add_no_overlap(_intervals(model, mine))
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
     simple = len(stages) == 1 and claim.pipeline.num_slices == 1
-    counted = claim.fused or not any(ticks.memory_b[stage] for stage, _ in stages)
-    room = ticks.room(device)
+    unchanged = all(
+        claim.takes(OpKind.B, stage) == claim.gives(OpKind.B, stage) == 0 for stage, _ in stages
+    )
+    counted = claim.fused or unchanged
+    room = claim.pipeline.ticks.room(device)
     if room is None or (simple and counted):
         return
     held = [part for op in mine if op.kind is OpKind.F for part in _held(model, op)]
@@ -141,19 +144,21 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
 def _held(model: Model, forward: Op) -> Iterator[tuple[cp_model.IntervalVar, int]]:
     """What one microbatch holds at a stage: (from when to when, ticks of memory).
 
-    What is taken counts from the start of an operation, what is given back from its end: of F's
-    activation B gives back what memory_b says, W the rest; what B takes instead, W gives back.
+    What an operation takes is held from its start; what one gives back is held until its end, and
+    is what was taken first.
     """
-    ticks, stage = model.claim.pipeline.ticks, forward.stage
-    last = model.claim.kinds[-1]
-    taken, change = ticks.activation[stage], 0 if model.claim.fused else ticks.memory_b[stage]
-    for first, then, amount in (
-        (OpKind.F, OpKind.B, -change),
-        (OpKind.F, last, taken + min(change, 0)),
-        (OpKind.B, last, change),
-    ):
-        if amount > 0:
-            begin, end = forward._replace(kind=first), forward._replace(kind=then)
-            size = model.cp.new_int_var(0, model.latest, "")
-            interval = model.cp.new_interval_var(model.start[begin], size, model.end[end], "")
-            yield interval, amount
+    claim, taken = model.claim, []
+    for kind in claim.kinds:
+        taken.append((kind, claim.takes(kind, forward.stage)))
+        left = claim.gives(kind, forward.stage)
+        while left:
+            first, amount = taken.pop(0)
+            if amount > left:
+                taken.insert(0, (first, amount - left))
+            given = min(amount, left)
+            left -= given
+            if given:
+                begin, end = forward._replace(kind=first), forward._replace(kind=kind)
+                size = model.cp.new_int_var(0, model.latest, "")
+                interval = model.cp.new_interval_var(model.start[begin], size, model.end[end], "")
+                yield interval, given

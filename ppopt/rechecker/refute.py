@@ -1,4 +1,4 @@
-"""Look for a schedule below a bound: with the rules of few devices first, of more where needed."""
+"""Search for a schedule below a bound: first with the rules of few devices, then of more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ppopt.rechecker.model import Model, Pair, build
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
-"""Largest share of the time that is left for a look with the rules of few devices."""
+"""Largest share of the remaining time for a search with the rules of few devices."""
 NO_ORDERS = 0
 """Most operations of a device whose orders CP-SAT may state by literals, where some have no length:
 it takes the literal and its negation for "before" and "after", and of two such operations at one
@@ -30,26 +30,26 @@ class Times(NamedTuple):
 
 
 class Found(NamedTuple):
-    """How the look ended."""
+    """Outcome of the search."""
 
     devices: tuple[int, ...]
-    """The devices whose rules were all in force at last."""
+    """The devices whose rules were all in force at the end."""
     refuted: bool
     """There is no schedule below the bound."""
     times: Times | None
-    """One that is below, and breaks no rule; None: not met."""
+    """A schedule below the bound that breaks no rule; None if none was found."""
 
 
 def refute(
     claim: Claim, seconds: float, workers: int, seed: int, report: Callable[[int], None]
 ) -> Found:
-    """Look until there is an answer or the time is up.
+    """Search until there is an answer or the time is up.
 
     The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
     other devices brings these in, the worst as many again as there were; one that breaks none is a
     schedule below the bound. No answer within a share of the time brings all devices in. `report`
-    is told how many devices are in. Of a pipeline too large to be stated whole, only the devices
-    that the certificate names are looked at.
+    is called with the number of devices. Of a pipeline too large to be stated whole, only the
+    devices that the certificate names have their rules in force.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
@@ -119,17 +119,14 @@ def _breaches(claim: Claim, times: Times, device: int) -> int:
 
 
 def _excesses(claim: Claim, times: Times, mine: list[Op], device: int) -> int:
-    """Instants at which a device comes to hold more than its limit: ends first, then starts."""
+    """Changes of memory that leave a device above its limit: ends first, then starts."""
     ticks = claim.pipeline.ticks
     if ticks.limits is None:
         return 0
-    changes = [(op, ticks.memory_change(op.kind, op.stage)) for op in mine]
-    events = sorted(
-        (times.start[op], 1, change) if change > 0 else (times.end[op], 0, change)
-        for op, change in changes
-    )
+    taken = [(times.start[op], 1, claim.takes(op.kind, op.stage)) for op in mine]
+    given = [(times.end[op], 0, -claim.gives(op.kind, op.stage)) for op in mine]
     held, excesses = ticks.static[device], 0
-    for _, _, change in events:
+    for _, _, change in sorted(event for event in taken + given if event[2]):
         held += change
         excesses += held > ticks.limits[device]
     return excesses

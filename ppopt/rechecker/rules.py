@@ -1,4 +1,4 @@
-"""Who waits for whom in every schedule, and what work a device must do between two operations.
+"""Precedence in every schedule, and the work that a device must do between two operations.
 
 Three rules say that an operation starts after another one ends: the data flow, the order of
 microbatches (see `ppopt.rechecker.model`), and memory, by counting. An operation that waits, by
@@ -17,7 +17,7 @@ from graphlib import TopologicalSorter
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.lane import Lane
+from ppopt.rechecker.route import Route
 
 MOST_OPERATIONS = 30_000
 """Most operations that are all stated; sets of them take the square of it in bits."""
@@ -32,19 +32,19 @@ class Rules:
         every = frozenset(range(claim.pipeline.num_devices))
         self.all = claim.size <= MOST_OPERATIONS
         """Whether all operations are stated."""
-        lanes = [Lane(claim, route, every if self.all else devices) for route in claim.routes()]
-        self.operations = [op for lane in lanes for op in lane.operations()]
+        routes = [Route(claim, route, every if self.all else devices) for route in claim.routes()]
+        self.operations = [op for route in routes for op in route.operations()]
         """The operations stated."""
-        self.apart = [apart for lane in lanes for apart in lane.apart()]
+        self.apart = [apart for route in routes for apart in route.apart()]
         """The three rules, and the work between pairs of operations."""
         self._behind: dict[Op, int] = {}
         self._ahead: dict[Op, int] = {}
         if self.all:
-            self._follow_chains(lanes)
+            self._follow_chains(routes)
         elif not claim.span:
-            for lane in lanes:
-                self._behind |= lane.heads()
-                self._ahead |= lane.tails()
+            for route in routes:
+                self._behind |= route.heads()
+                self._ahead |= route.tails()
 
     def behind(self, op: Op) -> int:
         """Time that has passed when it starts, from 0 or (span) its device's first operation."""
@@ -54,7 +54,7 @@ class Rules:
         """Time that is left when it ends, at least."""
         return self._ahead.get(op, 0)
 
-    def _follow_chains(self, lanes: list[Lane]) -> None:
+    def _follow_chains(self, routes: list[Route]) -> None:
         before: dict[Op, list[Op]] = {op: [] for op in self.operations}
         after: dict[Op, list[Op]] = {op: [] for op in before}
         for first, then, _ in self.apart:
@@ -68,7 +68,7 @@ class Rules:
             mine = work[self.claim.device(op)]
             self._behind[op] = mine.head + mine.of(earlier[op])
             self._ahead[op] = mine.of(later[op])
-        for first, then in (pair for lane in lanes for pair in lane.pairs()):
+        for first, then in (pair for route in routes for pair in route.pairs()):
             between = work[self.claim.device(first)].of(later[first] & earlier[then])
             self.apart.append((first, then, between))
 

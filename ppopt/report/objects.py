@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppopt.formats import schedule_json
+from ppopt.formats import origin_json, schedule_json
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.summary import summary
@@ -40,13 +40,13 @@ def of_result(result: Result) -> dict[str, Any]:
     found is better (`gain`), its peak memory, whether that fits the limit, and what was changed to
     start from it.
     """
-    origin = result.origin()
+    origin = origin_json.to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
     shown["mem_limit"] = _limits(result.pipeline)
     return {
         "schema": SCHEMA,
-        **{key: origin[key] for key in _SEARCHED},
+        **{key: origin.get(key) for key in _SEARCHED},
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
         "fused": result.fused,
@@ -71,7 +71,7 @@ def of_evaluation(
         **{key: found[key] for key in FIGURES},
         "idle": by_cause(schedule),
         "fits_limit": found["fits_limit"],
-        "options": schedule.origin.get("options") or {},
+        "options": dict(schedule.origin.options),
         **_placed(schedule),
         "seed": 0,
         "workers": 1,
@@ -118,7 +118,7 @@ def _robustness(comparison: Comparison) -> dict[str, Any]:
 
 
 def _strategy(row: ComparisonRow, optimum: Result) -> str:
-    made_by = row.schedule.origin["strategy"]
+    made_by = row.schedule.origin.strategy
     return "optimal" if row.schedule is optimum.schedule else str(made_by)
 
 
@@ -228,7 +228,7 @@ def of_verification(
 def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
     made = again.counterexample
     return {
-        "lower_bound": schedule.origin["lower_bound"],
+        "lower_bound": origin_json.number(schedule.origin.lower_bound),
         "verdict": again.verdict.value,
         "reason": again.reason,
         "devices": list(again.devices),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ppopt.formats import origin_json
 from ppopt.problem.exact import plain
-from ppopt.problem.objective import Objective
 from ppopt.rechecker import confirmed
 from ppopt.schedule.schedule import Schedule
 
@@ -25,7 +25,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     """
     found = schedule.metrics
     ticks = schedule.pipeline.ticks
-    objective = Objective(schedule.origin.get("objective") or Objective.MAKESPAN)
+    objective = schedule.objective
     limits = ticks.limits
     return _claims(schedule) | {
         "objective": objective.value,
@@ -41,9 +41,10 @@ def summary(schedule: Schedule) -> dict[str, Any]:
 
 
 def _claims(schedule: Schedule) -> dict[str, Any]:
-    """Claims of the origin, and whether they are checked."""
-    claims: dict[str, Any] = {key: schedule.origin.get(key) for key in ORIGIN_KEYS}
-    if not schedule.from_file:
+    """What the origin claims, and whether that may be believed."""
+    stated = origin_json.to_object(schedule.origin)
+    claims = {key: stated.get(key) for key in ORIGIN_KEYS}
+    if not schedule.origin.from_file:
         return claims | {"checked": True}
     reason = confirmed(schedule)
     if reason is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Metrics, metrics
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, Row, Timetable
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Schedule(Timetable):
         cls,
         pipeline: Pipeline,
         rows: Iterable[Iterable[int]],
-        origin: Mapping[str, Any] | None = None,
+        origin: Origin | None = None,
     ) -> Schedule:
         """Build from rows with the fields of `Row`, the last two or none, in any order."""
         given = [tuple(row) for row in rows]
@@ -41,7 +42,7 @@ class Schedule(Timetable):
 
     @classmethod
     def from_columns(
-        cls, pipeline: Pipeline, *columns: Ints, origin: Mapping[str, Any] | None = None
+        cls, pipeline: Pipeline, *columns: Ints, origin: Origin | None = None
     ) -> Schedule:
         """Build from columns in the order of `Row`, the last two or none, rows in any order.
 
@@ -56,7 +57,7 @@ class Schedule(Timetable):
         place = np.lexsort(keys)
         kind, stage, microbatch = kind[place], stage[place], microbatch[place]
         device, start, end = device[place], start[place], end[place]
-        part, pair, made = part[place], _renumbered(pair[place]), dict(origin or {})
+        part, pair, made = part[place], _renumbered(pair[place]), origin or Origin()
         return cls(pipeline, kind, stage, microbatch, device, start, end, part, pair, made)
 
     def __eq__(self, other: object) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import Origin
 
 ALONE = -1
 """Pair number of an operation that runs alone."""
@@ -60,10 +62,8 @@ class Timetable:
     """Part of the microbatch; left out: 0 throughout."""
     pair: Ints = field(default_factory=_not_given)
     """Number of the overlapped pair; left out: ALONE throughout."""
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    """How it was made: `strategy` and, of a search, status, bound, proof and provenance."""
-    from_file: bool = False
-    """Whether it was read from a file: then its origin states a bound that was not proved here."""
+    origin: Origin = field(default_factory=Origin)
+    """What made it and what is claimed of it."""
 
     def __post_init__(self) -> None:
         for name, value in (("slice", 0), ("pair", ALONE)):
@@ -72,6 +72,11 @@ class Timetable:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective it was made for; the makespan where its origin states none."""
+        return self.origin.objective or Objective.MAKESPAN
 
     @property
     def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:

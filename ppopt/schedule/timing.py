@@ -16,6 +16,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 
@@ -197,7 +198,7 @@ def schedule(
     pipeline: Pipeline,
     orders: Orders,
     objective: Objective = Objective.MAKESPAN,
-    origin: dict[str, object] | None = None,
+    origin: Origin | None = None,
 ) -> Schedule:
     """Time an order: the earliest starts from 0, or the starts of least device span.
 
@@ -209,8 +210,8 @@ def schedule(
         end = run(net, _least_span_release(net, end))
     kind, stage, microbatch, part = split_codes(pipeline, net.ops)
     device, begin, end = net.device[net.place], (end - net.duration)[net.place], end[net.place]
-    origin, pair = origin or {}, _pair_numbers(net)
-    return Schedule(pipeline, kind, stage, microbatch, device, begin, end, part, pair, origin)
+    made, pair = origin or Origin(), _pair_numbers(net)
+    return Schedule(pipeline, kind, stage, microbatch, device, begin, end, part, pair, made)
 
 
 def _pair_numbers(net: Network) -> Ints:

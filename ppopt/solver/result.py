@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ppopt.problem import exact
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.certificate import Certificate
 from ppopt.rechecker.claim import Claim, bound_in_ticks
+from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -51,19 +50,6 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Hinted:
-    """The schedule that a search was given to start from."""
-
-    value: Fraction
-    """Its objective, in the user's unit."""
-    peak_memory: tuple[Fraction, ...]
-    """Per device, in the user's unit."""
-    fits_limit: bool
-    notes: tuple[str, ...]
-    """What was changed to start from it, in words."""
-
-
-@dataclass(frozen=True)
 class Result:
     """Outcome of `ppopt.solve`."""
 
@@ -84,7 +70,7 @@ class Result:
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
-    hint: Hinted | None = None
+    hint: HintRecord | None = None
     """The schedule it started from, where one was given."""
 
     @property
@@ -116,38 +102,21 @@ class Result:
         span = self.objective is Objective.DEVICE_SPAN
         return Claim(self.pipeline, span, self.fused, bound, self.certificate.devices)
 
-    def origin(self) -> dict[str, Any]:
-        """How the schedule was found, for files: everything but the time it took."""
-        provenance = self.provenance
-        return {
-            "strategy": "optimal",
-            "objective": self.objective.value,
-            "fused": self.fused,
-            "status": self.status.value,
-            "value": _plain(self.value),
-            "lower_bound": _plain(self.lower_bound),
-            "gap": _plain(self.gap),
-            "proof": self.proof,
-            "certificate": self.certificate.to_object(),
-            "seed": provenance.seed,
-            "workers": provenance.workers,
-            "time_limit": provenance.time_limit,
-            "versions": provenance.versions,
-            **self._hint(),
-        }
-
-    def _hint(self) -> dict[str, Any]:
-        if self.hint is None:
-            return {}
-        told = {
-            "value": exact.plain(self.hint.value),
-            "gain": _plain(self.gain),
-            "fits_limit": self.hint.fits_limit,
-            "peak_memory": [exact.plain(peak) for peak in self.hint.peak_memory],
-            "notes": list(self.hint.notes),
-        }
-        return {"hint": told}
-
-
-def _plain(value: Fraction | None) -> int | float | None:
-    return None if value is None else exact.plain(value)
+    def origin(self) -> Origin:
+        """How the schedule was found, for its file: everything but the time it took."""
+        return Origin(
+            strategy=SEARCHED,
+            objective=self.objective,
+            status=self.status.value,
+            fused=self.fused,
+            value=self.value,
+            lower_bound=self.lower_bound,
+            gap=self.gap,
+            proof=self.proof,
+            certificate=self.certificate,
+            seed=self.provenance.seed,
+            workers=self.provenance.workers,
+            time_limit=self.provenance.time_limit,
+            versions=self.provenance.versions,
+            hint=None if self.hint is None else replace(self.hint, gain=self.gain),
+        )

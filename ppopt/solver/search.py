@@ -16,7 +16,7 @@ from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
@@ -30,7 +30,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, supported
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.policy import Turn, Turns, alternate
-from ppopt.solver.result import Hinted, Progress, Provenance, Result, Status
+from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
@@ -234,7 +234,7 @@ class Search:
         return search_from(WarmStart(), problem, provenance, params=self.params)
 
 
-def _result(search: Search, provenance: Provenance, hint: Hinted | None) -> Result:
+def _result(search: Search, provenance: Provenance, hint: HintRecord | None) -> Result:
     problem, incumbent = search.problem, search.incumbent
     ticks = problem.pipeline.ticks
     infeasible = bool(incumbent.infeasible)
@@ -255,7 +255,7 @@ def _result(search: Search, provenance: Provenance, hint: Hinted | None) -> Resu
     )
     if incumbent.best is None:
         return result
-    made = replace(incumbent.best, origin=result.origin(), from_file=False)
+    made = replace(incumbent.best, origin=result.origin())
     return replace(result, schedule=checked(made))
 
 

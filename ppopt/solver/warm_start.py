@@ -18,12 +18,12 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, join_split, split_whole
+from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Clock
 from ppopt.solver.heuristics.repair import follow
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.result import Hinted
 from ppopt.verifier import verify
 
 RETIMED = "its times are not those of this pipeline: its order is timed anew"
@@ -50,11 +50,11 @@ class Hint(NamedTuple):
         """Whether it keeps the memory limits."""
         return self.given.fits_limits
 
-    def told(self, problem: Problem, *, followed: bool) -> Hinted:
+    def told(self, problem: Problem, *, followed: bool) -> HintRecord:
         """What the result says of it; `followed`: whether a search could start from it."""
         figures, ticks = self.given.metrics, problem.pipeline.ticks
         notes = self.notes if self.fits or not followed else (*self.notes, OVER)
-        return Hinted(
+        return HintRecord(
             value=ticks.time(figures.value(problem.objective)),
             peak_memory=tuple(map(ticks.memory, figures.peak_memory)),
             fits_limit=self.fits,
@@ -89,7 +89,7 @@ class WarmStart(NamedTuple):
     bound: Bound | None = None
     """A lower bound proved before, for this problem or one of larger limits."""
 
-    def told(self, problem: Problem, *, followed: bool) -> Hinted | None:
+    def told(self, problem: Problem, *, followed: bool) -> HintRecord | None:
         """What the result says of the hint, where there is one."""
         return None if self.hint is None else self.hint.told(problem, followed=followed)
 

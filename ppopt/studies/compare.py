@@ -187,7 +187,7 @@ def _under(
     seed: int,
     tell: Callable[[str], None],
 ) -> ComparisonRow:
-    tell(f"random times: {row.schedule.origin['strategy']}")
+    tell(f"random times: {row.schedule.origin.strategy}")
     found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
     return replace(row, jitter=found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
 from ppopt.verifier import checked
@@ -28,14 +29,8 @@ def evaluate(
     placed = rule.apply(pipeline, options)
     options = rule.with_defaults(placed, options)
     objective = Objective(objective)
-    origin: dict[str, object] = {
-        "strategy": strategy,
-        "objective": objective.value,
-        "status": "feasible",
-    }
     settled = {name: value for name, value in options._asdict().items() if value is not None}
-    if settled:
-        origin["options"] = settled
+    origin = Origin(strategy=strategy, objective=objective, status="feasible", options=settled)
     made = (
         timing.schedule(placed, orders, objective, origin)
         for orders in rule.orders(placed, options)

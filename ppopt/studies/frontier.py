@@ -174,7 +174,7 @@ def _point(explorer: Explorer, found: Found) -> FrontierPoint:
         provenance=explorer.provenance,
         solve_seconds=explorer.spent[found.limit],
     )
-    schedule = replace(found.schedule, pipeline=within, origin=result.origin(), from_file=False)
+    schedule = replace(found.schedule, pipeline=within, origin=result.origin())
     return FrontierPoint(
         limit, replace(result, schedule=checked(schedule)), _is_least(curve, found)
     )

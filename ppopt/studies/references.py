@@ -7,20 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt.errors import InputError
-from ppopt.formats.fields import shown, unknown_key, whole, within
+from ppopt.formats import origin_json
+from ppopt.formats.fields import unknown_key, whole, within
 from ppopt.problem import exact
-from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.orders import codes
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress
 from ppopt.strategies import Options, names
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier.measured import planned
 
-SEARCHED = "optimal"
-"""Strategy of what a search found."""
 FREE = ("order", "times", "proof", "peak memory")
 """What schedules of equal value may differ in: not compared where a search had several workers."""
 
@@ -63,7 +61,7 @@ def check(reference: Schedule, progress: Callable[[Progress], None] | None = Non
     planned(reference, "check")
     made = _remade(reference, progress)
     notes = _notes(reference, made)
-    ordered = not (_searched(reference) and reference.origin.get("workers") != 1)
+    ordered = not (_searched(reference) and reference.origin.workers != 1)
     if made is None:
         status = Difference("status", _said(reference, "status"), "unknown")
         return Check(None, (status,), notes, ordered=ordered)
@@ -113,29 +111,25 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
 
 def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:
     origin = reference.origin
-    objective = Objective(origin.get("objective") or Objective.MAKESPAN)
-    strategy = origin.get("strategy")
     if _searched(reference):
         from ppopt.solver.search import TIME_LIMIT, solve  # noqa: PLC0415  loads on use
 
         return solve(
             reference.pipeline,
-            objective=objective,
-            fused=bool(origin.get("fused")),
-            time_limit=origin.get("time_limit") or TIME_LIMIT,
-            workers=origin.get("workers"),
-            seed=origin.get("seed") or 0,
+            objective=reference.objective,
+            fused=bool(origin.fused),
+            time_limit=origin.time_limit or TIME_LIMIT,
+            workers=origin.workers,
+            seed=origin.seed or 0,
             progress=progress,
         ).schedule
-    if strategy in names():
-        options = within("origin: options", _options, origin.get("options", {}))
-        return evaluate(reference.pipeline, str(strategy), objective, options)
-    return timing.schedule(reference.pipeline, reference.orders, objective, dict(origin))
+    if origin.strategy in names():
+        options = within("origin: options", _options, origin.options)
+        return evaluate(reference.pipeline, origin.strategy, reference.objective, options)
+    return timing.schedule(reference.pipeline, reference.orders, reference.objective, origin)
 
 
-def _options(given: object) -> Options:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{shown(given)} is not an object {{...}}")
+def _options(given: Mapping[str, int]) -> Options:
     for name, value in given.items():
         if name not in Options._fields:
             unknown_key(str(name), Options._fields)
@@ -144,38 +138,37 @@ def _options(given: object) -> Options:
 
 
 def _searched(reference: Schedule) -> bool:
-    return reference.origin.get("strategy") == SEARCHED
+    return reference.origin.strategy == SEARCHED
 
 
 def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
     origin = reference.origin
     told = []
-    if _searched(reference) and origin.get("workers") != 1:
+    if _searched(reference) and origin.workers != 1:
         told.append(
             "order not compared: the search had several workers, which may find another of equal "
             "value; --workers 1 repeats itself"
         )
-    if "hint" in origin:
+    if origin.hint is not None:
         told.append("the search began from a schedule of its user's, which is not at hand")
-    if _searched(reference) and origin.get("status") != "optimal":
+    if _searched(reference) and origin.status != "optimal":
         told.append("the search ended by its time limit: another machine may find more or less")
-    versions = {} if made is None else made.origin.get("versions") or {}
-    for name, old in (origin.get("versions") or {}).items():
+    versions = {} if made is None else made.origin.versions or {}
+    for name, old in (origin.versions or {}).items():
         if name in versions and versions[name] != old:
             told.append(f"{name} was {old}, is {versions[name]}")
     return tuple(told)
 
 
 def _said(schedule: Schedule, key: str) -> str:
-    return str(schedule.origin.get(key) if schedule.origin.get(key) is not None else "none")
+    return str(origin_json.to_object(schedule.origin).get(key, "none"))
 
 
 def _figures(schedule: Schedule) -> dict[str, str]:
     ticks, metrics = schedule.pipeline.ticks, schedule.metrics
-    objective = Objective(schedule.origin.get("objective") or Objective.MAKESPAN)
     peaks: list[Any] = [exact.plain(ticks.memory(peak)) for peak in metrics.peak_memory]
     return {
-        "value": str(exact.plain(ticks.time(metrics.value(objective)))),
+        "value": str(exact.plain(ticks.time(metrics.value(schedule.objective)))),
         "peak memory": " ".join(map(str, peaks)),
     }
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from ppopt.problem import exact
-from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.references import first_difference
 from ppopt.verifier import explain, verify
@@ -32,7 +31,7 @@ def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: f
     found = verify(actual)
     assert not found, f"not a schedule of its pipeline:\n{explain(actual, found)}"
     _assert_same_problem(actual, reference)
-    objective = Objective(reference.origin.get("objective") or Objective.MAKESPAN)
+    objective = reference.objective
     mine, theirs = (
         schedule.pipeline.ticks.time(schedule.metrics.value(objective))
         for schedule in (actual, reference)

@@ -16,6 +16,7 @@ from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.profiles.estimate import Record
 from ppopt.schedule import timing
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.pipeline_runtime import as_run, placement, runtime
 from ppopt.torch.profiler import Profiler
@@ -87,8 +88,8 @@ def run(
 def predicted_schedule(schedule: Schedule) -> Schedule:
     """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`)."""
     pipeline = as_run(schedule.pipeline)
-    origin = {"strategy": str(schedule.origin.get("strategy") or "schedule"), "status": "feasible"}
-    return timing.schedule(pipeline, schedule.orders, origin=dict(origin))
+    origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
+    return timing.schedule(pipeline, schedule.orders, origin=origin)
 
 
 def predicted_makespan(schedule: Schedule) -> Fraction:

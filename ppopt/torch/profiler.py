@@ -16,10 +16,12 @@ import torch
 from torch import distributed
 
 from ppopt.errors import InputError
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import Profile, Record, StageMemory, profile
 from ppopt.schedule import timing
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.memory import MemoryMeter
 
@@ -136,5 +138,5 @@ def probe(batches: int, placement: Sequence[int]) -> Schedule:
             for kind in ((OpKind.B, OpKind.W) if m % 2 else (OpKind.BW,))
         ]
         orders.append(np.array([pipeline.code(*op) for op in forwards + backwards], dtype=np.int64))
-    origin: dict[str, object] = {"strategy": "probe", "objective": "makespan"}
-    return timing.schedule(pipeline, orders, origin=origin | {"status": "feasible"})
+    origin = Origin(strategy="probe", objective=Objective.MAKESPAN, status="feasible")
+    return timing.schedule(pipeline, orders, origin=origin)

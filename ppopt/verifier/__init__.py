@@ -1,12 +1,13 @@
-"""The verifier: says of any schedule, whoever made it, which rules it breaks.
+"""The verifier: finds every rule that a schedule breaks, whatever made it.
 
-The trust anchor: it shares no code with the timing, the strategies, the solver or the metrics,
-assumes nothing of a schedule's contents, and recomputes every figure from the operations.
+It shares no code with the timing, the strategies, the solver or the metrics. It assumes nothing
+about the contents of a schedule, and recomputes every figure from the operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from ppopt.errors import VerificationError
@@ -26,6 +27,9 @@ def verify(
 ) -> list[Violation]:
     """Find every violation, in the order of rule, device, time, operations; [] if it is valid.
 
+    Of each rule at most `MOST_LISTED` violations are listed; one more then says how many are not
+    (its `count`).
+
     `claims` are figures stated with the schedule: `makespan` and `device_span` (ticks), `busy`
     and `peak_memory` (ticks, a list with one entry per device), `bubble_rate` and
     `bubble_overhead` (the number nearest to the exact fraction), and `objective`, which says of
@@ -39,13 +43,16 @@ def verify(
     Raises InputError where the columns are not whole numbers of one length.
     """
     rows = read(schedule)
-    found = [*rules.of_operations(rows)]
-    if enforce_limit:
-        found += measure.over_limit(rows.sane)
-    if claims is not None:
-        found += measure.wrong_claims(rows, claims)
-    found += origin.wrong_origin(rows, schedule.origin)
-    return in_order(found)
+    trace = measure.memory_trace(rows.sane)
+    found = measure.of_rows(rows.sane, trace)
+    return in_order(
+        chain(
+            rules.of_operations(rows),
+            measure.over_limit(rows.sane, trace) if enforce_limit else (),
+            () if claims is None else measure.wrong_claims(rows, found, claims),
+            origin.wrong_origin(rows, found, schedule.origin),
+        )
+    )
 
 
 def figures(schedule: Timetable) -> Figures:
@@ -53,7 +60,8 @@ def figures(schedule: Timetable) -> Figures:
 
     Raises InputError where the columns are not whole numbers of one length.
     """
-    return measure.of_rows(read(schedule).sane)
+    sane = read(schedule).sane
+    return measure.of_rows(sane, measure.memory_trace(sane))
 
 
 def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:
@@ -61,7 +69,8 @@ def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:
 
     A large schedule is cut to the surroundings of the first fault that has a place.
     """
-    count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
+    total = sum(violation.count for violation in violations)
+    count = f"{total} violation{'' if total == 1 else 's'}"
     lines = [grid.grid(read(schedule), violations), count, *map(str, violations)]
     return "\n".join(lines)
 

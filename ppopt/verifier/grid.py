@@ -1,4 +1,4 @@
-"""A schedule's faults in sight: the order of every device side by side, an arrow at each fault."""
+"""A drawing of the faults: the order of every device side by side, an arrow at each fault."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt.problem import exact
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
 
@@ -45,20 +47,21 @@ class Figures:
         return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
 
 
-def of_rows(sane: Rows) -> Figures:
-    """Compute the figures of rows that occupy a device."""
+def of_rows(sane: Rows, trace: Trace) -> Figures:
+    """Compute the figures of rows that occupy a device, and of the memory that they hold."""
     devices = sane.pipeline.num_devices
     peaks = np.array(sane.pipeline.ticks.static, dtype=object)
     if not len(sane):
         return Figures(0, 0, (0,) * devices, tuple(peaks))
-    first = first_of_device(sane)
+    first = first_of_device(sane.device)
     present = sane.device[first]
     busy = np.zeros(devices, dtype=object)
     taken = np.where(sane.counted, sane.end - sane.start, 0)
     busy[present] = np.add.reduceat(sum_safe(taken), first)
     last = np.maximum.reduceat(sane.end, first)
-    trace = memory_trace(sane)
-    peaks[present] = np.maximum(peaks[present], np.maximum.reduceat(trace.level, first))
+    changes = first_of_device(trace.device)
+    holding = trace.device[changes]
+    peaks[holding] = np.maximum(peaks[holding], np.maximum.reduceat(trace.level, changes))
     return Figures(
         makespan=max(0, int(last.max())),
         device_span=int((last - sane.start[first]).max()),
@@ -68,58 +71,70 @@ def of_rows(sane: Rows) -> Figures:
 
 
 class Trace(NamedTuple):
-    """Changes of memory, sorted by device, then time, at one instant ends before starts.
-
-    One per row, so that a device's changes lie where its rows lie.
-    """
+    """Every change of memory, sorted by device, then time, at one instant ends before starts."""
 
     row: Ints
     """Row number of the operation."""
+    device: Ints
     level: Any
     """Ticks held on its device from the change on, static memory included."""
+    before: Any
+    """Ticks held until then."""
 
 
 def memory_trace(sane: Rows) -> Trace:
-    """Follow the memory of every device through time."""
-    change = _changes(sane)
-    grows = change > 0
-    moment = 2 * np.where(grows, sane.start, sane.end) + grows
-    order = np.arange(len(sane))
-    if ((moment[1:] < moment[:-1]) & (sane.device[1:] == sane.device[:-1])).any():
-        order = np.lexsort((moment, sane.device))
-        change = change[order]
-    held = np.cumsum(sum_safe(change))
-    first = first_of_device(sane)
-    static = np.array(sane.pipeline.ticks.static, dtype=np.int64)[sane.device[first]]
-    offset = static - (held[first] - change[first])
-    return Trace(order, held + np.repeat(offset, np.diff(np.append(first, len(sane)))))
+    """Follow the memory of every device through time: taken at starts, given back at ends."""
+    takes, gives = (table[sane.kind, sane.stage] for table in takes_and_gives(sane.pipeline))
+    change = np.stack((takes, -gives), axis=1).reshape(-1)
+    event = np.flatnonzero(change)
+    row, at_end = event >> 1, event & 1
+    device = sane.device[row]
+    moment = 2 * np.where(at_end, sane.end[row], sane.start[row]) + (1 - at_end)
+    if ((moment[1:] < moment[:-1]) & (device[1:] == device[:-1])).any():
+        order = np.lexsort((moment, device))
+        event, row = event[order], row[order]
+    change = sum_safe(change[event])
+    total = np.cumsum(change)
+    first = first_of_device(device)
+    static = np.array(sane.pipeline.ticks.static, dtype=np.int64)[device]
+    others = np.repeat(total[first] - change[first], np.diff(np.append(first, len(row))))
+    level = static + (total - others)
+    return Trace(row, device, level, level - change)
 
 
-def _changes(sane: Rows) -> Ints:
-    """Signed change of memory of every row: F takes, B changes, W gives back the rest, BW all."""
-    taken = np.array(sane.pipeline.ticks.activation, dtype=np.int64)
-    by_b = np.array(sane.pipeline.ticks.memory_b, dtype=np.int64)
-    table: Ints = np.array([taken, by_b, -taken - by_b, -taken])
-    return table[sane.kind, sane.stage]
+def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
+    """Memory taken at the start and given back at the end, in ticks, indexed [kind, stage].
+
+    F takes the activation. B takes its change of memory where that is positive, and gives it where
+    it is negative. W gives the rest, so that all three leave nothing; BW gives the activation.
+    """
+    activation = np.array(pipeline.ticks.activation, dtype=np.int64)
+    change = np.array(pipeline.ticks.memory_b, dtype=np.int64)
+    none = np.zeros_like(activation)
+    takes = {OpKind.F: activation, OpKind.B: np.maximum(change, 0)}
+    gives = {
+        OpKind.B: np.maximum(-change, 0),
+        OpKind.W: activation + change,
+        OpKind.BW: activation,
+    }
+    return (
+        np.array([takes.get(kind, none) for kind in OpKind]),
+        np.array([gives.get(kind, none) for kind in OpKind]),
+    )
 
 
-def over_limit(sane: Rows) -> Iterator[Violation]:
+def over_limit(sane: Rows, trace: Trace) -> Iterator[Violation]:
     """Every instant at which a device comes to hold more than its limit."""
     limits = sane.pipeline.ticks.limits
     if limits is None:
         return
-    for device, (held, limit) in enumerate(zip(sane.pipeline.ticks.static, limits, strict=True)):
-        if held > limit:
-            yield _over(sane, device, None, held, limit)
-    trace = memory_trace(sane)
-    before = np.concatenate((trace.level[:1], trace.level[:-1]))
-    first = first_of_device(sane)
-    before[first] = np.array(sane.pipeline.ticks.static, dtype=np.int64)[sane.device[first]]
-    limit_here = np.array(limits, dtype=np.int64)[sane.device]
-    crossing = np.flatnonzero((trace.level > limit_here) & (before <= limit_here))
-    for event in crossing.tolist():
-        row = int(trace.row[event])
-        yield _over(sane, int(sane.device[row]), row, trace.level[event], int(limit_here[event]))
+    for device, static in enumerate(sane.pipeline.ticks.static):
+        if static > limits[device]:
+            yield _over(sane, device, None, static, limits[device])
+    limit = np.array(limits, dtype=np.int64)[trace.device]
+    for event in np.flatnonzero((trace.level > limit) & (trace.before <= limit)).tolist():
+        row, device = int(trace.row[event]), int(trace.device[event])
+        yield _over(sane, device, row, trace.level[event], limits[device])
 
 
 def _over(sane: Rows, device: int, row: int | None, held: int, limit: int) -> Violation:
@@ -131,9 +146,8 @@ def _over(sane: Rows, device: int, row: int | None, held: int, limit: int) -> Vi
     return Violation(Rule.MEMORY, (op,), device, start, message)
 
 
-def wrong_claims(rows: Rows, claims: Mapping[str, object]) -> Iterator[Violation]:
+def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> Iterator[Violation]:
     """Every stated figure that is unknown, of the wrong type, or not the recomputed one."""
-    figures = of_rows(rows.sane)
     objective = claims.get("objective", "makespan")
     if objective not in ("makespan", "device-span"):
         yield claim("objective", objective, "neither makespan nor device-span")
@@ -154,7 +168,7 @@ def wrong_claims(rows: Rows, claims: Mapping[str, object]) -> Iterator[Violation
 
 
 def claim(key: str, claimed: object, why: str, device: int | None = None) -> Violation:
-    """Say that a stated figure is wrong, and why."""
+    """The violation of a stated figure that is wrong, with the reason."""
     where = "" if device is None else f" of device {device}"
     message = f"{key}{where}: claimed {_short(claimed)}: {why}"
     return Violation(Rule.CLAIM, (), device, None, message)

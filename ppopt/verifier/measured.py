@@ -1,4 +1,4 @@
-"""Measured steps: they keep the rules of order, and each operation takes its own time."""
+"""Measured steps: operations in a planned order, each with its own measured time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from ppopt.verifier import verify
 from ppopt.verifier.violation import Rule, Violation
 
 MEASURED = "measured"
-"""Strategy of a measured schedule: its operations take their own time each, so that it keeps the
-rules of order but not those of duration."""
+"""Strategy of a measured schedule: it keeps the rules of order, but not those of duration."""
 UNTIMED = frozenset((Rule.UNKNOWN, Rule.DUPLICATE, Rule.MISSING, Rule.DEVICE, Rule.START))
-"""The verifier's rules that speak of no times."""
+"""The rules that do not depend on times."""
 
 
 def is_measured(schedule: Timetable) -> bool:
-    """Whether a schedule is what was measured, and no plan."""
-    return schedule.origin.get("strategy") == MEASURED
+    """Whether a schedule was measured; else it was planned."""
+    return schedule.origin.strategy == MEASURED
 
 
 def faults(schedule: Timetable, claims: Mapping[str, object] | None = None) -> list[Violation]:
-    """What the verifier finds, whatever the limit; of a measured step, what speaks of no times."""
+    """All violations but those of the limit; of a measured step, only those of `UNTIMED`."""
     found = verify(schedule, claims, enforce_limit=False)
     if not is_measured(schedule):
         return found

@@ -1,16 +1,16 @@
-"""What a schedule says of its own making: value, bound, gap and status must go together."""
+"""What a schedule's origin claims: value, bound, gap and status must agree with the operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
-from math import isclose, isfinite
-from typing import TypeGuard
+from math import isclose
 
 from ppopt.problem import exact
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.measure import ROUNDING, claim, of_rows
+from ppopt.schedule.origin import Origin
+from ppopt.verifier.measure import ROUNDING, Figures, claim
 from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation
 
@@ -20,40 +20,32 @@ FOUND = ("optimal", "feasible")
 """Statuses of a search that found a schedule."""
 
 
-def wrong_origin(rows: Rows, origin: Mapping[str, object]) -> Iterator[Violation]:
+def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Violation]:
     """Every statement of an origin that its own operations or its other statements deny.
 
     A bound itself cannot be checked without a search: only that it is not above the value, that it
     is of the kind of backward that the operations have, and that `optimal` is said of equal value
     and bound alone.
     """
-    figures = of_rows(rows.sane)
-    objective = origin.get("objective", "makespan")
-    if objective not in ("makespan", "device-span"):
-        yield claim("origin objective", objective, "neither makespan nor device-span")
-        return
-    ticks = figures.makespan if objective == "makespan" else figures.device_span
+    objective = origin.objective or Objective.MAKESPAN
+    ticks = figures.device_span if objective is Objective.DEVICE_SPAN else figures.makespan
+    per_unit = rows.pipeline.ticks.per_unit
     value = exact.plain(rows.pipeline.ticks.time(ticks))
-    stated, bound = (_ticks(rows.pipeline, origin.get(key)) for key in ("value", "lower_bound"))
-    if origin.get("value") is not None and stated != ticks:
-        yield claim("origin value", origin["value"], f"the {objective} is {value}")
-    if origin.get("lower_bound") is not None:
-        if bound is None or bound > ticks:
-            yield claim("origin lower_bound", origin["lower_bound"], f"above the value {value}")
-        yield from _wrong_kind(rows, fused=bool(origin.get("fused")))
-    status = origin.get("status")
-    if status is not None and status not in FOUND:
-        yield claim("origin status", status, f"with a schedule it is {' or '.join(FOUND)}")
-    if status == "optimal" and bound != ticks:
+    if origin.value is not None and exact.in_ticks(origin.value, per_unit) != ticks:
+        yield _wrong("value", origin.value, f"the {objective} is {value}")
+    bound = None
+    if origin.lower_bound is not None:
+        bound = exact.in_ticks(origin.lower_bound, per_unit)
+        if bound > ticks:
+            yield _wrong("lower_bound", origin.lower_bound, f"above the value {value}")
+        yield from _wrong_kind(rows, fused=bool(origin.fused))
+    if origin.status is not None and origin.status not in FOUND:
+        found = f"with a schedule it is {' or '.join(FOUND)}"
+        yield claim("origin status", origin.status, found)
+    if origin.status == "optimal" and bound != ticks:
         yield claim("origin status", "optimal", f"the bound is not the value {value}")
-    yield from _wrong_gap(origin.get("gap"), bound, ticks)
-
-
-def _ticks(pipeline: Pipeline, stated: object) -> Fraction | None:
-    """A stated time in ticks; None where it is no number."""
-    if not _number(stated):
-        return None
-    return exact.in_ticks(Fraction(stated), pipeline.ticks.per_unit)
+    if origin.gap is not None and bound is not None and ticks:
+        yield from _wrong_gap(origin.gap, float(1 - bound / ticks))
 
 
 def _wrong_kind(rows: Rows, *, fused: bool) -> Iterator[Violation]:
@@ -65,18 +57,10 @@ def _wrong_kind(rows: Rows, *, fused: bool) -> Iterator[Violation]:
         yield claim("origin fused", str(fused).lower(), f"backwards are {found}")
 
 
-def _wrong_gap(gap: object, bound: Fraction | None, ticks: int) -> Iterator[Violation]:
-    if gap is None or bound is None or not ticks:
-        return
-    right = float(1 - bound / ticks)
-    if not _number(gap) or not isclose(float(gap), right, rel_tol=CLOSE, abs_tol=ROUNDING):
-        yield claim("origin gap", gap, f"value and bound make it {right:.9g}")
+def _wrong_gap(gap: Fraction, right: float) -> Iterator[Violation]:
+    if not isclose(gap, right, rel_tol=CLOSE, abs_tol=ROUNDING):
+        yield _wrong("gap", gap, f"value and bound make it {right:.9g}")
 
 
-def _number(stated: object) -> TypeGuard[float]:
-    return (
-        isinstance(stated, int | float)
-        and not isinstance(stated, bool)
-        and abs(stated) < 2**60
-        and isfinite(stated)
-    )
+def _wrong(key: str, stated: Fraction, why: str) -> Violation:
+    return claim(f"origin {key}", exact.plain(stated), why)

@@ -1,4 +1,4 @@
-"""The verifier's reading of a schedule: rows that nobody vouches for, made safe to compute with."""
+"""A schedule as the verifier reads it: untrusted rows, made safe to compute with."""
 
 from __future__ import annotations
 
@@ -81,31 +81,48 @@ class Rows:
 
     @cached_property
     def starts(self) -> Ints:
-        """Start per row, shape [n + 1]; too late to break a rule where not timed, and at ABSENT."""
+        """Start per row, shape [n + 1]; _NEVER, which breaks no rule, where not timed or ABSENT."""
         return np.append(np.where(self.timed, self.start, _NEVER), _NEVER)
 
     @cached_property
     def ends(self) -> Ints:
-        """End per row, shape [n + 1]; too early to break a rule where not timed, and at ABSENT."""
+        """End per row, shape [n + 1]; -_NEVER, which breaks no rule, where not timed or ABSENT."""
         return np.append(np.where(self.timed, self.end, -_NEVER), -_NEVER)
 
     @cached_property
-    def code(self) -> Ints:
-        """Number of each row's operation (Pipeline.code); for named rows only."""
-        kind: Any = self.kind
-        return np.asarray(self.pipeline.code(kind, self.stage, self.microbatch, self.slice))
+    def present(self) -> Ints:
+        """The microbatches that have any operation, ascending; for named rows only."""
+        seen = np.zeros(self.pipeline.batches, dtype=np.bool_)
+        seen[self.microbatch] = True
+        return np.flatnonzero(seen)
+
+    @cached_property
+    def slot(self) -> Ints:
+        """Place of each row's microbatch among those that are present; for named rows only."""
+        if len(self.present) == self.pipeline.batches:
+            return self.microbatch
+        return np.searchsorted(self.present, self.microbatch)
+
+    @cached_property
+    def cell(self) -> Ints:
+        """Place of each row's operation in the flattened `index`; for named rows only."""
+        stage = self.kind * self.pipeline.num_stages + self.stage
+        place = stage * len(self.present) + self.slot
+        return np.asarray(place * self.pipeline.num_slices + self.slice)
 
     @cached_property
     def index(self) -> Ints:
         """Row of each operation, shape [kind, stage, microbatch, slice], for named rows only.
 
-        ABSENT where there is none; the first row where there are several.
+        Only the microbatches that are present have a place: the size follows from the rows, not
+        from how many microbatches the pipeline claims. ABSENT where there is no row; the first
+        one where there are several.
         """
-        index = np.full(self.pipeline.num_codes, ABSENT, dtype=np.int64)
-        index[self.code[::-1]] = np.arange(len(self) - 1, -1, -1)
         pipeline = self.pipeline
-        shape = (NUM_KINDS, pipeline.num_stages, pipeline.batches, pipeline.num_slices)
-        return index.reshape(shape)
+        shape = (NUM_KINDS, pipeline.num_stages, len(self.present), pipeline.num_slices)
+        index = np.full(shape, ABSENT, dtype=np.int64)
+        index.reshape(-1)[self.cell[::-1]] = np.arange(len(self) - 1, -1, -1)
+        return index
 
     @cached_property
     def partner(self) -> Ints:
@@ -136,7 +153,7 @@ class Rows:
 
     @cached_property
     def counted(self) -> Bools:
-        """Whether a row takes time of its device that no other row of its pair stands for."""
+        """Whether the busy time of a row counts: of a pair, only that of the first row."""
         return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
     def clock(self, ticks: int | np.int64) -> str:
@@ -181,9 +198,9 @@ def _within(column: Ints, low: int, high: int) -> Bools:
     return np.asarray((column >= low) & (column <= high))
 
 
-def first_of_device(rows: Rows) -> Ints:
-    """Row numbers where a new device begins."""
-    return np.flatnonzero(np.diff(rows.device, prepend=np.int64(ABSENT)))
+def first_of_device(device: Ints) -> Ints:
+    """Places where a new device begins in a sorted column of devices."""
+    return np.flatnonzero(np.diff(device, prepend=np.int64(ABSENT)))
 
 
 def sum_safe(values: Ints) -> npt.NDArray[Any]:
@@ -194,16 +211,16 @@ def sum_safe(values: Ints) -> npt.NDArray[Any]:
 
 
 class Places:
-    """Where a pipeline's operations belong, as arrays."""
+    """Where the operations of some microbatches belong, as arrays."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        per_route = pipeline.batches // pipeline.routes
-        hosts = np.array(pipeline.hosts, dtype=np.int64)
+    def __init__(self, pipeline: Pipeline, microbatches: Ints) -> None:
+        route = microbatches // (pipeline.batches // pipeline.routes)
+        hosts = np.array(pipeline.hosts, dtype=np.int64)[route].T
         p2p = np.array(pipeline.ticks.p2p, dtype=np.int64)
-        here, following = hosts[:, :-1], hosts[:, 1:]
-        self.host: Ints = np.repeat(hosts.T, per_route, axis=1)
+        here, following = hosts[:-1], hosts[1:]
+        self.host: Ints = hosts
         """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
-        self.forward: Ints = np.repeat(p2p[here, following].T, per_route, axis=1)[..., None]
+        self.forward: Ints = p2p[here, following][..., None]
         """Ticks from stage s to s + 1, shape [stages - 1, microbatch, 1]."""
-        self.backward: Ints = np.repeat(p2p[following, here].T, per_route, axis=1)[..., None]
+        self.backward: Ints = p2p[following, here][..., None]
         """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import ALONE
 from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
-from ppopt.verifier.violation import Rule, Violation
+from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
 
 def of_operations(rows: Rows) -> Iterator[Violation]:
     """Check every rule but those on memory and claims; the violations come in no fixed order."""
     named = rows.take(rows.named)
-    places = Places(rows.pipeline)
+    places = Places(rows.pipeline, named.present)
     yield from _unknown(rows)
     yield from _duplicates(named)
-    yield from _incomplete(named, places)
+    yield from _incomplete(named)
     yield from _misplaced(named, places)
     yield from _pairs(named)
     yield from _durations(named)
@@ -67,7 +69,7 @@ def _strange(rows: Rows, row: int) -> str:
 def _duplicates(named: Rows) -> Iterator[Violation]:
     index = named.index
     if np.count_nonzero(index != ABSENT) < len(named):
-        first = index.reshape(-1)[named.code]
+        first = index.reshape(-1)[named.cell]
         for row in _where(first != np.arange(len(named))):
             places = f"{_place(named, first[row])} and again {_place(named, row)}"
             yield _at(named, Rule.DUPLICATE, row, f"{named.op(row)} runs {places}")
@@ -84,26 +86,54 @@ def _place(rows: Rows, row: int) -> str:
     return f"at {rows.clock(rows.start[row])} on device {rows.device[row]}"
 
 
-def _incomplete(named: Rows, places: Places) -> Iterator[Violation]:
+class _Gap(NamedTuple):
+    """Operations of a stage and microbatch that are missing together, and what is said of them."""
+
+    kinds: tuple[OpKind, ...]
+    text: str
+
+
+_NO_FORWARD = _Gap((OpKind.F,), "{0} is missing")
+_NO_BACKWARD = _Gap((OpKind.B, OpKind.W), "{0} and {1} are missing, or BW in their place")
+_NO_W = _Gap((OpKind.W,), "{0} is missing: B has run, and is half of the backward")
+_NO_B = _Gap((OpKind.B,), "{0} is missing: W has run, and is half of the backward")
+
+
+def _incomplete(named: Rows) -> Iterator[Violation]:
+    """Operations that are missing: counted, and no more of them named than are listed."""
+    pipeline, present = named.pipeline, named.present
     forward, b, w, full = named.index != ABSENT
-    if (forward & (full | (b & w))).all():
-        return
-    gaps: tuple[tuple[Bools, tuple[OpKind, ...], str], ...] = (
-        (~forward, (OpKind.F,), "{0} is missing"),
-        (~(full | b | w), (OpKind.B, OpKind.W), "{0} and {1} are missing, or BW in their place"),
-        (b & ~w & ~full, (OpKind.W,), "{0} is missing: B has run, and is half of the backward"),
-        (w & ~b & ~full, (OpKind.B,), "{0} is missing: W has run, and is half of the backward"),
+    gaps: tuple[tuple[_Gap, Bools], ...] = (
+        (_NO_FORWARD, ~forward),
+        (_NO_BACKWARD, ~(full | b | w)),
+        (_NO_W, b & ~w & ~full),
+        (_NO_B, w & ~b & ~full),
     )
-    for mask, kinds, text in gaps:
-        for stage, microbatch, part in np.argwhere(mask).tolist():
-            ops = tuple(Op(kind, stage, microbatch, part) for kind in kinds)
-            device = int(places.host[stage, microbatch])
-            message = f"{text.format(*ops)} (device {device})"
-            yield Violation(Rule.MISSING, ops, device, None, message)
+    for gap, mask in gaps:
+        cells = np.flatnonzero(mask)
+        for cell in cells[:MOST_LISTED]:
+            stage, slot, part = map(int, np.unravel_index(cell, mask.shape))
+            yield _missing(pipeline, gap, stage, int(present[slot]), part)
+        yield from more(Rule.MISSING, len(cells) - MOST_LISTED)
+    absent = np.setdiff1d(
+        np.arange(min(pipeline.batches, len(present) + MOST_LISTED)), present
+    ).tolist()
+    wholly = product((_NO_FORWARD, _NO_BACKWARD), absent, *map(range, forward.shape[::2]))
+    for gap, microbatch, stage, part in islice(wholly, MOST_LISTED):
+        yield _missing(pipeline, gap, stage, microbatch, part)
+    missing = 2 * (pipeline.batches - len(present)) * pipeline.num_stages * pipeline.num_slices
+    yield from more(Rule.MISSING, missing - MOST_LISTED)
+
+
+def _missing(pipeline: Pipeline, gap: _Gap, stage: int, microbatch: int, part: int) -> Violation:
+    ops = tuple(Op(kind, stage, microbatch, part) for kind in gap.kinds)
+    device = pipeline.device(stage, microbatch)
+    message = f"{gap.text.format(*ops)} (device {device})"
+    return Violation(Rule.MISSING, ops, device, None, message)
 
 
 def _misplaced(named: Rows, places: Places) -> Iterator[Violation]:
-    host = places.host[named.stage, named.microbatch]
+    host = places.host[named.stage, named.slot]
     for row in _where(named.placed & (named.device != host)):
         message = f"{named.op(row)} runs {_place(named, row)}; its stage sits on device {host[row]}"
         yield _at(named, Rule.DEVICE, row, message)
@@ -168,7 +198,7 @@ def _out_of_time(named: Rows) -> Iterator[Violation]:
 
 
 def _order(named: Rows, places: Places) -> Iterator[Violation]:
-    """Rules 1 to 3; of a backward given twice over, B counts for those that wait for it."""
+    """Precedence of data flow and slices; if B and BW both run, successors wait for B."""
     forward, b, w, full = named.index
     backward = np.where(b != ABSENT, b, full)
     yield from _after(named, Rule.FORWARD, forward[1:], forward[:-1], places.forward)
@@ -212,7 +242,7 @@ def _overlaps(sane: Rows) -> Iterator[Violation]:
     same_device = sane.device[1:] == sane.device[:-1]
     if not (same_device & (sane.start[1:] < sane.end[:-1])).any():
         return
-    bounds = np.append(first_of_device(sane), len(sane)).tolist()
+    bounds = np.append(first_of_device(sane.device), len(sane)).tolist()
     for low, high in pairwise(bounds):
         end = np.maximum.accumulate(sane.end[low:high])
         longest = np.maximum.accumulate(

@@ -1,8 +1,9 @@
-"""What the verifier finds: the rules, and a breach of one of them."""
+"""The rules of a schedule, and the violation of one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,7 +49,8 @@ class Rule(StrEnum):
     """A figure stated with the schedule is the one recomputed from it."""
 
 
-_RANK = {rule: rank for rank, rule in enumerate(Rule)}
+MOST_LISTED = 1000
+"""Most violations of one rule that are listed; how many more there are is told in one more."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,39 @@ class Violation:
     """Time of the fault in ticks; None where the fault has no time."""
     message: str
     """What is wrong, on one line, without the name of the rule."""
+    count: int = 1
+    """Violations that it stands for; above 1 where it ends a list that is cut."""
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.message}"
 
 
+def more(rule: Rule, count: int) -> Iterator[Violation]:
+    """One violation that stands for `count` of a rule that are not listed; none for 0 or less."""
+    if count > 0:
+        yield Violation(rule, (), None, None, f"{count} more, not listed", count)
+
+
 def in_order(violations: Iterable[Violation]) -> list[Violation]:
-    """Sort by rule, device, time, operations: the order of every list of violations."""
-    return sorted(violations, key=_key)
+    """Sort by rule, device, time, operations; of each rule at most `MOST_LISTED` are listed."""
+    listed: dict[Rule, list[Violation]] = defaultdict(list)
+    left: Counter[Rule] = Counter()
+    for violation in violations:
+        same = listed[violation.rule]
+        if violation.count == 1 and len(same) < MOST_LISTED:
+            same.append(violation)
+        else:
+            left[violation.rule] += violation.count
+    return [
+        violation
+        for rule in Rule
+        for violation in (*sorted(listed[rule], key=_key), *more(rule, left[rule]))
+    ]
 
 
 def _key(violation: Violation) -> tuple[object, ...]:
     place = _first_without(violation.device), _first_without(violation.time)
-    return _RANK[violation.rule], *place, violation.ops, violation.message
+    return *place, violation.ops, violation.message
 
 
 def _first_without(value: int | None) -> tuple[bool, int]:

@@ -244,6 +244,20 @@ class TestVerify:
         assert (ran.code, ran.err) == (5, "")
         assert f"{rule}: " in ran.out
 
+    def test_a_file_that_claims_more_than_it_holds(self, native: Path, tmp_path: Path) -> None:
+        """Five million microbatches, of which eight are there: the others are counted."""
+        document = json.loads(native.read_text())
+        stages = document["pipeline"]["stages"]
+        document["pipeline"]["batches"] = 5_000_000 // stages
+        path = tmp_path / "more.json"
+        path.write_text(json.dumps(document))
+        ran = run("verify", path)
+        assert ran.code == 5
+        assert len(ran.out) < 200_000
+        missing = 2 * stages * (5_000_000 // stages - 8)
+        assert f"\nmissing: {missing - 1000} more, not listed\n" in ran.out
+        assert len(run("verify --json", path).json["violations"]) < 1100
+
     def test_every_rule_is_tried(self) -> None:
         assert {*TAMPERED, *TAMPERED_OTHERS} == {rule.value for rule in Rule}
 

@@ -43,7 +43,7 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     assert len(found["steps"]) == 2
     assert found["versions"] == {"torch": VERSION}
     measured, _ = read_schedule(tmp_path / "m.json")
-    assert measured.origin["strategy"] == "measured"
+    assert measured.origin.strategy == "measured"
     assert len(measured) == len(read_schedule(native)[0])
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
     assert "zb-h1" in page

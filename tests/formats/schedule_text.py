@@ -11,6 +11,7 @@ from ppopt.errors import InputError
 from ppopt.formats.schedule_json import loads, to_object
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 
 OPTIONAL = ("name", "placement_name", "chunks", "mem_limit_given", "rounded")
@@ -87,7 +88,8 @@ def tiny() -> Schedule:
         (OpKind.B, 1, 0, 1, 6, 10),
         (OpKind.F, 0, 0, 0, 0, 2),
     ]
-    return Schedule.from_rows(pipeline, rows, {"strategy": "by-hand", "versions": {"ppopt": "0"}})
+    origin = Origin(strategy="by-hand", versions={"ppopt": "0"})
+    return Schedule.from_rows(pipeline, rows, origin)
 
 
 def document() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from ppopt.formats.schedule_json import dumps, from_object, loads, read_schedule, to_object
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, verify
 from tests.factories import schedules
 from tests.formats.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
 
 
-def one_after_another(pipeline: Pipeline, origin: dict[str, Any] | None = None) -> Schedule:
+def one_after_another(pipeline: Pipeline, origin: Origin | None = None) -> Schedule:
     """A complete schedule in which no two operations run at once."""
     ticks = pipeline.ticks
     longest = max(map(max, ticks.p2p))
@@ -143,7 +145,7 @@ class TestRoundTrip:
     @given(pipelines(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3)))
     @settings(max_examples=80, deadline=None)
     def test_schedules(self, pipeline: Pipeline, extra: dict[str, Any]) -> None:
-        origin = {"strategy": "hand", "value": 1.5, "gap": None} | {"note": extra}
+        origin = Origin(strategy="hand", value=Fraction(3, 2), other={"note": extra})
         schedule = one_after_another(pipeline, origin)
         loaded, claims = loads(dumps(schedule), "x")
         assert loaded == schedule
@@ -201,7 +203,7 @@ class TestForeignFiles:
             del file["pipeline"][key]
         schedule, claims = from_object(file)
         assert claims == {}
-        assert schedule.origin == {}
+        assert schedule.origin == Origin()
         assert schedule.pipeline.ticks == tiny().pipeline.ticks
         assert schedule.pipeline.placement == (0, 1)
         assert schedule.pipeline.limits == (3, 3)
@@ -224,11 +226,26 @@ class TestForeignFiles:
         claims["device_span"] *= 3
         file["ops"] = [[*op[:4], 3 * op[4], 3 * op[5]] for op in file["ops"]]
         assert from_object(file) == from_object(document())
-        file["ops"][2][5] += 1
-        assert refuse(file).startswith("ops[2]: end: 19 is not a multiple of 3")
-        file["ops"][2][5] -= 1
         file["claims"]["makespan"] += 2
         assert refuse(file).startswith("claims: makespan: 47 is not a multiple of 3")
+
+    def test_starts_finer_than_the_ticks_of_the_costs(self) -> None:
+        """Everything takes 1 and begins half a unit later than it must: half units are kept."""
+        pipeline = Pipeline(stages=2, batches=1, forward=1, backward=2, weight=1)
+        file = to_object(one_after_another(pipeline))
+        assert file["ticks_per_unit"] == 1
+        fine = copy.deepcopy(file) | {"ticks_per_unit": 2}
+        for key in ("forward_times", "backward_times", "weight_times", "input_times"):
+            fine["pipeline"][key] = [2 * value for value in file["pipeline"][key]]
+        fine["ops"] = [[*op[:4], 2 * op[4] + 1, 2 * op[5] + 1] for op in file["ops"]]
+        fine["claims"] = {"makespan": 2 * file["claims"]["makespan"] + 1}
+        schedule, claims = from_object(fine)
+        assert schedule.pipeline.ticks.per_unit == 2
+        assert verify(schedule, claims) == []
+        assert to_object(schedule)["ops"] == fine["ops"]
+        assert from_object(to_object(schedule))[0] == schedule
+        fine["ops"][2][5] += 1
+        assert Rule.DURATION in {found.rule for found in verify(from_object(fine)[0])}
 
     def test_uneven_chunks_need_the_list(self) -> None:
         schedule = one_after_another(Pipeline(stages=2, batches=1, placement="v"))

@@ -107,6 +107,7 @@ BAD_VALUES = [
     (("origin", "fused"), 1, "origin: fused: 1 is neither true nor false"),
     (("origin", "versions"), "1", "origin: versions: '1' is not an object {...}"),
     (("origin", "versions"), {"ortools": 9}, "origin: versions: ortools: 9 is not text"),
+    (("origin", "versions"), {"a\nb": None}, "origin: versions: 'a\\nb': None is not text"),
     (("claims",), 33, "claims: 33 is not an object {...}"),
     (("claims", "makespan "), 33, "claims: unknown key 'makespan '; did you mean makespan?"),
     (("claims", "makespan"), 33.0, "claims: makespan: 33.0 is not a whole number"),

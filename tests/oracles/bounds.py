@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ppopt import Objective, Status, Verdict, solve
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
-from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import head_body_tail, relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Limits

@@ -257,7 +257,7 @@ def test_a_measured_step_is_the_median_one() -> None:
     ran = records(made, steps=3)
     slow = [r._replace(end=r.end + 9 * MS) if r.step == 1 and r.microbatch == 4 else r for r in ran]
     found = measured(slow, made.pipeline, MS)
-    assert found.origin["strategy"] == "measured"
+    assert found.origin.strategy == "measured"
     unit = found.pipeline.ticks.per_unit
     assert found.metrics.makespan / unit == made.metrics.makespan / made.pipeline.ticks.per_unit
     with pytest.raises(InputError, match="other stages, devices or microbatches"):

@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.rechecker import Recheck, check, follow
-from ppopt.rechecker.certificate import Argument
+from ppopt.rechecker import Recheck, check, partial_schedules
 from ppopt.rechecker.claim import Claim
+from ppopt.schedule.origin import Argument, Certificate, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.parameters import FullModelParams, SolveParams
 from ppopt.verifier import figures, verify
@@ -117,12 +118,13 @@ def test_the_rules_of_the_device_named_are_enough() -> None:
 def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
     """A valid schedule with a false bound passes the verifier; a shorter one answers it: 1F1B takes
     33, the least of whole backwards, but 49 with links of length 1, where GPipe takes 39."""
-    stated = {"status": "optimal", "fused": True, "lower_bound": 33, "gap": 0}
+    stated = {"status": "optimal", "fused": True, "lower_bound": Fraction(33), "gap": Fraction(0)}
     made = evaluate(Pipeline(stages=4, batches=8), "1f1b")
-    assert verify(replace(made, origin={**made.origin, **stated})) == []
-    assert recheck(replace(made, origin={**made.origin, **stated})).verdict is Verdict.CONFIRMED
+    right = replace(made, origin=replace(made.origin, **stated))
+    assert verify(right) == []
+    assert recheck(right).verdict is Verdict.CONFIRMED
     made = evaluate(Pipeline(stages=4, batches=8, p2p=1), "1f1b")
-    lie = replace(made, origin={**made.origin, **stated, "lower_bound": 49})
+    lie = replace(made, origin=replace(made.origin, **stated | {"lower_bound": Fraction(49)}))
     found = recheck(lie)
     assert verify(lie) == []
     assert found.verdict is Verdict.WRONG
@@ -143,7 +145,7 @@ def test_misuse_is_refused() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     with pytest.raises(InputError, match="no bound to check"):
         recheck(made)
-    strange = {"lower_bound": 3, "certificate": {"argument": "work", "devices": [2]}}
+    strange = Origin(lower_bound=Fraction(3), certificate=Certificate(Argument.WORK, (2,)))
     with pytest.raises(InputError, match=r"device 2 is not one of 0\.\.1"):
         recheck(replace(made, origin=strange))
     result = solve(Pipeline(stages=2, batches=2))
@@ -230,8 +232,8 @@ def test_two_models_agree_on_pairs_and_slices(
 
 def test_an_absurd_bound_is_wrong_like_any_other() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    stated = {"status": "feasible", "fused": True, "lower_bound": 1e300}
-    found = recheck(replace(made, origin={**made.origin, **stated}), workers=1)
+    stated = {"status": "feasible", "fused": True, "lower_bound": Fraction(1e300)}
+    found = recheck(replace(made, origin=replace(made.origin, **stated)), workers=1)
     assert found.verdict is Verdict.WRONG
 
 
@@ -239,7 +241,7 @@ def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     stated = {"status": "feasible", "fused": True}
     for bound, verdict in ((9, Verdict.CONFIRMED), (9.1, Verdict.WRONG), (8.9, Verdict.CONFIRMED)):
-        one = replace(made, origin={**made.origin, **stated, "lower_bound": bound})
+        one = replace(made, origin=replace(made.origin, lower_bound=Fraction(bound), **stated))
         assert recheck(one, workers=1).verdict is verdict
 
 
@@ -249,16 +251,16 @@ def test_following_beginnings_refutes_what_is_below_the_optimum_and_nothing_else
     for case in cases(seed=41, count=80):
         claim = claimed(case, Objective.MAKESPAN, 0)
         best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        if best is None or not follow.applies(claim):
+        if best is None or not partial_schedules.applies(claim):
             continue
         never = monotonic() + 600
         every = tuple(range(case.pipeline.num_devices))
-        assert follow.refuted(claim._replace(bound=best), never, print) == every, case
-        assert follow.refuted(claim._replace(bound=best + 1), never, print) is None, case
+        assert partial_schedules.refuted(claim._replace(bound=best), never, print) == every, case
+        assert partial_schedules.refuted(claim._replace(bound=best + 1), never, print) is None, case
         confirmed[case.pipeline.num_stages > len(every)] += 1
         for device in every:
             few = claim._replace(bound=best + 1, devices=(device,))
-            assert follow.refuted(few, never, print) is None, (case, device)
+            assert partial_schedules.refuted(few, never, print) is None, (case, device)
     assert min(confirmed.values()) > 8
 
 
@@ -272,8 +274,8 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
     assert sweep.best is not None
     claim = Claim(pipeline, span=False, fused=False, bound=sweep.best, devices=(device,))
     never = monotonic() + 600
-    assert follow.refuted(claim, never, print) == (device,)
-    assert follow.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
+    assert partial_schedules.refuted(claim, never, print) == (device,)
+    assert partial_schedules.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
 
 
 def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
@@ -347,10 +349,10 @@ def test_beginnings_with_operations_of_no_time() -> None:
         best = exhaustive.best(pipeline, fused=False, objective="makespan")
         assert best is not None
         never = monotonic() + 600
-        assert follow.refuted(claim._replace(bound=best), never, print), pipeline
+        assert partial_schedules.refuted(claim._replace(bound=best), never, print), pipeline
         for devices in ((), *((device,) for device in range(size)), (0, size - 1)):
             more = claim._replace(bound=best + 1, devices=devices)
-            assert follow.refuted(more, never, print) is None, (pipeline, devices)
+            assert partial_schedules.refuted(more, never, print) is None, (pipeline, devices)
             followed += 1
     assert followed > 400
 
@@ -362,7 +364,7 @@ def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
     never, limit = monotonic() + 600, sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:
-        assert follow.refuted(claim, never, print) == devices
-        assert follow.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
+        assert partial_schedules.refuted(claim, never, print) == devices
+        assert partial_schedules.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
     finally:
         sys.setrecursionlimit(limit)

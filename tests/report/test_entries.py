@@ -7,6 +7,7 @@ from dataclasses import replace
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.entries import entries
 from ppopt.report.sections import overview
+from ppopt.schedule.origin import Origin
 from ppopt.studies.evaluate import evaluate
 
 
@@ -24,7 +25,7 @@ def test_the_best_of_a_comparison_is_one_that_fits() -> None:
 
 def test_schedules_shown_with_a_measured_step_are_called_predicted() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    step = replace(made, origin={"strategy": "measured"})
+    step = replace(made, origin=Origin(strategy="measured"))
     assert [entry.title for entry in entries([made, step], ordered=True)] == [
         "1f1b, predicted",
         "measured",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
+from dataclasses import replace
+from fractions import Fraction
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ppopt.errors import InputError
+from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
@@ -23,23 +26,24 @@ from ppopt.report.payload import packed
 from ppopt.report.summary import summary
 from ppopt.report.words import number, percent, spread
 from ppopt.schedule.idle import FREE, arrivals
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import BW, B, F, W, held, peaks, schedules, table
 from tests.report.drawn import Content, Picture, data_of, picture
 
-SEARCH = {
-    "strategy": "optimal",
-    "status": "optimal",
-    "objective": "makespan",
-    "value": 9,
-    "lower_bound": 9,
-    "gap": 0,
-    "proof": "device 0 alone needs 9",
-    "seed": 7,
-    "workers": 1,
-    "versions": {"ortools": "9.15"},
-}
+SEARCH = Origin(
+    strategy="optimal",
+    status="optimal",
+    objective=Objective.MAKESPAN,
+    value=Fraction(9),
+    lower_bound=Fraction(9),
+    gap=Fraction(0),
+    proof="device 0 alone needs 9",
+    seed=7,
+    workers=1,
+    versions={"ortools": "9.15"},
+)
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;"
 
 
@@ -58,13 +62,15 @@ def one_f_one_b(**pipeline: Any) -> Schedule:
         (F, 1, 1, 1, 4, 5),
         (BW, 1, 1, 1, 5, 7),
     ]
-    return Schedule.from_rows(Pipeline(stages=2, batches=2, **pipeline), rows, {"strategy": "1f1b"})
+    return Schedule.from_rows(
+        Pipeline(stages=2, batches=2, **pipeline), rows, Origin(strategy="1f1b")
+    )
 
 
 def search(**origin: Any) -> Schedule:
     """The same schedule as the outcome of a search."""
     made = one_f_one_b(name="tiny", mem_limit=[2, 1.5])
-    return Schedule(made.pipeline, *made.columns, origin=SEARCH | origin)
+    return Schedule(made.pipeline, *made.columns, origin=replace(SEARCH, **origin))
 
 
 def wide(devices: int, batches: int) -> Schedule:
@@ -280,7 +286,7 @@ def test_figures_in_the_text() -> None:
 
 
 def test_no_more_is_claimed_than_is_known() -> None:
-    text = Content(page([search(status="feasible", lower_bound=8, gap=1 / 9)])).text
+    text = Content(page([search(status="feasible", lower_bound=8, gap=Fraction(1, 9))])).text
     assert "best found · tiny not proved optimal, gap 11.11 %" in text
     assert "proved optimal within" not in text
     over = Content(page([one_f_one_b(mem_limit=1)])).text
@@ -292,7 +298,7 @@ def test_summary_in_the_users_units() -> None:
     made = one_f_one_b(mem_limit=[2.5, 0.5], static=0.25)
     halves = Pipeline(stages=2, batches=2, forward=0.5, mem_limit=[2.5, 0.5], static=0.25)
     columns = (made.kind, made.stage, made.microbatch, made.device, made.start, made.end)
-    found = summary(Schedule(halves, *columns, origin={"objective": "device-span"}))
+    found = summary(Schedule(halves, *columns, origin=Origin(objective=Objective.DEVICE_SPAN)))
     assert halves.ticks.per_unit == 2
     assert found["makespan"] == found["device_span"] == found["value"] == 4.5
     assert found["bubble_rate"] == pytest.approx(1 / 3)

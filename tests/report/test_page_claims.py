@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from html import unescape
 
 import pytest
 
 from ppopt.formats.schedule_json import dumps, loads
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.html import page
 from ppopt.report.words import UNCHECKED
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.search import solve
 from ppopt.studies.evaluate import evaluate
@@ -22,8 +25,15 @@ LIE = "because I say so"
 def claimed(strategy: str, bound: float, status: str = "optimal") -> Schedule:
     """A hand strategy on 4 devices, 8 microbatches, limit 4, with a claim of its own."""
     made = evaluate(Pipeline(stages=4, batches=8, mem_limit="1f1b"), strategy)
-    claims = {"strategy": "optimal", "status": status, "lower_bound": bound, "gap": 0, "proof": LIE}
-    return replace(made, origin={"objective": "makespan"} | claims)
+    claims = Origin(
+        strategy="optimal",
+        objective=Objective.MAKESPAN,
+        status=status,
+        lower_bound=Fraction(bound),
+        gap=Fraction(0),
+        proof=LIE,
+    )
+    return replace(made, origin=claims)
 
 
 def read(schedule: Schedule) -> Schedule:
@@ -73,14 +83,14 @@ def test_a_bound_that_leaves_a_gap_is_not_trusted_either() -> None:
 def test_a_search_from_a_file_proves_for_itself() -> None:
     given = read(claimed("zb-1p", 27))
     found = solve(given.pipeline, hint=given, workers=1).schedule
-    assert given.from_file
+    assert given.origin.from_file
     assert found is not None
-    assert not found.from_file
+    assert not found.origin.from_file
 
 
 def test_a_bound_of_whole_backwards_says_so() -> None:
     """1F1B takes 33: device 0 works 24, and F and BW go down and up three stages, 3 + 6."""
     given = claimed("1f1b", 33)
-    words = said(read(replace(given, origin={**given.origin, "fused": True})))
+    words = said(read(replace(given, origin=replace(given.origin, fused=True))))
     assert "optimal proved optimal" in words
     assert ", where every backward is one operation." in words

@@ -19,6 +19,7 @@ from ppopt.report import colours
 from ppopt.report.gantt import Layer
 from ppopt.report.raster import LINES, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
+from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import F, schedules
 
@@ -195,7 +196,7 @@ def test_hostile_words_stay_words(field: str) -> None:
     schedule = one_f_one_b(name=HOSTILE if field == "name" else "")
     if field == "strategy":
         schedule = Schedule.from_columns(
-            schedule.pipeline, *schedule.columns, origin={"strategy": HOSTILE}
+            schedule.pipeline, *schedule.columns, origin=Origin(strategy=HOSTILE)
         )
     text = svg(schedule)
     assert "<script" not in text

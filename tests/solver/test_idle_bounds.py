@@ -11,10 +11,10 @@ from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_model
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.rechecker import waits
-from ppopt.rechecker.certificate import Argument
+from ppopt.rechecker import idle_bound
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.waits import Filler
+from ppopt.rechecker.idle_bound import Filler
+from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import head_body_tail, idle_bounds
 from ppopt.solver.bounds.idle_bounds import Idle, Item
 from ppopt.solver.cp_sat.delays import Delays
@@ -92,7 +92,7 @@ def test_both_codes_agree() -> None:
         for device in range(pipeline.num_devices):
             found = sum(idle_bounds.idle(Delays(instance), device))
             claim = Claim(pipeline, span=True, fused=fused, bound=1)
-            assert waits.least_idle(claim, device) == found, (case, device)
+            assert idle_bound.least_idle(claim, device) == found, (case, device)
             idle += found > 0
     assert idle > 100
 
@@ -104,7 +104,7 @@ def test_knapsack_bound_is_never_below_the_true_most(seed: int, kinds: int, room
     items = [Item(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)]
     best = most(items, room)
     found = idle_bounds.knapsack_bound(items, room)
-    assert best <= waits.filled([Filler(*item) for item in items], room) <= found
+    assert best <= idle_bound.filled([Filler(*item) for item in items], room) <= found
     assert found == best or kinds > 2
 
 

@@ -14,7 +14,7 @@ from ppopt.errors import VerificationError
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound
 from ppopt.solver.bounds.relaxation_bound import bound_of

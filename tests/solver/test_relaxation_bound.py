@@ -12,9 +12,9 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import Decoder, one_at_a_time
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import relaxation_bound
 from ppopt.solver.bounds.head_body_tail import Bound, device_bound, infeasibility

@@ -20,8 +20,8 @@ import pytest
 import ppopt
 from ppopt import Objective, Pipeline, Status, VerificationError, solve
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver.bounds.destructive_bounds import question
 from ppopt.solver.bounds.head_body_tail import Bound

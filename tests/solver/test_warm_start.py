@@ -14,9 +14,9 @@ import pytest
 from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, verify
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.schedule import timing
 from ppopt.schedule.orders import split_whole
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bounds.head_body_tail import Bound
@@ -70,7 +70,7 @@ def test_an_optimal_hint_cannot_be_bettered() -> None:
 def test_without_a_hint_there_is_no_gain() -> None:
     result = solve(UNIT)
     assert (result.hint, result.gain) == (None, None)
-    assert "hint" not in result.origin()
+    assert result.origin().hint is None
 
 
 @pytest.mark.usefixtures("alone")

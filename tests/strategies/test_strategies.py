@@ -31,7 +31,7 @@ def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int
             evaluate(given, name)
         return
     made = evaluate(given, name)
-    assert made.origin["strategy"] == name
+    assert made.origin.strategy == name
     assert (OpKind.B not in made.kind) == registry()[name].fused
 
 
@@ -225,16 +225,16 @@ def test_the_default_group_is_the_least_that_works(name: str) -> None:
             working = [
                 group for group in range(p, max(p, m) + 1) if m <= group or not 0 < m % group < p
             ]
-            assert made.origin["options"] == {"group_size": working[0]}
+            assert made.origin.options == {"group_size": working[0]}
             assert m % p or working[0] == p
 
 
 def test_options_given_are_kept() -> None:
     pipe = Pipeline(stages=2, batches=6)
     made = evaluate(pipe, "interleaved", options=Options(group_size=3))
-    assert made.origin["options"] == {"group_size": 3}
-    assert evaluate(pipe, "hanayo").origin["options"] == {"waves": 2}
-    assert "options" not in evaluate(pipe, "1f1b").origin
+    assert made.origin.options == {"group_size": 3}
+    assert evaluate(pipe, "hanayo").origin.options == {"waves": 2}
+    assert evaluate(pipe, "1f1b").origin.options == {}
 
 
 def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, solve, verify
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.result import Provenance, Result
@@ -201,7 +201,7 @@ def test_the_documented_frontier(documented: Frontier) -> None:
 
 def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
     """1F1B holds 4 and takes 33, GPipe holds 8 and takes as long; the best takes 27."""
-    hands = {hand.schedule.origin["strategy"]: hand for hand in documented.hands}
+    hands = {hand.schedule.origin.strategy: hand for hand in documented.hands}
     assert (hands["1f1b"].memory, hands["1f1b"].value) == (4, 33)
     assert (hands["gpipe"].memory, hands["gpipe"].value) == (8, 33)
     assert hands["1f1b"].ratio == hands["gpipe"].ratio == Fraction(33, 27)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.errors import InputError
+from ppopt.formats.schedule_json import from_object, to_object
 from ppopt.strategies import Options
 from ppopt.studies.references import check, differences
 from ppopt.testing import assert_not_worse_than, assert_schedule_equal
@@ -62,7 +64,9 @@ class TestCheck:
 
     def test_a_stale_bound(self) -> None:
         made = solved()
-        stale = replace(made, origin={**made.origin, "lower_bound": 26, "status": "feasible"})
+        stale = replace(
+            made, origin=replace(made.origin, lower_bound=Fraction(26), status="feasible")
+        )
         told = [str(entry) for entry in check(stale).differences]
         assert told == ["status: was feasible, is optimal", "lower bound: was 26, is 27"]
         assert check(stale).notes == (
@@ -71,8 +75,8 @@ class TestCheck:
 
     def test_other_versions_are_noted(self) -> None:
         made = solved()
-        older = {**made.origin["versions"], "ortools": "9.0"}
-        found = check(replace(made, origin={**made.origin, "versions": older}))
+        older = {**made.origin.versions, "ortools": "9.0"}
+        found = check(replace(made, origin=replace(made.origin, versions=older)))
         assert found.differences == ()
         (note,) = found.notes
         assert note.startswith("ortools was 9.0, is ")
@@ -83,7 +87,7 @@ class TestCheck:
         assert found.notes[0].startswith("order not compared: the search had several workers")
         made = solved()
         turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
-        other = replace(made, microbatch=turned, origin={**made.origin, "workers": 2})
+        other = replace(made, microbatch=turned, origin=replace(made.origin, workers=2))
         found = check(other)
         assert found.differences == ()
         assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(str, found.free)
@@ -106,8 +110,10 @@ class TestCheck:
     )
     def test_hostile_options(self, options: object, told: str) -> None:
         made = evaluate(Pipeline(stages=2, batches=4), "interleaved")
+        file = to_object(made)
+        file["origin"]["options"] = options
         with pytest.raises(InputError) as caught:
-            check(replace(made, origin={**made.origin, "options": options}))
+            check(from_object(file)[0])
         assert told in str(caught.value)
 
 

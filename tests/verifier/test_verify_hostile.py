@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -18,6 +19,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import Row
 from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
+from ppopt.verifier.violation import MOST_LISTED
 from tests.factories.schedules import BW, F, peaks, pipelines, schedules, table
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules
@@ -162,3 +164,39 @@ def test_columns_that_are_not_whole_numbers_of_one_length_are_refused() -> None:
     for column in (schedule.start.astype(float), schedule.start[1:], schedule.start[None]):
         with pytest.raises(InputError, match="schedule: column"):
             verify(replace(schedule, start=column))
+
+
+# More than can be listed
+
+
+def test_what_a_schedule_lacks_is_counted() -> None:
+    """Ten million forwards and backwards are claimed, and two forwards are there."""
+    schedule = Schedule.from_rows(
+        Pipeline(stages=2, batches=5_000_000), [(F, 0, 0, 0, 0, 1), (F, 1, 4_999_999, 1, 1, 2)]
+    )
+    tracemalloc.start()
+    found = verify(schedule)
+    text = explain(schedule, found)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+    assert len(found) == MOST_LISTED + 1
+    assert sum(violation.count for violation in found) == 2 * 2 * 5_000_000 - 2
+    assert {violation.rule for violation in found} == {Rule.MISSING}
+    assert text.endswith("missing: 19998998 more, not listed")
+    assert "19999998 violations" in text
+
+
+def test_of_every_rule_as_many_are_listed_as_of_another() -> None:
+    """Two operations of each microbatch start before 0, and nothing is missing."""
+    pipeline = Pipeline(stages=1, batches=MOST_LISTED)
+    rows = []
+    for microbatch in range(MOST_LISTED):
+        start = -3 * (microbatch + 1)
+        rows += [(F, 0, microbatch, 0, start, start + 1), (BW, 0, microbatch, 0, start + 1, start)]
+    found = verify(Schedule.from_rows(pipeline, rows))
+    per_rule = Counter(violation.rule for violation in found)
+    assert per_rule == {Rule.DURATION: MOST_LISTED, Rule.START: MOST_LISTED + 1}
+    (last,) = [violation for violation in found if violation.count > 1]
+    assert (last.count, last.rule) == (MOST_LISTED, Rule.START)
+    assert found[-1] == last

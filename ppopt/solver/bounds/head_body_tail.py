@@ -10,7 +10,7 @@ from ppopt.problem.instance import WHOLE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.cp_sat import pairs
 from ppopt.solver.cp_sat.delays import Delays

@@ -9,7 +9,7 @@ from ppopt.errors import VerificationError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds.destructive_bounds import Between, question
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Budget, Limits

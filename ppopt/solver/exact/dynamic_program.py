@@ -8,7 +8,7 @@ from math import inf
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.bounds.relaxation_bound import Devices, needed, spread
 from ppopt.solver.budget import Budget

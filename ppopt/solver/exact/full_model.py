@@ -8,8 +8,8 @@ from ppopt.errors import VerificationError
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import SEED, Verdict, check
-from ppopt.rechecker.certificate import Argument, Certificate
 from ppopt.rechecker.claim import Claim
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat, model

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.problem.problem import Problem
-from ppopt.rechecker.certificate import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import head_body_tail

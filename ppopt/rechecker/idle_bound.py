@@ -1,8 +1,9 @@
-"""Two waits that a device cannot fill, because of what its memory holds.
+"""Idle time that memory forces on a device, before its first backward and after its last F.
 
-Nothing but F can come before a device's first backward, which comes a whole turn after the F of
-the same microbatch on its lowest stage; nothing but backwards and W comes after its last F, whose
-own backward comes a turn later. What memory holds bounds what can fill either turn.
+Only F can run before a device's first backward. That backward comes a round trip after the F of
+the same microbatch on the device's lowest stage. Only backwards and W can run after its last F,
+whose own backward comes a round trip later. Memory bounds the work that fits into either round
+trip; what is left of it is idle.
 """
 
 from __future__ import annotations
@@ -16,61 +17,61 @@ from ppopt.rechecker.claim import Claim
 
 
 class Filler(NamedTuple):
-    """Work for a wait: so much time each, held in so much memory each."""
+    """Operations that may fill a round trip: the time and the memory of each."""
 
     time: int
     memory: int
     most: int
-    """Most of them."""
+    """How many there are."""
 
 
 def least_idle(claim: Claim, device: int) -> int:
-    """Time that a device cannot use, in ticks; of one route, without slices or pairs."""
+    """Time that a device must idle, in ticks; 0 with two routes, slices or pairs."""
     pipeline = claim.pipeline
     stages = pipeline.hosted[0][device]
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired or not stages:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
     room = pipeline.ticks.room(device)
-    whole = pipeline.batches * sum(pipeline.ticks.activation[stage] for stage in stages)
+    whole = pipeline.batches * sum(claim.takes(OpKind.F, stage) for stage in stages)
     return before + after if room is not None and whole > room else max(before, after)
 
 
 def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
     pipeline, ticks = claim.pipeline, claim.pipeline.ticks
     down = _forth(claim, stages[0], pipeline.num_stages - 1) + ticks.durations[OpKind.F][-1]
-    turn = down + _back(claim, stages[-1])
+    round_trip = down + _back(claim, stages[-1])
     fillers = [
-        Filler(ticks.durations[OpKind.F][stage], ticks.activation[stage], pipeline.batches)
+        Filler(ticks.durations[OpKind.F][stage], claim.takes(OpKind.F, stage), pipeline.batches)
         for stage in stages
     ]
-    return max(0, turn - filled(fillers, ticks.room(pipeline.hosts[0][stages[0]])))
+    return max(0, round_trip - filled(fillers, ticks.room(pipeline.hosts[0][stages[0]])))
 
 
 def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
-    """The turn of the last F, of the highest stage; its microbatch is held by all stages here.
+    """The round trip of the last F, of the highest stage; all stages here hold its microbatch.
 
-    If that F takes no time, another operation of no time may share its instant: nothing is said.
+    0 if that F takes no time: another operation of no time may share its instant.
     """
     pipeline, ticks = claim.pipeline, claim.pipeline.ticks
     high, last = stages[-1], pipeline.num_stages - 1
     if ticks.durations[OpKind.F][high] == 0:
         return 0
-    turn = 0
+    round_trip = 0
     if high < last:
         passed = _forth(claim, high, last) - ticks.durations[OpKind.F][high]
-        turn = passed + ticks.durations[OpKind.F][last] + _back(claim, high)
+        round_trip = passed + ticks.durations[OpKind.F][last] + _back(claim, high)
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
-        fillers.append(Filler(sum(own), ticks.activation[stage], pipeline.batches - 1))
+        fillers.append(Filler(sum(own), claim.takes(OpKind.F, stage), pipeline.batches - 1))
         if not claim.fused:
-            left = ticks.activation[stage] + ticks.memory_b[stage]
+            left = claim.gives(OpKind.W, stage)
             fillers.append(Filler(own[-1], left, pipeline.batches - 1))
     room = ticks.room(pipeline.hosts[0][high])
     if room is not None:
-        room -= sum(ticks.activation[stage] for stage in stages)
-    return max(0, turn - filled(fillers, room))
+        room -= sum(claim.takes(OpKind.F, stage) for stage in stages)
+    return max(0, round_trip - filled(fillers, room))
 
 
 def _forth(claim: Claim, low: int, high: int) -> int:
@@ -91,7 +92,7 @@ def _back(claim: Claim, stage: int) -> int:
 
 
 def filled(fillers: list[Filler], room: int | None) -> int:
-    """Most time that fillers within a room take, or more, in ticks.
+    """Upper bound on the time of fillers that fit into `room` together, in ticks.
 
     Two kinds: every number of the last one is tried. More: at any price per unit of memory, no
     choice within the room takes more than the room's price and what each filler is worth above

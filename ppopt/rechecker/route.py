@@ -13,7 +13,7 @@ Apart = tuple[Op, Op, int]
 """(before, after, lag): `after` starts `lag` or more after the end of `before`."""
 
 
-class Lane:
+class Route:
     """The operations of one route on some devices."""
 
     def __init__(self, claim: Claim, route: range, devices: frozenset[int]) -> None:
@@ -46,7 +46,7 @@ class Lane:
                     yield first, then, lag
 
     def apart(self) -> Iterator[Apart]:
-        """Who waits for whom: the data flow, the order of microbatches, and memory by counting."""
+        """Precedence: the data flow, the order of microbatches, and memory by counting."""
         yield from self._flow()
         yield from self._in_order()
         yield from self._room()
@@ -95,7 +95,7 @@ class Lane:
                         yield before, after, 0
 
     def _room(self) -> Iterator[Apart]:
-        """As many microbatches of a stage as memory has room for; one must end to start another.
+        """Memory of a stage has room for so many microbatches; one must end before another starts.
 
         From the start of F to the end of B (BW) a slice holds its activation, to the end of W
         what B leaves of it. In order, with `many` of them held and F(j) starting, one of 0 .. j-1
@@ -106,10 +106,9 @@ class Lane:
             return
         for stage in self._stages:
             room = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
-            held = ticks.activation[stage]
-            for kind in self._claim.kinds[1:]:
-                if kind is OpKind.W:
-                    held += min(0, ticks.memory_b[stage])
+            held = self._claim.takes(OpKind.F, stage)
+            for before, kind in pairwise(self._claim.kinds):
+                held -= self._claim.gives(before, stage)
                 if held and (many := room // held) > 0:
                     for part in self._slices:
                         later = self._row(OpKind.F, stage, part)[many:]

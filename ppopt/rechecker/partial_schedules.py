@@ -1,13 +1,15 @@
-"""Follow every way to begin a schedule, operation by operation in the order of their starts.
+"""Exact dynamic programming over partial schedules: refutes a bound by leaving none of them.
 
-How a beginning can go on depends on how many operations of each kind and stage it has done, and on
-some instants: when each device is free, and when what is under way arrives. So of two beginnings
-that have done the same, one that is no later anywhere stands for both. Those that cannot end below
-the bound are left out; if none is left, there is no schedule below it.
+A partial schedule grows by one operation at a time, in the order of starts. How it can go on
+depends on how many operations of each kind and stage it has, and on some instants: when each device
+is free, and when what is under way arrives. Of two partial schedules with the same operations, one
+dominates the other if it is no later at any of these instants: only non-dominated ones are kept.
+Those that cannot end below the bound are dropped. If none is left, no schedule is below the bound.
 
-An operation is left for later if another one could run and end before it starts: that one may as
-well run first on its device, unless the memory that it takes might be wanted there by others. It is
-itself followed, since it starts no later than it ends, which matters where it takes no time.
+An operation is postponed if another one could run and end before it starts: that one may as well
+run first on its device, unless other operations there compete for the memory that it takes. The
+other one is itself kept, since it starts no later than it ends; this matters where it takes no
+time.
 
 Microbatches go through every stage in order, which loses nothing (see `ppopt.rechecker.model`). Of
 devices left out, only the time through their stages counts.
@@ -27,14 +29,14 @@ from ppopt.rechecker.arithmetic import way
 from ppopt.rechecker.claim import Claim
 
 Instants = tuple[int, ...]
-"""When every device is free; then, for every wait, when what is under way arrives."""
+"""When every device is free; then, for every delay, when what is under way arrives."""
 Done = tuple[int, ...]
 _NEW = -1
 EACH = 1e-4
-"""Seconds that a beginning takes at least, about: what would take too long is given up at once."""
+"""Least seconds per partial schedule, about: what would take longer than the limit is not begun."""
 
 
-class Class(NamedTuple):
+class OperationClass(NamedTuple):
     """All operations of a kind and stage."""
 
     kind: OpKind
@@ -42,18 +44,20 @@ class Class(NamedTuple):
     device: int
     """Place of its device among those looked at."""
     time: int
-    memory: int
-    """Signed change of memory."""
+    takes: int
+    """Memory that it takes at its start."""
+    gives: int
+    """Memory that it gives back at its end."""
     alone: bool
-    """Whether no other class can want the memory it takes."""
+    """Whether no other class of its device takes memory, or it takes none."""
 
 
-class Step(NamedTuple):
-    """An operation added to beginnings that have done the same."""
+class Extension(NamedTuple):
+    """An operation added to partial schedules that have the same operations."""
 
     done: Done
-    """What they have done then."""
-    added: Class
+    """The operations that they have then."""
+    added: OperationClass
     arrival: int | None
     """Place among the instants of the arrival that it waits for."""
     came: tuple[int, ...]
@@ -66,8 +70,8 @@ class Step(NamedTuple):
     """Device or else place of an arrival, from which so much time is left."""
 
 
-class Wait(NamedTuple):
-    """Operations of one class start so long after those of another end, of the same microbatch."""
+class Delay(NamedTuple):
+    """Least time from the end of an operation to the start of another of its microbatch."""
 
     first: int
     then: int
@@ -75,7 +79,7 @@ class Wait(NamedTuple):
 
 
 def applies(claim: Claim) -> bool:
-    """Whether the rules are those followed here."""
+    """Whether the pipeline has only the rules that are modelled here."""
     pipeline = claim.pipeline
     if claim.span or claim.bound is None or claim.paired:
         return False
@@ -83,35 +87,35 @@ def applies(claim: Claim) -> bool:
         return False
     kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
     return all(
-        ticks.durations[kind][stage] or ticks.memory_change(kind, stage) <= 0
+        ticks.durations[kind][stage] or claim.takes(kind, stage) == 0
         for kind in kinds
         for stage in stages
     )
 
 
 def refuted(claim: Claim, until: float, report: Callable[[int], None]) -> tuple[int, ...] | None:
-    """Devices of which no beginning ends below the bound; None where one may, or takes too long.
+    """Devices that no partial schedule can finish below the bound; None if one may, or time is up.
 
     Those that the certificate names, or all of them. `until` is an instant of `time.monotonic`;
-    `report` is told how many devices are looked at.
+    `report` is called with the number of devices.
     """
     if not applies(claim):
         return None
     devices = tuple(sorted(set(claim.devices or range(claim.pipeline.num_devices))))
     report(len(devices))
-    follower = Follower(claim, devices)
-    for left in range(follower.steps, 0, -1):
-        if EACH * left * follower.width > until - monotonic():
+    partial = PartialSchedules(claim, devices)
+    for left in range(partial.steps, 0, -1):
+        if EACH * left * partial.width > until - monotonic():
             return None
-        if not follower.step(lambda: monotonic() > until):
+        if not partial.step(lambda: monotonic() > until):
             return None
-        if not follower.width:
+        if not partial.width:
             return devices
     return None
 
 
-class Follower:
-    """All beginnings of some devices' operations, one operation longer at every step."""
+class PartialSchedules:
+    """The partial schedules of some devices' operations, one operation longer at every step."""
 
     def __init__(self, claim: Claim, devices: tuple[int, ...]) -> None:
         pipeline = claim.pipeline
@@ -120,17 +124,17 @@ class Follower:
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._made())
         self._place = {(each.kind, each.stage): place for place, each in enumerate(self._classes)}
-        self._waits = list(self._ways())
+        self._delays = list(self._ways())
         self._inner = [
             [self._place[kind, each.stage] for kind in claim.kinds[: claim.kinds.index(each.kind)]]
             for each in self._classes
         ]
         self._into: list[int | None] = [None] * len(self._classes)
         self._out: list[int | None] = [None] * len(self._classes)
-        for number, wait in enumerate(self._waits):
-            self._into[wait.then], self._out[wait.first] = number, number
+        for number, delay in enumerate(self._delays):
+            self._into[delay.then], self._out[delay.first] = number, number
         self._before = [
-            [*inner, *(wait.first for wait in self._waits if wait.then == place)]
+            [*inner, *(delay.first for delay in self._delays if delay.then == place)]
             for place, inner in enumerate(self._inner)
         ]
         back = claim.kinds[1]
@@ -150,29 +154,30 @@ class Follower:
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
 
-    def _made(self) -> Iterator[Class]:
+    def _made(self) -> Iterator[OperationClass]:
         pipeline, ticks = self._claim.pipeline, self._claim.pipeline.ticks
         takers = Counter(
             self._hosts[stage]
             for kind in self._claim.kinds
             for stage in self._stages
-            if ticks.memory_change(kind, stage) > 0
+            if self._claim.takes(kind, stage) > 0
         )
         for kind in self._claim.kinds:
             for stage in self._stages:
                 host = self._hosts[stage]
-                change = ticks.memory_change(kind, stage)
-                alone = ticks.limits is None or change <= 0 or takers[host] == 1
-                yield Class(
+                takes = self._claim.takes(kind, stage)
+                alone = ticks.limits is None or takes == 0 or takers[host] == 1
+                yield OperationClass(
                     kind,
                     stage,
                     self._devices.index(host),
                     pipeline.ticks.durations[kind][stage],
-                    change,
+                    takes,
+                    self._claim.gives(kind, stage),
                     alone,
                 )
 
-    def _ways(self) -> Iterator[Wait]:
+    def _ways(self) -> Iterator[Delay]:
         """From stage to stage looked at, and back from the last one."""
         pipeline, hosts, place = self._claim.pipeline, self._hosts, self._place
         back = self._claim.kinds[1]
@@ -186,13 +191,13 @@ class Follower:
             )
 
         for low, high in pairwise(self._stages):
-            yield Wait(place[OpKind.F, low], place[OpKind.F, high], between(OpKind.F, low, high))
-            yield Wait(place[back, high], place[back, low], between(back, low, high))
+            yield Delay(place[OpKind.F, low], place[OpKind.F, high], between(OpKind.F, low, high))
+            yield Delay(place[back, high], place[back, low], between(back, low, high))
         last, end = self._stages[-1], pipeline.num_stages - 1
         if last < end:
-            turn = between(OpKind.F, last, end) + times[OpKind.F][end]
-            turn += times[back][end] + between(back, last, end)
-            yield Wait(place[OpKind.F, last], place[back, last], turn)
+            round_trip = between(OpKind.F, last, end) + times[OpKind.F][end]
+            round_trip += times[back][end] + between(back, last, end)
+            yield Delay(place[OpKind.F, last], place[back, last], round_trip)
 
     def _last_first(self) -> list[int]:
         """All classes, each after those that wait for it."""
@@ -207,13 +212,13 @@ class Follower:
     def _tail(self, place: int) -> int:
         """Time from the end of an operation to the end of all that wait for it, theirs known."""
         found = self._elsewhere(self._classes[place])
-        after = [(wait.then, wait.lag) for wait in self._waits if wait.first == place]
+        after = [(delay.then, delay.lag) for delay in self._delays if delay.first == place]
         after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
         for other, lag in after:
             found = max(found, lag + self._classes[other].time + self._tails[other])
         return found
 
-    def _elsewhere(self, own: Class) -> int:
+    def _elsewhere(self, own: OperationClass) -> int:
         """Time from its end to the last W (or BW) of its microbatch on the devices left out next.
 
         From a backward up to the next stage looked at, or to the first; from the last F looked at,
@@ -237,21 +242,21 @@ class Follower:
 
     @property
     def width(self) -> int:
-        """Beginnings of the present length."""
+        """Number of partial schedules of the present length."""
         return sum(map(len, self._level.values()))
 
     def step(self, stop: Callable[[], bool]) -> bool:
-        """Make all beginnings one operation longer; False where it was told to stop."""
+        """Extend all partial schedules by one operation; False if stopped before the end."""
         grown: dict[Done, list[Instants]] = {}
         for done, several in self._level.items():
             if stop():
                 return False
             steps = [self._step(done, place) for place in self._next(done)]
             for instants in several:
-                for step, start in self._chosen(steps, instants):
-                    longer = self._longer(step, start, instants)
+                for step, start in self._not_postponed(steps, instants):
+                    longer = self._extended(step, start, instants)
                     if longer is not None:
-                        _keep(grown.setdefault(step.done, []), longer)
+                        _add_non_dominated(grown.setdefault(step.done, []), longer)
         self._level = grown
         return True
 
@@ -259,25 +264,25 @@ class Follower:
         """Classes whose next operation has all it waits for, and memory."""
         held = [0] * len(self._devices)
         for number, each in zip(done, self._classes, strict=True):
-            held[each.device] += number * each.memory
+            held[each.device] += number * (each.takes - each.gives)
         for place, each in enumerate(self._classes):
             number, room = done[place], self._room[each.device]
             ready = all(done[before] > number for before in self._before[place])
-            fits = each.memory <= 0 or room is None or held[each.device] + each.memory <= room
+            fits = each.takes == 0 or room is None or held[each.device] + each.takes <= room
             if number < self._claim.pipeline.batches and ready and fits:
                 yield place
 
-    def _step(self, done: Done, place: int) -> Step:
-        """What adding an operation of a class does to all beginnings that have done the same."""
+    def _step(self, done: Done, place: int) -> Extension:
+        """What an operation of a class adds to all partial schedules with the same operations."""
         after = (*done[:place], done[place] + 1, *done[place + 1 :])
         own, total = self._classes[place], self._claim.pipeline.batches
         first, arrivals = self._arrivals(done)
         new_first, new_arrivals = self._arrivals(after)
         came: list[int] = []
-        for number, wait in enumerate(self._waits):
-            took = wait.then == place
+        for number, delay in enumerate(self._delays):
+            took = delay.then == place
             held = range(first[number] + took, first[number] + arrivals[number])
-            came += [*held, _NEW] if wait.first == place else held
+            came += [*held, _NEW] if delay.first == place else held
         work = [0] * len(self._devices)
         least = []
         for other, each in enumerate(self._classes):
@@ -288,34 +293,36 @@ class Follower:
             if left:
                 least.append((each.device, arrived, left * each.time + self._tails[other]))
         link, out = self._into[place], self._out[place]
-        return Step(
+        return Extension(
             after,
             own,
             None if link is None else first[link],
             tuple(came),
-            0 if out is None else self._waits[out].lag,
+            0 if out is None else self._delays[out].lag,
             self._targets(after),
             (*((device, None, left) for device, left in enumerate(work)), *least),
         )
 
     def _arrivals(self, done: Done) -> tuple[list[int], list[int]]:
-        """For every wait, the place of its first arrival among the instants, and how many."""
+        """For every delay, the place of its first arrival among the instants, and how many."""
         first, count, place = [], [], len(self._devices)
-        for wait in self._waits:
+        for delay in self._delays:
             first.append(place)
-            count.append(done[wait.first] - done[wait.then])
+            count.append(done[delay.first] - done[delay.then])
             place += count[-1]
         return first, count
 
     def _targets(self, done: Done) -> tuple[int, ...]:
         """Device of every arrival."""
         found: list[int] = []
-        for wait in self._waits:
-            found += [self._classes[wait.then].device] * (done[wait.first] - done[wait.then])
+        for delay in self._delays:
+            found += [self._classes[delay.then].device] * (done[delay.first] - done[delay.then])
         return tuple(found)
 
-    def _chosen(self, steps: list[Step], instants: Instants) -> Iterator[tuple[Step, int]]:
-        """The operations that need not be left for later, and their starts."""
+    def _not_postponed(
+        self, steps: list[Extension], instants: Instants
+    ) -> Iterator[tuple[Extension, int]]:
+        """The operations that need not be postponed, and their starts."""
         starts = [
             instants[step.added.device]
             if step.arrival is None
@@ -332,14 +339,14 @@ class Follower:
             if before is None or start <= before:
                 yield step, start
 
-    def _longer(self, step: Step, start: int, instants: Instants) -> Instants | None:
-        """A beginning with one operation more; None where it cannot end below the bound."""
+    def _extended(self, step: Extension, start: int, instants: Instants) -> Instants | None:
+        """A partial schedule with one operation more; None if it cannot end below the bound."""
         size, end = len(self._devices), start + step.added.time
         made = [max(instant, start) for instant in instants[:size]]
         made[step.added.device] = end
         new = end + step.lag
-        for origin, device in zip(step.came, step.targets, strict=True):
-            instant = new if origin == _NEW else instants[origin]
+        for source, device in zip(step.came, step.targets, strict=True):
+            instant = new if source == _NEW else instants[source]
             made.append(max(instant, made[device]))
         bound = self._claim.bound
         assert bound is not None
@@ -350,8 +357,8 @@ class Follower:
         return None if max(made[:size]) >= bound else tuple(made)
 
 
-def _keep(several: list[Instants], new: Instants) -> None:
-    """Add a beginning, unless another one is no later; take out what it is no later than."""
+def _add_non_dominated(several: list[Instants], new: Instants) -> None:
+    """Add a partial schedule unless it is dominated; drop those that it dominates."""
     for other in several:
         if all(map(le, other, new)):
             return

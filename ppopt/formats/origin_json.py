@@ -1,0 +1,166 @@
+"""The origin of a schedule in JSON: the member `origin` of a native schedule file.
+
+Members that have nothing to state are left out or null. A member that is not known is kept as it
+is, so that files of other versions can be read and written again. The reader refuses values of
+the wrong type; whether the values are true is for `ppopt.verify` and `ppopt.recheck` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from ppopt.errors import InputError
+from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
+from ppopt.problem import exact
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import MOST_DEVICES
+from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin
+
+T = TypeVar("T")
+
+LARGEST_INT = 2**62
+"""Whole numbers lie within this, either sign."""
+LARGEST_EXACT = 2**53
+"""Above it not every whole number is a float: such figures are written as floats."""
+
+
+def to_object(origin: Origin) -> dict[str, Any]:
+    """Turn an origin into an object of JSON; what is not stated is left out."""
+    members = {
+        "strategy": origin.strategy,
+        "objective": None if origin.objective is None else origin.objective.value,
+        "fused": origin.fused,
+        "status": origin.status,
+        "value": number(origin.value),
+        "lower_bound": number(origin.lower_bound),
+        "gap": number(origin.gap),
+        "proof": origin.proof,
+        "certificate": None if origin.certificate is None else _of_certificate(origin.certificate),
+        "seed": origin.seed,
+        "workers": origin.workers,
+        "time_limit": origin.time_limit,
+        "versions": None if origin.versions is None else dict(origin.versions),
+        "hint": None if origin.hint is None else _of_hint(origin.hint),
+        "options": dict(origin.options) or None,
+    }
+    return {key: value for key, value in members.items() if value is not None} | dict(origin.other)
+
+
+def number(figure: Fraction | None) -> int | float | None:
+    """Turn an exact figure into a number of JSON."""
+    if figure is None:
+        return None
+    return exact.plain(figure) if abs(figure) <= LARGEST_EXACT else float(figure)
+
+
+def _of_certificate(certificate: Certificate) -> dict[str, Any]:
+    return {"argument": certificate.argument.value, "devices": list(certificate.devices)}
+
+
+def _of_hint(hint: HintRecord) -> dict[str, Any]:
+    return {
+        "value": number(hint.value),
+        "gain": number(hint.gain),
+        "fits_limit": hint.fits_limit,
+        "peak_memory": [number(peak) for peak in hint.peak_memory],
+        "notes": list(hint.notes),
+    }
+
+
+def from_object(value: object) -> Origin:
+    """Read an object made by `to_object`; raises InputError naming the member."""
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not an object {{...}}")
+    stated = {
+        key: within(key, read, value[key])
+        for key, read in _READERS.items()
+        if value.get(key) is not None
+    }
+    other = {key: entry for key, entry in value.items() if key not in _READERS}
+    return Origin(**stated, other=other, from_file=True)
+
+
+def _objective(value: object) -> Objective:
+    if not isinstance(value, str) or value not in tuple(Objective):
+        raise InputError(f"{shown(value)} is unknown; use {' or '.join(Objective)}")
+    return Objective(value)
+
+
+def _figure(value: object) -> Fraction:
+    return Fraction(finite(value))
+
+
+def _integer(value: object) -> int:
+    return whole(value, -LARGEST_INT, LARGEST_INT)
+
+
+def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, ...]:
+    """Read a list, every entry with `read`."""
+    if not isinstance(value, list):
+        raise InputError(f"{key}: {shown(value)} is not a list")
+    return tuple(within(key, read, entry) for entry in value)
+
+
+def _certificate(value: object) -> Certificate:
+    fields = section(value, ("argument", "devices"))
+    if fields["argument"] not in tuple(Argument):
+        known = ", ".join(Argument)
+        raise InputError(f"argument: {shown(fields['argument'])} is unknown; use {known}")
+    devices = _entries("devices", fields["devices"], _device)
+    return Certificate(Argument(fields["argument"]), devices)
+
+
+def _device(value: object) -> int:
+    return whole(value, 0, MOST_DEVICES - 1)
+
+
+def _hint(value: object) -> HintRecord:
+    fields = section(value, ("value", "gain", "fits_limit", "peak_memory", "notes"))
+    gain = fields["gain"]
+    return HintRecord(
+        value=within("value", _figure, fields["value"]),
+        gain=None if gain is None else within("gain", _figure, gain),
+        fits_limit=within("fits_limit", flag, fields["fits_limit"]),
+        peak_memory=_entries("peak_memory", fields["peak_memory"], _figure),
+        notes=_entries("notes", fields["notes"], text),
+    )
+
+
+def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
+    """Read an object, every member with `read`."""
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not an object {{...}}")
+    return {
+        key: within(key if key.isidentifier() else shown(key), read, entry)
+        for key, entry in value.items()
+    }
+
+
+def _versions(value: object) -> dict[str, str]:
+    return _members(value, text)
+
+
+def _options(value: object) -> dict[str, int]:
+    return _members(value, _integer)
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "strategy": text,
+    "objective": _objective,
+    "fused": flag,
+    "status": text,
+    "value": _figure,
+    "lower_bound": _figure,
+    "gap": _figure,
+    "proof": text,
+    "certificate": _certificate,
+    "seed": _integer,
+    "workers": _integer,
+    "time_limit": finite,
+    "versions": _versions,
+    "hint": _hint,
+    "options": _options,
+}
+"""How every known member is read; the keys are fields of `Origin`."""
