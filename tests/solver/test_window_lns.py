@@ -106,7 +106,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
 
 
 def test_skewed_orders_are_orders_of_the_same_schedule() -> None:
-    """Timed again, operations of the order by start and slant start when they did.
+    """Timed again, operations of the order by start and skew start when they did.
 
     Also where times differ so much that skews are lost in the rounding of starts.
     """
