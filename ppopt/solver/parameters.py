@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ppopt.schedule.list_scheduling import RuleStyle
+
 
 @dataclass(frozen=True)
 class CpSatParams:
@@ -48,6 +50,52 @@ DOMINANCE = DominanceParams()
 
 
 @dataclass(frozen=True)
+class PriorityRuleParams:
+    """Which priority rules list scheduling tries.
+
+    Styles tuned on half of the smaller instances of the core suite: of a wider choice, those that
+    reach the best schedules together.
+    """
+
+    round_trip_styles: tuple[RuleStyle, ...] = (
+        RuleStyle(True, 50, room_first=True, prompt=True),
+        RuleStyle(True, 99, prompt=True),
+        RuleStyle(True, 50),
+        RuleStyle(False, 99),
+        RuleStyle(True, 99, room_first=True, prompt=True),
+    )
+    """Styles with caps by the time until the first backward is back."""
+    falling_styles: tuple[RuleStyle, ...] = (
+        RuleStyle(False, 99),
+        RuleStyle(True, 50, room_first=True, prompt=True),
+        RuleStyle(False, 0),
+    )
+    """Styles with caps that fall along the stages."""
+    shared_memory_styles: tuple[RuleStyle, ...] = (
+        RuleStyle(True, 0, room_first=True),
+        RuleStyle(False, 50, prompt=True),
+        RuleStyle(True, 50),
+        RuleStyle(False, 0, room_first=True),
+    )
+    """Styles with caps that share out the memory of a device to its chunks."""
+    max_share_steps: int = 16
+    """Most steps between an equal share and the whole of a device's memory for its first chunk;
+    set by the time that all rules take."""
+
+
+@dataclass(frozen=True)
+class NetworkParams:
+    """How `ppopt.solver.heuristics.double_justification` looks at the operations of a problem."""
+
+    busy_share: float = 0.97
+    """Least work of a busy device, as a share of the largest work of a device. Windows are drawn
+    around the idle gaps of busy devices; tuned on the core suite."""
+    least_skew: float = 0.25
+    """Least skew of an order of windows, as a share of the mean duration of an operation: below it
+    a skewed window hardly differs from an upright one."""
+
+
+@dataclass(frozen=True)
 class PoolParams:
     """Schedules and rules that local search starts from."""
 
@@ -67,6 +115,8 @@ class PoolParams:
     first_operations: int = 1_000_000
     """Operations to place in those, if that is between the fewest and the most steps."""
 
+    network: NetworkParams = NetworkParams()
+
     def steps(self, operations: int) -> int:
         """Steps from each start in a first turn, for schedules of so many operations."""
         fewest, most = self.first_steps
@@ -75,7 +125,7 @@ class PoolParams:
 
 @dataclass(frozen=True)
 class JustificationParams:
-    """Justified, expedited and cyclic schedules: where local search starts."""
+    """Justified and expedited schedules: where local search starts."""
 
     first: int = 3
     """Schedules justified before anything else is tried, where that takes next to no time."""
@@ -88,8 +138,60 @@ class JustificationParams:
     possible gain."""
     alike: float = 1.002
     """Value of an expedited schedule that is kept, as a multiple of the best, at most."""
-    cyclic: int = 2
-    """Runs of cyclic schedules that are kept."""
+
+
+@dataclass(frozen=True)
+class CyclicParams:
+    """How cyclic schedules are searched for.
+
+    Tuned on pipelines of the core suite in tight memory.
+    """
+
+    close: float = 1.01
+    """Ratio of the shortest period found to the longest one without a schedule, at which the
+    bisection of periods stops."""
+    effort: float = 0.2
+    """Deterministic units of CP-SAT for one period at most."""
+    longest: float = 2.0
+    """Seconds for one period at most, where the clock rules."""
+    overhead: float = 0.2
+    """What a period costs besides CP-SAT, in its deterministic units."""
+    fineness: int = 256
+    """Coarse units of time in a period, at least. Times are rounded to coarse units, because only
+    the order of a cycle is used and CP-SAT is slow on fine ones."""
+    reach: int = 3
+    """Longest time of a microbatch through the pipeline, as a multiple of the least."""
+    kept: int = 2
+    """Runs of cyclic schedules that are kept to search windows from."""
+
+
+@dataclass(frozen=True)
+class SteadyStateParams:
+    """How a long run is made from the steady state of a short one.
+
+    Tuned on runs of 256 to 1024 microbatches on 4 to 64 devices.
+    """
+
+    per_device: tuple[int, int] = (4, 8)
+    """Fewest and most microbatches of the short run, per device."""
+    operations: int = 24_000
+    """Operations of the short run, where that is between the fewest and the most microbatches."""
+    longer: int = 3
+    """A run is long if it has at least this many times the microbatches of the short one."""
+    share: float = 0.25
+    """Share of the time left for the search of the short run, and again for its sections. One
+    worker has to give the same result again, and what a search has found when its time is up is
+    not the same: one worker repeats only a short run that is proved optimal."""
+    max_size: int = 24
+    """Most microbatches of a period."""
+    regular: int = 8
+    """Number of single periods that are rated."""
+    trial: int = 100
+    """Further microbatches, about, by which a section is rated; three periods at least."""
+    unrolled: int = 3
+    """Sections of the best rate that are unrolled to the whole run."""
+    looser: tuple[float, ...] = (1.0, 1.02)
+    """Periods tried, as multiples of the section's own: longer ones hold less memory."""
 
 
 @dataclass(frozen=True)
@@ -318,8 +420,11 @@ class SolveParams:
     """Names of methods that are left out, to measure what each brings."""
     rounds: RoundParams = field(default_factory=RoundParams)
     cp_sat: CpSatParams = CP_SAT
+    priority_rules: PriorityRuleParams = field(default_factory=PriorityRuleParams)
+    steady_state: SteadyStateParams = field(default_factory=SteadyStateParams)
     pool: PoolParams = field(default_factory=PoolParams)
     justification: JustificationParams = field(default_factory=JustificationParams)
+    cyclic: CyclicParams = field(default_factory=CyclicParams)
     local_search: LocalSearchParams = field(default_factory=LocalSearchParams)
     annealing: AnnealingParams = field(default_factory=AnnealingParams)
     windows: WindowParams = field(default_factory=WindowParams)

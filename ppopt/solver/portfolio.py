@@ -58,7 +58,7 @@ class _Methods:
         self._params = params
         self.justification = DoubleJustification(pool, params.justification)
         self._expedite = ExpediteBackwards(pool, params.justification)
-        self._cyclic = CyclicSchedules(pool, rng, params.justification)
+        self._cyclic = CyclicSchedules(pool, rng, params.cyclic)
         self._local_search = IteratedLocalSearch(pool, rng, params.local_search)
         self._annealing = RuleAnnealing(pool, rng, params.annealing)
         self._windows = WindowLNS(pool, rng, params.windows)

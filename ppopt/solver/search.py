@@ -204,9 +204,10 @@ class Search:
     def _construction(self) -> Turns:
         """A shorter run for a long one; then priority rules and hand strategies by turns."""
         pool = self.pool
-        for method in self._supported(SteadyStates(self._solve_short)):
+        rules = ListScheduling(pool, self.params.priority_rules)
+        for method in self._supported(SteadyStates(self._solve_short, self.params.steady_state)):
             yield Turn(method, 0.0)
-        yield from alternate(*self._supported(ListScheduling(pool), HandStrategies(pool)))
+        yield from alternate(*self._supported(rules, HandStrategies(pool)))
         pool.end_construction()
 
     @cached_property

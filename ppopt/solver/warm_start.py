@@ -22,7 +22,7 @@ from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.budget import Clock
-from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.verifier import verify
 
@@ -114,7 +114,7 @@ def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
         incumbent.submit(made)
         incumbent.submit_orders(made.orders)
     else:
-        incumbent.submit_orders(follow(made, pipeline, deadline))
+        incumbent.submit_orders(repair(made, incumbent.problem.instance, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

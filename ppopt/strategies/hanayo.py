@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ppopt.errors import InputError
+from ppopt.problem.instance import WHOLE, Instance
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.list_scheduling import Built, Decoder, Policy, Style, alike
+from ppopt.schedule.list_scheduling import (
+    ListSchedule,
+    ListScheduler,
+    PriorityRule,
+    RuleStyle,
+    uniform_rule,
+)
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
 
@@ -34,10 +41,12 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     4 (p - 1) F of a chunk.
     """
     few = _equal(pipeline, min(pipeline.batches, SAMPLE * pipeline.num_devices))
-    built = [(policy, Decoder(few, fused=True).build(policy)) for policy in _policies(few)]
+    built = [
+        (policy, ListScheduler(Instance(few, WHOLE)).build(policy)) for policy in _policies(few)
+    ]
     policy, found = min(((p, b) for p, b in built if b), key=lambda pair: pair[1].makespan)
     if few.batches < pipeline.batches:
-        longer = Decoder(_equal(pipeline, pipeline.batches), fused=True).build(policy)
+        longer = ListScheduler(Instance(_equal(pipeline, pipeline.batches), WHOLE)).build(policy)
         found = longer or _surely(pipeline)
     return found.arrays()
 
@@ -53,19 +62,21 @@ def _equal(pipeline: Pipeline, batches: int) -> Pipeline:
     )
 
 
-def _surely(pipeline: Pipeline) -> Built:
+def _surely(pipeline: Pipeline) -> ListSchedule:
     """The rule that no memory limit stops: at most p microbatches at a stage."""
     whole = _equal(pipeline, pipeline.batches)
-    built = Decoder(replace(whole, mem_limit=None), fused=True).build(next(_policies(whole)))
+    built = ListScheduler(Instance(replace(whole, mem_limit=None), WHOLE)).build(
+        next(_policies(whole))
+    )
     assert built is not None, "without a limit nothing waits in a circle"
     return built
 
 
-def _policies(pipeline: Pipeline) -> Iterator[Policy]:
+def _policies(pipeline: Pipeline) -> Iterator[PriorityRule]:
     devices = pipeline.num_devices
     for cap in dict.fromkeys((devices, devices + 1, 3 * devices // 2, 2 * devices)):
         for forward_first in (False, True):
-            yield alike(pipeline, [cap] * pipeline.num_stages, Style(forward_first))
+            yield uniform_rule(pipeline, [cap] * pipeline.num_stages, RuleStyle(forward_first))
 
 
 register(

@@ -79,7 +79,7 @@ class Explorer:
     def _seed(self, hands: Iterable[Schedule]) -> None:
         """Add the schedules that need no search."""
         pipeline, fused = self.problem.pipeline, self.problem.fused
-        starts = [one_at_a_time(pipeline, fused=fused)]
+        starts = [one_at_a_time(Instance.uniform(pipeline, fused=fused))]
         for hand in hands:
             if hand.pipeline.layout == pipeline.layout:
                 orders: Orders = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]

@@ -38,7 +38,7 @@ def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0
 def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
     """A search that knows one microbatch after another, and the bound of a device."""
     search = waiting(problem, bound, seconds)
-    search.incumbent.submit_orders(one_at_a_time(problem.pipeline, fused=problem.fused))
+    search.incumbent.submit_orders(one_at_a_time(problem.instance))
     return search
 
 

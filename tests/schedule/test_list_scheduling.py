@@ -5,12 +5,19 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, verify
-from ppopt.problem.instance import Instance
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import Decoder, Policy, Style, _Run, alike, one_at_a_time
+from ppopt.schedule.list_scheduling import (
+    ListScheduler,
+    PriorityRule,
+    RuleStyle,
+    _ParallelGeneration,
+    one_at_a_time,
+    uniform_rule,
+)
 from ppopt.solver.bounds.head_body_tail import infeasibility, least_limit
 from ppopt.solver.heuristics.annealing import anneal
-from ppopt.solver.heuristics.priority_rules import policies
+from ppopt.solver.heuristics.priority_rules import priority_rules
 
 
 def draw(rng: Random, **fixed: object) -> Pipeline:
@@ -28,9 +35,13 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
     return Pipeline(stages=size, batches=2 * rng.randint(1, 4), **(given | fixed))
 
 
-def draw_policy(rng: Random, pipeline: Pipeline) -> Policy:
+def split(pipeline: Pipeline) -> Instance:
+    return Instance(pipeline, SPLIT)
+
+
+def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
     devices = range(pipeline.num_devices)
-    return Policy(
+    return PriorityRule(
         cap=tuple(rng.randint(1, 6) for _ in range(pipeline.num_stages)),
         patience=tuple(rng.choice([0, 50, 99]) for _ in devices),
         reserve=tuple(rng.randint(0, 3) for _ in devices),
@@ -45,10 +56,11 @@ def test_the_short_loop_is_the_long_one() -> None:
     """`plain` leaves out what plain pipelines do not need, and nothing else."""
     rng = Random(1)
     for _ in range(400):
-        decoder = Decoder(draw(rng), rng.random() < 0.3)
-        policy = draw_policy(rng, decoder.pipeline)
-        assert decoder.plain
-        assert decoder.build(policy) == _Run(decoder, policy).result()
+        pipeline = draw(rng)
+        scheduler = ListScheduler(Instance.uniform(pipeline, fused=rng.random() < 0.3))
+        rule = draw_rule(rng, pipeline)
+        assert scheduler.plain
+        assert scheduler.build(rule) == _ParallelGeneration(scheduler, rule).result()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,9 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
         fused = rng.random() < 0.3
         if infeasibility(Instance.uniform(pipeline, fused=fused)):
             continue
-        found = Decoder(pipeline, fused).build(draw_policy(rng, pipeline))
+        found = ListScheduler(Instance.uniform(pipeline, fused=fused)).build(
+            draw_rule(rng, pipeline)
+        )
         if found is None:
             continue
         built += 1
@@ -80,15 +94,19 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
     assert built > 75
 
 
-def test_the_portfolio_never_gets_stuck_on_split_linear_pipelines() -> None:
+def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:
     rng = Random(3)
     for _ in range(100):
         pipeline = draw(rng)
-        assert all(Decoder(pipeline).build(policy) for policy in policies(pipeline))
+        assert all(
+            ListScheduler(split(pipeline)).build(rule) for rule in priority_rules(split(pipeline))
+        )
 
 
-def order(pipeline: Pipeline, device: int, style: Style) -> str:
-    found = Decoder(pipeline).build(alike(pipeline, [9] * pipeline.num_stages, style))
+def order(pipeline: Pipeline, device: int, style: RuleStyle) -> str:
+    found = ListScheduler(split(pipeline)).build(
+        uniform_rule(pipeline, [9] * pipeline.num_stages, style)
+    )
     assert found is not None
     ops = map(pipeline.op, found.orders[device])
     return " ".join(f"{op.kind.name}{op.microbatch}" for op in ops)
@@ -96,7 +114,7 @@ def order(pipeline: Pipeline, device: int, style: Style) -> str:
 
 def test_w_goes_first_where_memory_stops_a_forward() -> None:
     pipeline = Pipeline(stages=3, batches=4, forward=1, backward_input=1, weight=2, mem_limit=2)
-    late, first = (order(pipeline, 0, Style(True, room_first=room)) for room in (False, True))
+    late, first = (order(pipeline, 0, RuleStyle(True, room_first=room)) for room in (False, True))
     assert late == "F0 F1 B0 B1 W0 F2 W1 F3 B2 W2 B3 W3"
     assert first == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
 
@@ -104,7 +122,9 @@ def test_w_goes_first_where_memory_stops_a_forward() -> None:
 def test_a_prompt_w_delays_no_forward() -> None:
     """W0 of stage 1, from 5 to 7, ends after F1 comes at 6, by as much as patience allows."""
     pipeline = Pipeline(stages=2, batches=3, forward=(3, 1), backward_input=(1, 1), weight=(1, 2))
-    slow, prompt = (order(pipeline, 1, Style(True, 50, prompt=prompt)) for prompt in (False, True))
+    slow, prompt = (
+        order(pipeline, 1, RuleStyle(True, 50, prompt=prompt)) for prompt in (False, True)
+    )
     assert slow == "F0 B0 W0 F1 B1 F2 B2 W1 W2"
     assert prompt == "F0 B0 F1 B1 F2 B2 W0 W1 W2"
 
@@ -115,7 +135,7 @@ def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> No
     rng = Random(4)
     for _ in range(40):
         pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
-        made = timing.schedule(pipeline, one_at_a_time(pipeline, fused=fused))
+        made = timing.schedule(pipeline, one_at_a_time(Instance.uniform(pipeline, fused=fused)))
         least = tuple(
             least_limit(Instance.uniform(pipeline, fused=fused), d)
             for d in range(pipeline.num_devices)
@@ -127,15 +147,15 @@ def test_local_search_betters_its_start_and_repeats_itself() -> None:
     pipeline = Pipeline(
         stages=8, batches=32, forward=10, backward_input=10, weight=14, p2p=2, mem_limit=8
     )
-    decoder = Decoder(pipeline)
-    start = next(policies(pipeline))
-    first = decoder.build(start)
+    scheduler = ListScheduler(split(pipeline))
+    start = next(priority_rules(split(pipeline)))
+    first = scheduler.build(start)
     assert first is not None
     ends = []
     for _ in range(2):
         met: list[int] = []
-        value, policy = anneal(
-            decoder,
+        value, rule = anneal(
+            scheduler,
             start,
             first.makespan,
             Objective.MAKESPAN,
@@ -144,9 +164,9 @@ def test_local_search_betters_its_start_and_repeats_itself() -> None:
             found=lambda built, met=met: met.append(built.makespan),
             stop=lambda: False,
         )
-        again = decoder.build(policy)
+        again = scheduler.build(rule)
         assert again is not None
         assert again.makespan == value == met[-1] < first.makespan
         assert met == sorted(met, reverse=True)
-        ends.append((value, policy))
+        ends.append((value, rule))
     assert ends[0] == ends[1]

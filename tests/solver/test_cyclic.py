@@ -10,7 +10,7 @@ from ppopt import Objective, Pipeline, verify
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Limits
 from ppopt.solver.heuristics.cyclic import cycle, cycles, least_period
-from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.heuristics.double_justification import OperationNetwork
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import waiting
 from tests.solver.test_window_lns import feasible
@@ -23,19 +23,19 @@ ONE_DEVICE = Pipeline(stages=2, batches=4, placement=(0, 0), backward=2, weight=
 def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
     """Periods from the busiest device's work to one microbatch at a time, which always does."""
     tight = 0
-    for shop in feasible(tiny_cases(81, 80, routes=1, overlap=None)):
-        problem = shop.problem
+    for network in feasible(tiny_cases(81, 80, routes=1, overlap=None)):
+        problem = network.problem
         least, most = least_period(problem), 3 * sum(map(sum, problem.pipeline.ticks.durations))
         assert cycle(problem, most, LIMITS)[0] is not None
         for period in (least, (3 * least + most) // 4):
             found, _ = cycle(problem, period, LIMITS)
             if found is None:
                 continue
-            tight += bool(shop.tight)
+            tight += bool(network.tight)
             for batches in (1, problem.pipeline.batches, 7):
                 longer = replace(problem, pipeline=replace(problem.pipeline, batches=batches))
-                run = Shop(longer)
-                made = run.schedule(found.unrolled(run))
+                run = OperationNetwork(longer)
+                made = run.schedule(found.unroll(run))
                 assert verify(made) == []
                 assert made.fits_limits
     assert tight > 20
@@ -61,8 +61,8 @@ def test_the_least_period_in_memory_for_one_microbatch_is_its_whole_way() -> Non
     assert cycle(problem, 4, LIMITS)[0] is None
     found, _ = cycle(problem, 5, LIMITS)
     assert found is not None
-    shop = Shop(problem)
-    assert shop.value(found.unrolled(shop)) == 5 * 6
+    network = OperationNetwork(problem)
+    assert network.value(found.unroll(network)) == 5 * 6
 
 
 def test_bisection_ends_at_the_least_period_and_repeats_itself() -> None:

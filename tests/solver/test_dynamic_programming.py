@@ -54,7 +54,7 @@ def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
 
 def long_enough(problem: Problem) -> int:
     """More ticks than any schedule needs that never waits without a reason."""
-    alone = one_at_a_time(problem.pipeline, fused=problem.fused)
+    alone = one_at_a_time(problem.instance)
     return 2 * timing.schedule(problem.pipeline, alone).metrics.makespan + 1
 
 

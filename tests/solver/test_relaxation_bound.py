@@ -13,7 +13,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import Decoder, one_at_a_time
+from ppopt.schedule.list_scheduling import ListScheduler, one_at_a_time
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import relaxation_bound
@@ -21,8 +21,8 @@ from ppopt.solver.bounds.head_body_tail import Bound, device_bound, infeasibilit
 from ppopt.solver.cp_sat import cpsat, device_subset
 from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.cp_sat.device_subset import DeviceSubset
-from ppopt.solver.cp_sat.symmetry import renamed
-from ppopt.solver.heuristics.priority_rules import policies
+from ppopt.solver.cp_sat.symmetry import canonical
+from ppopt.solver.heuristics.priority_rules import priority_rules
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import schedules
 from tests.oracles import exhaustive
@@ -30,7 +30,7 @@ from tests.oracles import exhaustive
 
 def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
     """Every constraint, release and floor of a subset holds in a schedule put in order."""
-    start = dict(zip(renamed(schedule).tolist(), schedule.start.tolist(), strict=True))
+    start = dict(zip(canonical(schedule).tolist(), schedule.start.tolist(), strict=True))
     pipeline = schedule.pipeline
     duration = timing.durations(pipeline)
     for before, after, lag in zip(
@@ -84,8 +84,10 @@ def tight_schedules(seed: int, count: int) -> list[Schedule]:
         fused = rng.random() < 0.3
         if infeasibility(Instance.uniform(pipeline, fused=fused)):
             continue
-        built = Decoder(pipeline, fused).build(rng.choice(list(policies(pipeline))))
-        orders = built.arrays() if built else one_at_a_time(pipeline, fused=fused)
+        instance = Instance.uniform(pipeline, fused=fused)
+        rules = priority_rules(Instance.uniform(pipeline, fused=False))
+        built = ListScheduler(instance).build(rng.choice(list(rules)))
+        orders = built.arrays() if built else one_at_a_time(instance)
         found.append(timing.schedule(pipeline, orders, rng.choice(list(Objective))))
     return found
 

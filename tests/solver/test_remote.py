@@ -127,7 +127,7 @@ def test_they_run_beside_the_whole_model_of_a_tiny_pipeline(
     pipeline = Pipeline(stages=4, batches=4, chunks=2, placement="v", mem_limit=4)
     problem = Problem(pipeline, Objective.MAKESPAN, False)
     searching = solving.Search(problem, solving.provenance_of(60, workers, 0))
-    searching.incumbent.submit_orders(one_at_a_time(pipeline))
+    searching.incumbent.submit_orders(one_at_a_time(searching.incumbent.problem.instance))
     turns = searching._improvement()
     turn = next(turns)
     while not before:

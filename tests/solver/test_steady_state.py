@@ -15,14 +15,16 @@ from ppopt.solver import search as solving
 from ppopt.solver.heuristics import steady_state
 from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.steady_state import SteadyStates, Stretch, Window
-from ppopt.solver.parameters import PoolParams
+from ppopt.solver.heuristics.steady_state import Section, SteadyState, SteadyStates
+from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
 from ppopt.solver.result import Result
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import Begun, waiting
 
 UNIT = Pipeline(stages=4, batches=16)
+SHORT = SteadyStateParams(per_device=(4, 4))
+"""Four microbatches per device are a short run: in these tests all is small."""
 
 
 def problem(pipeline: Pipeline, *, fused: bool = False) -> Problem:
@@ -36,28 +38,24 @@ def search_of(pipeline: Pipeline) -> Begun:
 
 def offer(search: Begun, solved: Callable[[Problem, float], Result]) -> None:
     """Repeat the middle of what is solved."""
-    SteadyStates(solved).run(search.incumbent, search.budget())
+    SteadyStates(solved, SHORT).run(search.incumbent, search.budget())
 
 
-@pytest.fixture
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four microbatches per device are a short run: in these tests all is small."""
-    monkeypatch.setattr(steady_state, "PER_DEVICE", (4, 4))
-
-
-@pytest.mark.parametrize("window", [Window(6, 1, 1, 3), Window(5, 2, 3, 6), Window(4, 4, 2, 12)])
-def test_a_steady_schedule_is_stretched_without_loss(window: Window) -> None:
+@pytest.mark.parametrize(
+    "section", [Section(6, 1, 1, 3), Section(5, 2, 3, 6), Section(4, 4, 2, 12)]
+)
+def test_a_steady_schedule_is_unrolled_without_loss(section: Section) -> None:
     """ZB-H1 at unit costs: the last device waits 3 and works 3 m; 4 activations are enough."""
     short = evaluate(UNIT, "zb-h1")
     assert short.metrics.makespan == 3 + 3 * 16
     longer = replace(UNIT, batches=301, mem_limit=4)
-    made = Stretch(short, problem(UNIT)).made(longer, window)
+    made = SteadyState(short, problem(UNIT)).unroll(longer, section)
     assert made.metrics.makespan == 3 + 3 * 301
     assert verify(made) == []
 
 
 def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
-    """Any schedule, any window, any period, means of several included."""
+    """Any schedule, any section, any period, means of several included."""
     rng = Random(61)
     averaged = 0
     for seed, case in enumerate(tiny_cases(61, 120, ops=24, mem_limit=None)):
@@ -67,27 +65,26 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
         size = rng.randint(1, batches - first)
         repeats = rng.randint(1, (batches - first) // size)
         averaged += repeats > 1
-        window = Window(first, size, repeats, rng.choice((0, 0.5, 1, 7, 40)))
+        section = Section(first, size, repeats, rng.choice((0, 0.5, 1, 7, 40)))
         longer = replace(case.pipeline, batches=batches + rng.randint(1, 9))
-        stretch = Stretch(given, problem(case.pipeline, fused=case.fused))
-        made = timing.schedule(longer, stretch.orders(longer, window))
+        steady = SteadyState(given, problem(case.pipeline, fused=case.fused))
+        made = timing.schedule(longer, steady.orders(longer, section))
         assert verify(made) == [], case
     assert averaged > 10
 
 
-def test_windows_are_judged_by_the_rate_that_they_lead_to() -> None:
+def test_sections_are_judged_by_the_rate_that_they_lead_to() -> None:
     """1 F, 1 B and 1 W per microbatch on every device: no rate is below 3."""
-    trials = Stretch(evaluate(UNIT, "zb-h1"), problem(UNIT)).best(lambda: False)
-    assert trials[0][:2] == (False, 3)
-    assert trials == sorted(trials)
+    rated = SteadyState(evaluate(UNIT, "zb-h1"), problem(UNIT)).ranked(lambda: False)
+    assert rated[0][:2] == (False, 3)
+    assert rated == sorted(rated)
 
 
-@pytest.mark.usefixtures("short_runs")
-def test_windows_that_break_the_limit_come_last_and_are_followed() -> None:
+def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
     """In ZB-H1 device 0 holds 4: with room for 3 its middle cannot be repeated as it is."""
     tight = replace(UNIT, mem_limit=3)
     short = replace(evaluate(UNIT, "zb-h1"), pipeline=tight)
-    assert all(trial.over for trial in Stretch(short, problem(tight)).best(lambda: False))
+    assert all(one.over for one in SteadyState(short, problem(tight)).ranked(lambda: False))
     search = search_of(replace(tight, batches=64))
     found = replace(solve(UNIT, time_limit=240), schedule=short)
     offer(search, lambda *_: found)
@@ -113,7 +110,6 @@ def test_how_short_a_short_run_is(given: dict[str, int], batches: int | None) ->
     assert (None if short is None else short.pipeline.batches) == batches
 
 
-@pytest.mark.usefixtures("short_runs")
 def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> None:
     """Room for 3 of 4 activations: construction alone leaves much."""
     pipeline = replace(UNIT, batches=64, mem_limit=3)
@@ -132,7 +128,6 @@ def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> N
     assert verify(search.incumbent.best) == []
 
 
-@pytest.mark.usefixtures("short_runs")
 def test_repeated_alone_it_gives_a_schedule() -> None:
     pipeline = replace(UNIT, batches=64, mem_limit=4)
     search = search_of(pipeline)
@@ -141,7 +136,6 @@ def test_repeated_alone_it_gives_a_schedule() -> None:
     assert search.incumbent.closed
 
 
-@pytest.mark.usefixtures("short_runs")
 def test_one_worker_repeats_only_what_is_proved() -> None:
     """What a search has found when its time is up differs from run to run. One microbatch at a
     time, 4 F + 4 B + W each, is what there is otherwise."""
@@ -161,7 +155,6 @@ def test_one_worker_repeats_only_what_is_proved() -> None:
     assert solved(Status.OPTIMAL, 1) == solved(Status.FEASIBLE, 2) == 195
 
 
-@pytest.mark.usefixtures("short_runs")
 def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
     search_from = solving.search_from
     calls = []
@@ -173,7 +166,7 @@ def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(solving, "search_from", interrupted)
     tight = Pipeline(stages=4, batches=64, forward=10, backward=20, weight=9, p2p=1, mem_limit=3)
-    result = solve(tight, time_limit=20)
+    result = solve(tight, time_limit=20, params=SolveParams(steady_state=SHORT))
     assert len(calls) == 2
     assert result.interrupted
     assert result.schedule is not None

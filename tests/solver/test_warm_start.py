@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, verify
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
@@ -21,7 +22,7 @@ from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.heuristics.construction import ADAPTIVE, initial_orders
-from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.result import Provenance
 from ppopt.strategies import Options, registry
 from tests.cli.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
@@ -172,7 +173,7 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
         devices = range(case.pipeline.num_devices)
         least = [least_limit(case.pipeline, device, case.fused) for device in devices]
         tight = schedules.limited(given, least)
-        orders = follow(tight, tight.pipeline)
+        orders = repair(tight, Instance.uniform(tight.pipeline, fused=case.fused))
         assert orders is not None, case
         made = timing.schedule(tight.pipeline, orders)
         assert verify(made) == [], case
@@ -183,7 +184,7 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
 def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
     """An eager schedule of a pipeline whose operations come in turn."""
     given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
-    orders = follow(given, UNIT)
+    orders = repair(given, Instance(UNIT, SPLIT))
     assert orders is not None
     assert timing.schedule(UNIT, orders).metrics.makespan == given.metrics.makespan == 30
 
@@ -191,7 +192,7 @@ def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
 def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> None:
     """Those that are slow on long runs are not begun; the others are, as long as there is time."""
     given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
-    assert follow(given, UNIT, deadline=time.monotonic()) is None
+    assert repair(given, Instance(UNIT, SPLIT), deadline=time.monotonic()) is None
     long = Pipeline(stages=4, batches=2000)
     tried = len(list(initial_orders(long, fused=False)))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]

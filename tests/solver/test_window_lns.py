@@ -15,9 +15,9 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat import pairs
-from ppopt.solver.heuristics.double_justification import Shop
-from ppopt.solver.heuristics.window import Layout, Run, Window, holdings, timed
-from ppopt.solver.heuristics.window_lns import WindowSearch, layouts
+from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
+from ppopt.solver.heuristics.window_lns import WindowSearch, window_orders
 from ppopt.solver.parameters import WindowParams
 from ppopt.solver.result import Status
 from ppopt.solver.search import solve
@@ -29,118 +29,124 @@ LIMITS = Limits(60, 1, 0)
 SKEW = WindowParams().skew
 
 
-def feasible(cases: Iterator[Case]) -> Iterator[Shop]:
-    """Shops of the cases that windows apply to and that have a schedule."""
+def feasible(cases: Iterator[Case]) -> Iterator[OperationNetwork]:
+    """Networks of the cases that windows apply to and that have a schedule."""
     for case in cases:
         instance = Instance.uniform(case.pipeline, fused=case.fused)
         paired = pairs.useful(instance)
         if paired or head_body_tail.infeasibility(instance):
             continue
-        shop = Shop(Problem(case.pipeline, Objective.MAKESPAN, case.fused))
-        if all(shop.time):
-            yield shop
+        network = OperationNetwork(Problem(case.pipeline, Objective.MAKESPAN, case.fused))
+        if all(network.time):
+            yield network
 
 
-def alone(shop: Shop) -> list[int]:
+def alone(network: OperationNetwork) -> list[int]:
     """Starts of one microbatch after another."""
-    pipeline = shop.problem.pipeline
-    orders = one_at_a_time(pipeline, fused=shop.problem.fused)
-    return shop.starts(timing.schedule(pipeline, orders, Objective.MAKESPAN))
+    pipeline = network.problem.pipeline
+    orders = one_at_a_time(network.problem.instance)
+    return network.starts(timing.schedule(pipeline, orders, Objective.MAKESPAN))
 
 
-def shop_of(pipeline: Pipeline) -> Shop:
-    return Shop(Problem(pipeline, Objective.MAKESPAN, False))
+def network_of(pipeline: Pipeline) -> OperationNetwork:
+    return OperationNetwork(Problem(pipeline, Objective.MAKESPAN, False))
 
 
-def settled(shop: Shop) -> list[int]:
+def settled(network: OperationNetwork) -> list[int]:
     """Starts of a schedule that justification no longer shortens."""
-    start = alone(shop)
+    start = alone(network)
     for _ in range(3):
-        start = shop.justified(start)
+        start = network.double_justified(start)
     return start
 
 
-def window(layout: Layout, first: int, after: int) -> Window:
-    return Window(layout, holdings(layout.run.shop), first, after)
-
-
-def upright(shop: Shop, start: list[int], first: int, after: int) -> Window:
-    return window(Layout(Run(shop, start)), first, after)
+def upright(network: OperationNetwork, start: list[int], first: int, after: int) -> Window:
+    return Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, after)
 
 
 def test_a_window_over_all_operations_is_the_whole_problem() -> None:
     """The optimum of an exhaustive search; the window says so, and finds nothing below it."""
     bettered = 0
-    for shop in feasible(tiny_cases(71, 150)):
-        problem, start = shop.problem, alone(shop)
+    for network in feasible(tiny_cases(71, 150)):
+        problem, start = network.problem, alone(network)
         best = exhaustive.best(problem.pipeline, fused=problem.fused, objective="makespan")
         assert best is not None
-        found = upright(shop, start, 0, shop.size).better(LIMITS)
+        found = upright(network, start, 0, network.size).reoptimise(LIMITS)
         assert found.complete
         if found.order is None:
-            assert shop.value(start) == best
+            assert network.value(start) == best
             continue
         bettered += 1
-        made = timed(shop, found.order)
-        assert shop.value(made) == best
-        assert upright(shop, made, 0, shop.size).better(LIMITS).order is None
+        made = network.earliest_starts(found.order)
+        assert network.value(made) == best
+        assert upright(network, made, 0, network.size).reoptimise(LIMITS).order is None
     assert bettered > 30
 
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     rng, bettered = Random(72), 0
-    for shop in feasible(middle_cases(72, 120)):
-        start = alone(shop)
-        value = shop.value(start)
-        first, after = sorted(rng.sample(range(shop.size + 1), 2))
-        cut = window(rng.choice(layouts(Run(shop, start), SKEW)), first, after)
-        found = cut.better(LIMITS)
+    for network in feasible(middle_cases(72, 120)):
+        start = alone(network)
+        value = network.value(start)
+        first, after = sorted(rng.sample(range(network.size + 1), 2))
+        cut = Window(
+            rng.choice(window_orders(SemiActiveSchedule(network, start), SKEW)), first, after
+        )
+        found = cut.reoptimise(LIMITS)
         if found.order is None:
             continue
         bettered += 1
-        order = list(cut.layout.order)
+        order = list(cut.whole.order)
         order[first:after] = found.order
-        made = shop.schedule(timed(shop, order))
+        made = network.schedule(network.earliest_starts(order))
         assert verify(made) == []
         assert made.fits_limits
         assert made.metrics.makespan < value
     assert bettered > 20
 
 
-def test_slanted_orders_are_orders_of_the_same_schedule() -> None:
-    """Timed again, operations of the order by start and slant start when they did.
+def test_skewed_orders_are_orders_of_the_same_schedule() -> None:
+    """Timed again, operations of the order by start and skew start when they did.
 
-    Also where times differ so much that slants are lost in the rounding of starts.
+    Also where times differ so much that skews are lost in the rounding of starts.
     """
-    slanted, short = 0, Fraction(1, 1000)
+    skewed, short = 0, Fraction(1, 1000)
     wide = Pipeline(stages=2, batches=3, forward=[10**12, short], backward=2 * short, weight=short)
-    shops = (shop_of(wide), *feasible(middle_cases(74, 120)))
-    for shop, start in ((shop, made(shop)) for shop in shops for made in (alone, settled)):
-        for layout in layouts(Run(shop, start), SKEW):
-            assert timed(shop, layout.order) == start
-            slanted += layout.order != sorted(range(shop.size), key=start.__getitem__)
-    assert slanted > 60
+    networks = (network_of(wide), *feasible(middle_cases(74, 120)))
+    for network, start in (
+        (network, made(network)) for network in networks for made in (alone, settled)
+    ):
+        for whole in window_orders(SemiActiveSchedule(network, start), SKEW):
+            assert network.earliest_starts(whole.order) == start
+            skewed += whole.order != sorted(range(network.size), key=start.__getitem__)
+    assert skewed > 60
 
 
 def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
-    """No order is below its least, and none shortens the run where it is hopeless."""
-    rng, hopeless, better = Random(75), 0, 0
-    for shop in chain.from_iterable(repeat(one, 3) for one in feasible(middle_cases(75, 150))):
-        start, size = settled(shop), rng.randint(2, min(6, shop.size))
-        value = shop.value(start)
-        first = rng.randrange(shop.size - size + 1)
-        cut = window(rng.choice(layouts(Run(shop, start), SKEW)), first, first + size)
-        order = list(cut.layout.order)
-        hopeless += cut.hopeless
+    """No order is below its least, and none shortens the run where it cannot improve."""
+    rng, without_gain, better = Random(75), 0, 0
+    for network in chain.from_iterable(repeat(one, 3) for one in feasible(middle_cases(75, 150))):
+        start, size = settled(network), rng.randint(2, min(6, network.size))
+        value = network.value(start)
+        first = rng.randrange(network.size - size + 1)
+        cut = Window(
+            rng.choice(window_orders(SemiActiveSchedule(network, start), SKEW)), first, first + size
+        )
+        order = list(cut.whole.order)
+        without_gain += cut.cannot_improve
         for inside in permutations(cut.inside):
             order[first : first + size] = inside
             place = {op: at for at, op in enumerate(order)}
-            if all(place[x] < place[op] for op in inside for x, _ in shop.fixed.ahead[op]):
-                reached = shop.value(timed(shop, order))
-                assert cut.least <= reached
-                assert reached >= value or not cut.hopeless
+            if all(
+                place[x] < place[op]
+                for op in inside
+                for x, _ in network.precedence.predecessors[op]
+            ):
+                reached = network.value(network.earliest_starts(order))
+                assert cut.lower_bound <= reached
+                assert reached >= value or not cut.cannot_improve
                 better += reached < value
-    assert hopeless > 20
+    assert without_gain > 20
     assert better > 20
 
 
@@ -161,16 +167,18 @@ def test_memory_that_goes_in_a_circle_keeps_the_schedule() -> None:
     assert result.status in (Status.FEASIBLE, Status.OPTIMAL)
 
 
-def test_backwards_that_hurry_make_valid_schedules_within_limits() -> None:
-    """Whatever hurries, and by how much: data flow and memory limits are kept."""
+def test_expedited_backwards_make_valid_schedules_within_limits() -> None:
+    """Whatever is expedited, and by how much: data flow and memory limits are kept."""
     rng, other = Random(76), 0
-    for shop in chain.from_iterable(
+    for network in chain.from_iterable(
         repeat(one, 5) for one in feasible(middle_cases(76, 200, routes=1))
     ):
-        start = shop.justified(alone(shop), [rng.random() for _ in range(shop.size)])
-        count = rng.randint(1, shop.problem.pipeline.batches)
-        made = shop.hurried(start, count, rng.choice((0.25, 0.5, 1.0)))
-        schedule = shop.schedule(made)
+        start = network.double_justified(
+            alone(network), [rng.random() for _ in range(network.size)]
+        )
+        count = rng.randint(1, network.problem.pipeline.batches)
+        made = network.expedite_backwards(start, count, rng.choice((0.25, 0.5, 1.0)))
+        schedule = network.schedule(made)
         assert verify(schedule) == []
         assert schedule.fits_limits
         other += made != start
@@ -183,34 +191,34 @@ def test_a_window_sees_what_holds_memory_around_it() -> None:
     Two microbatches thus take twice 6, and no window of them finds less.
     """
     pipeline = Pipeline(stages=2, batches=2, placement=(0, 0), backward=2, weight=1, mem_limit=2)
-    shop = shop_of(pipeline)
-    start = alone(shop)
-    assert shop.value(start) == 12
-    for first in range(shop.size):
-        found = upright(shop, start, first, min(shop.size, first + 7)).better(LIMITS)
+    network = network_of(pipeline)
+    start = alone(network)
+    assert network.value(start) == 12
+    for first in range(network.size):
+        found = upright(network, start, first, min(network.size, first + 7)).reoptimise(LIMITS)
         assert (found.order, found.complete) == (None, True)
 
 
 def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
     """Two chunks in tight memory, from one microbatch at a time."""
     pipeline = Pipeline(stages=3, batches=5, placement="v", activation=2, mem_limit=5)
-    shop = shop_of(pipeline)
-    start = alone(shop)
+    network = network_of(pipeline)
+    start = alone(network)
 
     def run(workers: int) -> list[int]:
-        seen: list[int] = [shop.value(start)]
-        budget = waiting(shop.problem).budget(1.0, workers)
+        seen: list[int] = [network.value(start)]
+        budget = waiting(network.problem).budget(1.0, workers)
 
         def found(value: int, made: list[int]) -> None:
-            assert value == shop.value(made) < seen[-1]
-            assert verify(shop.schedule(made)) == []
+            assert value == network.value(made) < seen[-1]
+            assert verify(network.schedule(made)) == []
             seen.append(value)
 
-        end = WindowSearch(shop, Random(3)).search(start, budget, found)
-        assert shop.value(end) == seen[-1]
+        end = WindowSearch(network, Random(3)).search(start, budget, found)
+        assert network.value(end) == seen[-1]
         return end
 
     one = run(1)
-    assert shop.value(one) < shop.value(start)
+    assert network.value(one) < network.value(start)
     assert run(1) == one
-    assert shop.value(run(2)) < shop.value(start)
+    assert network.value(run(2)) < network.value(start)

@@ -31,7 +31,7 @@ from ppopt.solver.cp_sat import device_subset
 from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.cp_sat.pairs import Pair, options
-from ppopt.solver.cp_sat.symmetry import renamed
+from ppopt.solver.cp_sat.symmetry import canonical
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def _holdings(model: Model, devices: list[int]) -> list[tuple[int, int, int, int
 @interrupts.held()
 def hint(model: Model, schedule: Schedule) -> None:
     """Hint at a schedule, its microbatches renamed into order."""
-    new = renamed(schedule)
+    new = canonical(schedule)
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         model.cp.add_hint(model.start[code], start)
     second = np.flatnonzero(schedule.seconds)

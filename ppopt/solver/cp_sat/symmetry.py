@@ -1,4 +1,7 @@
-"""Microbatches renamed into order, which loses no schedule (see `ppopt.solver.cp_sat.model`)."""
+"""Symmetry of microbatches: the canonical order, which excludes no value of a schedule.
+
+The proof stands in `ppopt.solver.cp_sat.model`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ from ppopt.problem.arrays import Ints
 from ppopt.schedule.schedule import Schedule
 
 
-def renamed(schedule: Schedule) -> Ints:
-    """Number of every operation once each class (kind, stage, route, slice) is in that order."""
+def canonical(schedule: Schedule) -> Ints:
+    """Number of every operation, row by row, once microbatches are in canonical order.
+
+    Within each class (kind, stage, route, slice), the k-th operation by start goes to the route's
+    microbatch k.
+    """
     pipeline = schedule.pipeline
     routes = schedule.microbatch * pipeline.routes // pipeline.batches
     of_class = (schedule.slice, routes, schedule.stage, schedule.kind)

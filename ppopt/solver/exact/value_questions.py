@@ -23,7 +23,7 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
-from ppopt.solver.heuristics.steady_state import Stretch, Window
+from ppopt.solver.heuristics.steady_state import Section, SteadyState
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import CP_SAT, QuestionParams
@@ -133,5 +133,5 @@ def _repeat(built: model.Model, apart: int) -> None:
 
 
 def _stretched(incumbent: Incumbent, problem: Problem, short: Schedule) -> Schedule:
-    middle = Window(problem.pipeline.num_devices, 1, 1, float(least_period(problem)))
-    return Stretch(short, problem).made(incumbent.problem.pipeline, middle)
+    middle = Section(problem.pipeline.num_devices, 1, 1, float(least_period(problem)))
+    return SteadyState(short, problem).unroll(incumbent.problem.pipeline, middle)

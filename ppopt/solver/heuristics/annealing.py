@@ -12,7 +12,7 @@ from typing import Any
 
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.schedule.list_scheduling import Built, Decoder, Policy
+from ppopt.schedule.list_scheduling import ListSchedule, ListScheduler, PriorityRule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
@@ -42,7 +42,7 @@ class RuleAnnealing:
             if budget.over:
                 break
             pool.rules[place] = anneal(
-                pool.decoder,
+                pool.scheduler,
                 rule,
                 value,
                 objective,
@@ -52,7 +52,7 @@ class RuleAnnealing:
                 stop=lambda: budget.over,
                 params=self._params,
             )
-            built = pool.decoder.build(pool.rules[place][1])
+            built = pool.scheduler.build(pool.rules[place][1])
             if built is not None:
                 pool.add(*pool.justify_orders(built.arrays(), incumbent, budget))
         pool.rules.sort()
@@ -61,18 +61,18 @@ class RuleAnnealing:
 
 
 def anneal(
-    decoder: Decoder,
-    start: Policy,
+    scheduler: ListScheduler,
+    start: PriorityRule,
     value: int,
     objective: Objective,
     *,
     steps: int,
     rng: Random,
-    found: Callable[[Built], None],
+    found: Callable[[ListSchedule], None],
     stop: Callable[[], bool],
     params: AnnealingParams = AnnealingParams(),
-) -> tuple[int, Policy]:
-    """Search from a policy of this value (ticks); return the best one met and its value.
+) -> tuple[int, PriorityRule]:
+    """Search from a rule of this value (ticks); return the best one met and its value.
 
     `found` is told of every schedule that is better than all before.
     """
@@ -81,33 +81,37 @@ def anneal(
     for step in range(steps):
         if stop():
             break
-        policy = _neighbour(current, decoder, rng, params)
-        built = decoder.build(policy)
+        rule = _neighbour(current, scheduler, rng, params)
+        built = scheduler.build(rule)
         if built is None:
             continue
         reached = built.value(objective)
         slack = params.warmth * best_value * (1 - step / steps) * rng.random()
         if reached <= current_value + slack:
-            current, current_value = policy, reached
+            current, current_value = rule, reached
         if reached < best_value:
-            best, best_value = policy, reached
+            best, best_value = rule, reached
             found(built)
     return best_value, best
 
 
-def _neighbour(policy: Policy, decoder: Decoder, rng: Random, params: AnnealingParams) -> Policy:
+def _neighbour(
+    rule: PriorityRule, scheduler: ListScheduler, rng: Random, params: AnnealingParams
+) -> PriorityRule:
     """Change one to three entries."""
     for _ in range(rng.choice((1, 1, 2, 3))):
-        field = rng.randrange(len(Policy._fields) - (decoder.pipeline.num_chunks == 1))
-        entries: list[Any] = list(policy[field])
+        field = rng.randrange(
+            len(PriorityRule._fields) - (scheduler.instance.pipeline.num_chunks == 1)
+        )
+        entries: list[Any] = list(rule[field])
         place = rng.randrange(len(entries))
         entries[place] = _changed(entries[place], field, rng, params)
-        policy = policy._replace(**{Policy._fields[field]: tuple(entries)})
-    return policy
+        rule = rule._replace(**{PriorityRule._fields[field]: tuple(entries)})
+    return rule
 
 
 def _changed(entry: Any, field: int, rng: Random, params: AnnealingParams) -> Any:
-    match Policy._fields[field]:
+    match PriorityRule._fields[field]:
         case "cap":
             return max(1, entry + rng.choice((-2, -1, 1, 2)))
         case "patience":

@@ -12,16 +12,18 @@ from dataclasses import replace
 from math import inf
 
 from ppopt.errors import InputError
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.orders import Orders, split_whole
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.priority_rules import policies
-from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
+from ppopt.solver.parameters import PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
 
 ADAPTIVE = 1e-4
@@ -34,10 +36,9 @@ class ListScheduling:
 
     name = "list scheduling"
 
-    def __init__(self, pool: Pool) -> None:
-        problem = pool.problem
+    def __init__(self, pool: Pool, params: PriorityRuleParams = PriorityRuleParams()) -> None:
         self._pool = pool
-        self._rules = iter(policies(problem.pipeline, fused=problem.fused))
+        self._rules = iter(priority_rules(pool.problem.instance, params))
 
     def supports(self, problem: Problem) -> bool:
         """List scheduling knows no slices."""
@@ -48,7 +49,7 @@ class ListScheduling:
         rule = next(self._rules, None)
         if rule is None:
             return Outcome(exhausted=True)
-        built = self._pool.decoder.build(rule)
+        built = self._pool.scheduler.build(rule)
         if built is not None:
             value = built.value(self._pool.problem.objective)
             self._pool.rules.append((value, rule))
@@ -88,7 +89,7 @@ class HandStrategies:
         pipeline, objective = self._pool.problem.pipeline, self._pool.problem.objective
         made = timing.schedule(pipeline, orders, objective)
         if not made.fits_limits:
-            followed = follow(made, pipeline, budget.clock.deadline)
+            followed = repair(made, self._pool.problem.instance, budget.clock.deadline)
             if followed is None:
                 return
             orders, made = followed, timing.schedule(pipeline, followed, objective)
@@ -103,7 +104,7 @@ def initial_orders(
 
     Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
     """
-    yield list_scheduling.one_at_a_time(pipeline, fused=fused)
+    yield list_scheduling.one_at_a_time(Instance.uniform(pipeline, fused=fused))
     placed = _stated(pipeline)
     for strategy in registry().values():
         if (strategy.fused or not fused) and _in_time(strategy, pipeline, deadline):

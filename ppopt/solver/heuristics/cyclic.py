@@ -10,60 +10,53 @@ microbatch, and for every two of a device how many periods apart they fall,
     time(a) <= start(b) - start(a) - period q(a, b) <= period - time(b),
 
 so that neither runs while any copy of the other does. Memory is linear in these counts: when an
-operation x begins, q(taker, x) - q(giver, x) copies of a holding are there. The number of
-microbatches is nowhere in it, so that it stays small. A run of any length holds no more than the
-cycle without end does, and its ends are left to local search.
+operation x begins, q(taker, x) - q(giver, x) copies of a holding are there. The model does not
+contain the number of microbatches, so it stays small. A schedule of any length holds no more than
+the endless cycle does, and its ends are left to local search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt.problem.instance import Holding, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Budget, Limits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.heuristics.double_justification import Shop
-from ppopt.solver.heuristics.window import timed
-
-Step = tuple[OpKind, int]
-"""Kind and stage of an operation."""
-CLOSE = 1.01
-"""Ratio of a period that no cycle was found for to one that has a cycle, at which to stop."""
-EFFORT = 0.2
-"""Deterministic units of CP-SAT for one period at most."""
-LONGEST = 2.0
-"""Seconds for one period at most, where the clock rules."""
-OVERHEAD = 0.2
-"""What a period costs beside CP-SAT, in its deterministic units."""
-FINENESS = 256
-"""Coarse units of a period, at least: times are rounded to them, as only the order is kept."""
-REACH = 3
-"""Longest time of a microbatch through the pipeline, as a multiple of the least."""
+from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.parameters import CyclicParams
 
 
 class Cycle(NamedTuple):
     """Starts of one microbatch's operations, and when the next one's follow, in ticks, rounded."""
 
     period: int
-    start: dict[Step, int]
+    start: list[int]
+    """Per class of operations."""
 
-    def unrolled(self, shop: Shop) -> list[int]:
+    def unroll(self, network: OperationNetwork) -> list[int]:
         """Earliest starts of all operations of a run in the order of the cycle."""
-        steps = zip(shop.kind.tolist(), shop.stage.tolist(), shop.microbatch.tolist(), strict=True)
-        places = [
-            self.start[OpKind(kind), stage] + microbatch * self.period
-            for kind, stage, microbatch in steps
-        ]
-        return timed(shop, sorted(range(shop.size), key=places.__getitem__))
+        instance = network.problem.instance
+        starts = np.array(self.start, dtype=np.int64)[:, None]
+        places = (starts + self.period * np.arange(instance.batches)).ravel()
+        by_code = places[np.argsort(instance.codes, axis=None)].tolist()
+        return network.earliest_starts(sorted(range(network.size), key=by_code.__getitem__))
 
 
-def cycles(problem: Problem, most: int, budget: Budget, seed: Callable[[], int]) -> Iterator[Cycle]:
+def cycles(
+    problem: Problem,
+    most: int,
+    budget: Budget,
+    seed: Callable[[], int],
+    params: CyclicParams = CyclicParams(),
+) -> Iterator[Cycle]:
     """Cycles of ever shorter periods, up to `most` ticks, by bisection, while the budget lasts.
 
     For one route, whole microbatches, and operations that all take time. Raises KeyboardInterrupt
@@ -71,171 +64,130 @@ def cycles(problem: Problem, most: int, budget: Budget, seed: Callable[[], int])
     """
     low, high, period = least_period(problem), most, least_period(problem)
     while low <= high and not budget.over:
-        found, work = cycle(problem, period, budget.alone(LONGEST, EFFORT, seed()))
-        budget.spent += work + OVERHEAD
+        limits = budget.alone(params.longest, params.effort, seed())
+        found, work = cycle(problem, period, limits, params)
+        budget.spent += work + params.overhead
         if found is None:
             low = period + 1
         else:
             yield found
             high = period - 1
-        if high < CLOSE * low:
+        if high < params.close * low:
             return
         period = (low + high) // 2
 
 
 def least_period(problem: Problem) -> int:
     """The longest work of a device for one microbatch, in ticks."""
-    pipeline = problem.pipeline
-    return max(
-        sum(pipeline.ticks.durations[kind][stage] for kind, stage in mine)
-        for mine in _by_device(problem)
-    )
-
-
-def _by_device(problem: Problem) -> list[list[Step]]:
-    kinds = (OpKind.F, OpKind.BW) if problem.fused else (OpKind.F, OpKind.B, OpKind.W)
-    return [
-        [(kind, stage) for stage in mine for kind in kinds] for mine in problem.pipeline.hosted[0]
-    ]
-
-
-class _Grid(NamedTuple):
-    """A problem in coarse units of so many ticks: CP-SAT creeps through fine ones."""
-
-    problem: Problem
-    grain: int
-    period: int
-    """In coarse units."""
-
-    def time(self, step: Step) -> int:
-        """Time of an operation, at least 1, so that order alone keeps the data flow."""
-        ticks = self.problem.pipeline.ticks
-        return max(1, self._rounded(ticks.durations[step[0]][step[1]]))
-
-    def lag(self, here: int, there: int) -> int:
-        """Delay between two stages' devices."""
-        pipeline = self.problem.pipeline
-        hosts = pipeline.hosts[0]
-        return self._rounded(pipeline.ticks.p2p[hosts[here]][hosts[there]])
-
-    def _rounded(self, ticks: int) -> int:
-        return (ticks + self.grain // 2) // self.grain
-
-    @property
-    def backward(self) -> OpKind:
-        """Kind of the backward passes."""
-        return OpKind.BW if self.problem.fused else OpKind.B
-
-    @property
-    def latest(self) -> int:
-        """Latest start of a microbatch's operations."""
-        stages = range(self.problem.pipeline.num_stages)
-        kinds = (OpKind.F, self.backward)
-        way = sum(self.time((kind, stage)) for kind in kinds for stage in stages)
-        way += sum(self.lag(a, b) + self.lag(b, a) for a, b in pairwise(stages))
-        return REACH * way + self.period
+    instance = problem.instance
+    return max(sum(instance.classes[i].duration for i in mine) for mine in instance.hosted)
 
 
 @interrupts.held()
-def cycle(problem: Problem, period: int, limits: Limits) -> tuple[Cycle | None, float]:
+def cycle(
+    problem: Problem, period: int, limits: Limits, params: CyclicParams = CyclicParams()
+) -> tuple[Cycle | None, float]:
     """A cycle of about this period, and CP-SAT's deterministic units spent; None: none found."""
-    grain = max(1, period // FINENESS)
-    grid = _Grid(problem, grain, period // grain)
-    cp = cp_model.CpModel()
-    start = _add_microbatch(cp, grid)
-    for device, mine in enumerate(_by_device(problem)):
-        room = problem.pipeline.ticks.room(device)
-        apart = _add_device(cp, grid, start, mine)
-        if room is not None:
-            held = _held(problem, device)
-            _add_memory(cp, held, apart, room)
-            _add_lifespans(cp, grid, held, start, room)
+    instance = problem.instance
+    grain = max(1, period // params.fineness)
+    model = _CycleModel(instance, grain, period // grain, params.reach)
+    for device, mine in enumerate(instance.hosted):
+        model.add_device(device, sorted(mine, key=lambda i: instance.classes[i].stage))
     solver = cpsat.solver(limits)
-    status, interrupted = cpsat.run(solver, cp)
+    status, interrupted = cpsat.run(solver, model.cp)
     if interrupted:
         raise KeyboardInterrupt
     work = solver.response_proto.deterministic_time
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, work
-    found = {step: grain * solver.value(begin) for step, begin in start.items()}
-    return Cycle(grain * grid.period, found), work
+    start = [grain * solver.value(model.start[i]) for i in range(len(model.time))]
+    return Cycle(grain * model.period, start), work
 
 
-def _add_microbatch(cp: cp_model.CpModel, grid: _Grid) -> dict[Step, cp_model.IntVar]:
-    """Starts of one microbatch's operations, in the order of the data flow."""
-    latest, backward, stages = grid.latest, grid.backward, grid.problem.pipeline.num_stages
-    start = {
-        step: cp.new_int_var(0, latest, "") for mine in _by_device(grid.problem) for step in mine
-    }
-
-    def follow(before: Step, after: Step, lag: int = 0) -> None:
-        cp.add(start[after] >= start[before] + grid.time(before) + lag)
-
-    cp.add(start[OpKind.F, 0] == 0)
-    follow((OpKind.F, stages - 1), (backward, stages - 1))
-    for here, there in pairwise(range(stages)):
-        follow((OpKind.F, here), (OpKind.F, there), grid.lag(here, there))
-        follow((backward, there), (backward, here), grid.lag(there, here))
-    if not grid.problem.fused:
-        for stage in range(stages):
-            follow((OpKind.B, stage), (OpKind.W, stage))
-    return start
+Counts = dict[tuple[int, int], cp_model.LinearExpr]
+"""q(a, b) of the module's docstring, for two classes of a device."""
 
 
-Apart = dict[tuple[Step, Step], cp_model.LinearExpr]
+class _CycleModel:
+    """The model in coarse units of time: CP-SAT is slow on fine ones."""
+
+    def __init__(self, instance: Instance, grain: int, period: int, reach: int) -> None:
+        """`grain` is the number of ticks of a coarse unit; `period` counts coarse units."""
+        self.instance, self.period = instance, period
+        self.cp = cp_model.CpModel()
+        self.time = [max(1, _rounded(one.duration, grain)) for one in instance.classes]
+        """Durations, at least 1, so that the order alone keeps the data flow."""
+        flow = [
+            (before, after, _rounded(lag, grain))
+            for after, links in enumerate(instance.predecessors)
+            for before, lag in links
+        ]
+        between = {(OpKind.F, OpKind.F), (instance.backward, instance.backward)}
+        way = sum(
+            time
+            for time, one in zip(self.time, instance.classes, strict=True)
+            if one.kind is not OpKind.W
+        )
+        way += sum(
+            lag
+            for before, after, lag in flow
+            if (instance.classes[before].kind, instance.classes[after].kind) in between
+        )
+        self.latest = reach * way + period
+        """Latest start of a microbatch's operations."""
+        order = sorted(
+            range(len(self.time)),
+            key=lambda i: (instance.classes[i].device, instance.classes[i].stage, i),
+        )
+        self.start = {i: self.cp.new_int_var(0, self.latest, "") for i in order}
+        self.cp.add(self.start[instance.number(OpKind.F, 0)] == 0)
+        for before, after, lag in flow:
+            self.cp.add(self.start[after] >= self.start[before] + self.time[before] + lag)
+
+    def add_device(self, device: int, mine: list[int]) -> None:
+        """No operation runs while a copy of another does, and memory stays within its limit."""
+        counts = self._counts(mine)
+        room = self.instance.room(device)
+        if room is not None:
+            classes = self.instance.classes
+            held = sorted(
+                one for one in self.instance.holdings if classes[one.taker].device == device
+            )
+            held.sort(key=lambda one: classes[one.taker].stage)
+            self._add_peak(held, counts, room)
+            self._add_lifespans(held, room)
+
+    def _counts(self, mine: list[int]) -> Counts:
+        """Keep the operations of a device apart; returns their counts q, 0 of one with itself."""
+        counts: Counts = {(i, i): self.cp.new_constant(0) for i in mine}
+        most = 1 + self.latest // self.period
+        for a, b in combinations(mine, 2):
+            count = self.cp.new_int_var(-most, most, "")
+            rest = self.start[b] - self.start[a] - self.period * count
+            self.cp.add(rest >= self.time[a])
+            self.cp.add(rest <= self.period - self.time[b])
+            counts[a, b], counts[b, a] = count, -1 - count
+        return counts
+
+    def _add_peak(self, held: list[Holding], counts: Counts, room: int) -> None:
+        """Whenever an operation takes memory, all that is held then has room."""
+        for at in dict.fromkeys(one.taker for one in held):
+            copies = [
+                amount * (counts[taker, at] - counts[giver, at]) for taker, giver, amount in held
+            ]
+            self.cp.add(sum(copies) <= room)
+
+    def _add_lifespans(self, held: list[Holding], room: int) -> None:
+        """What is held on average has room: amounts times lifespans over the period.
+
+        arXiv 2405.15362, section 2. The limit of the peak implies it, but CP-SAT does not see that.
+        """
+        spans = [
+            amount * (self.start[giver] + self.time[giver] - self.start[taker])
+            for taker, giver, amount in held
+        ]
+        self.cp.add(sum(spans) <= room * self.period)
 
 
-def _add_device(
-    cp: cp_model.CpModel, grid: _Grid, start: dict[Step, cp_model.IntVar], mine: list[Step]
-) -> Apart:
-    """No operation runs while a copy of another does: their counts q, 0 of one with itself."""
-    apart: Apart = {(step, step): cp.new_constant(0) for step in mine}
-    most = 1 + grid.latest // grid.period
-    for a, b in combinations(mine, 2):
-        count = cp.new_int_var(-most, most, "")
-        rest = start[b] - start[a] - grid.period * count
-        cp.add(rest >= grid.time(a))
-        cp.add(rest <= grid.period - grid.time(b))
-        apart[a, b], apart[b, a] = count, -1 - count
-    return apart
-
-
-class Held(NamedTuple):
-    """Memory that one operation takes and another gives back."""
-
-    taker: Step
-    giver: Step
-    amount: int
-
-
-def _held(problem: Problem, device: int) -> list[Held]:
-    classes = problem.instance.classes
-    return [
-        Held(classes[taker][:2], classes[giver][:2], amount)
-        for taker, giver, amount in problem.instance.holdings
-        if classes[taker].device == device
-    ]
-
-
-def _add_memory(cp: cp_model.CpModel, held: list[Held], apart: Apart, room: int) -> None:
-    """Whenever something is taken, what is held then has room."""
-    for at in dict.fromkeys(item.taker for item in held):
-        copies = [amount * (apart[taker, at] - apart[giver, at]) for taker, giver, amount in held]
-        cp.add(sum(copies) <= room)
-
-
-def _add_lifespans(
-    cp: cp_model.CpModel,
-    grid: _Grid,
-    held: list[Held],
-    start: dict[Step, cp_model.IntVar],
-    room: int,
-) -> None:
-    """What is held on average has room: amounts times lifespans over the period.
-
-    arXiv 2405.15362, section 2. The limit of the peak implies it, but CP-SAT does not see that.
-    """
-    spans = [
-        amount * (start[giver] + grid.time(giver) - start[taker]) for taker, giver, amount in held
-    ]
-    cp.add(sum(spans) <= room * grid.period)
+def _rounded(ticks: int, grain: int) -> int:
+    return (ticks + grain // 2) // grain

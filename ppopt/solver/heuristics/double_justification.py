@@ -1,14 +1,14 @@
-"""Justification: move every operation as late as it can go, then as early as it can go.
+"""Double justification: move every operation as late as it can go, then as early as it can go.
 
 Forward-backward improvement (Li, Willis, EJOR 56, 1992; Valls, Ballestin, Quintanilla,
-"Justification and RCPSP: a technique that pays", EJOR 165, 2005). Each pass takes the operations
-in the order of the schedule before it and gives each the first gap of its device that is long
-enough, so that no pass makes a schedule longer and most make it shorter.
+"Justification and RCPSP: a technique that pays", EJOR 165, 2005). Each pass is a serial schedule
+generation: it takes the operations in the order of the schedule before it and gives each the first
+gap of its device that is long enough. No pass makes a schedule longer, and most make it shorter.
 
-A pipeline is a job shop here: devices run one operation at a time, and everything else is a
-precedence with a delay. Memory is one too where it counts microbatches
+A pipeline is a job shop here: devices run one operation at a time, and everything else is
+precedence with a delay. Memory is precedence too. Where it is a number of microbatches, it is fixed
 (`ppopt.solver.cp_sat.device_subset`). Elsewhere the schedule's own order of taking and giving back
-is kept: the i-th taking waits for the giving back without which it would not have had room.
+is kept: the i-th allocation waits for the release that made room for it.
 """
 
 from __future__ import annotations
@@ -24,131 +24,148 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import devices, durations
+from ppopt.problem.instance import Holding
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import NEVER
-from ppopt.schedule.metrics import memory_changes
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.solver.cp_sat import device_subset
 from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.cp_sat.device_subset import DeviceSubset
-from ppopt.solver.cp_sat.symmetry import renamed
+from ppopt.solver.cp_sat.symmetry import canonical
+from ppopt.solver.parameters import NetworkParams
 
-BUSY = 0.97
-"""Least work of a busy device, as a part of the most."""
-STEEP = 0.25
-"""Least slant of an order, as a part of the mean time of an operation."""
 Links = list[list[tuple[int, int]]]
 """Per operation: (another one, least distance of their starts in the direction of the pass)."""
 
 
-class Arcs(NamedTuple):
+class Precedence(NamedTuple):
     """Precedence between operations, for passes forwards and backwards in time."""
 
-    ahead: Links
-    behind: Links
+    predecessors: Links
+    """Per operation: (one that it waits for, least distance of their starts), in ticks."""
+    mirrored: Links
+    """The same with time reversed: (one that waits for it, least distance of their ends)."""
 
 
-class Shop:
+class OperationNetwork:
     """The operations of a problem, numbered 0, 1, ... in the order of their operation numbers."""
 
-    def __init__(self, problem: Problem) -> None:
-        pipeline = problem.pipeline
-        kept = frozenset(range(pipeline.num_devices))
-        views = [
-            DeviceSubset(Delays(problem.instance, route), kept) for route in range(pipeline.routes)
-        ]
+    def __init__(self, problem: Problem, params: NetworkParams = NetworkParams()) -> None:
+        pipeline, instance = problem.pipeline, problem.instance
+        by_code = np.argsort(instance.codes, axis=None)
+        number = by_code // instance.batches
         self.problem = problem
-        self.codes: Ints = np.sort(np.concatenate([view.operations for view in views]))
+        self._params = params
+        self.codes: Ints = instance.codes.ravel()[by_code]
         self.kind, self.stage, self.microbatch, _ = split_codes(pipeline, self.codes)
-        hosts = devices(pipeline)[self.stage, self.microbatch]
-        self.hosts: Ints = hosts
-        self.device: list[int] = hosts.tolist()
-        self.time: list[int] = durations(pipeline)[self.codes].tolist()
+        fields = ("device", "duration", "takes", "gives")
+        columns = ([getattr(one, field) for one in instance.classes] for field in fields)
+        self.hosts, time, self._takes, self._gives = (
+            np.array(column, dtype=np.int64)[number] for column in columns
+        )
+        self.device: list[int] = self.hosts.tolist()
+        self.time: list[int] = time.tolist()
         self.size = len(self.codes)
-        self.fixed = self._arcs(views)
+        kept = frozenset(range(pipeline.num_devices))
+        subsets = [DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes)]
+        self.precedence = self._fixed_precedence(subsets)
         self.tight = [
-            device for device in sorted(kept) if device_subset.needs_cumulative(views[0], device)
+            device
+            for device in sorted(kept)
+            if instance.room(device) is not None
+            and device_subset.needs_cumulative(subsets[0], device)
         ]
-        if pipeline.ticks.limits is None:
-            self.tight = []
 
-    def _arcs(self, views: list[DeviceSubset]) -> Arcs:
-        arcs = Arcs([[] for _ in self.codes], [[] for _ in self.codes])
-        for view in views:
-            flow = device_subset.implied_precedence(view)
+    def _fixed_precedence(self, subsets: list[DeviceSubset]) -> Precedence:
+        links = Precedence([[] for _ in self.codes], [[] for _ in self.codes])
+        for subset in subsets:
+            flow = device_subset.implied_precedence(subset)
             before = np.searchsorted(self.codes, flow.before).tolist()
             after = np.searchsorted(self.codes, flow.after).tolist()
             for first, second, lag in zip(before, after, flow.lag.tolist(), strict=True):
-                self._link(arcs, first, second, lag)
-        return arcs
+                self._link(links, first, second, lag)
+        return links
 
-    def _link(self, arcs: Arcs, first: int, second: int, lag: int) -> None:
-        arcs.ahead[second].append((first, self.time[first] + lag))
-        arcs.behind[first].append((second, self.time[second] + lag))
+    def _link(self, links: Precedence, first: int, second: int, lag: int) -> None:
+        links.predecessors[second].append((first, self.time[first] + lag))
+        links.mirrored[first].append((second, self.time[second] + lag))
 
     @cached_property
-    def following(self) -> Links:
-        """Per operation: (one that waits for it, least distance of their starts in time)."""
+    def successors(self) -> Links:
+        """Per operation: (one that waits for it, least distance of their starts), in ticks."""
         links: Links = [[] for _ in self.time]
-        for op, before in enumerate(self.fixed.ahead):
+        for op, before in enumerate(self.precedence.predecessors):
             for other, apart in before:
                 links[other].append((op, apart))
         return links
 
     @cached_property
-    def slants(self) -> list[float]:
-        """Least and most ticks per device between which the order of starts may be slanted.
+    def holdings(self) -> dict[int, list[Holding]]:
+        """What operations hold, by their numbers here, on every device of `tight`."""
+        instance = self.problem.instance
+        place = np.searchsorted(self.codes, instance.codes).tolist()
+        found: dict[int, list[Holding]] = {device: [] for device in self.tight}
+        for taker, giver, amount in instance.holdings:
+            mine = found.get(instance.classes[taker].device)
+            if mine is not None:
+                pairs = zip(place[taker], place[giver], strict=True)
+                mine += (Holding(first, last, amount) for first, last in pairs)
+        for mine in found.values():
+            mine.sort(key=lambda one: (self.stage[one.taker], self.microbatch[one.taker], one))
+        return found
+
+    @cached_property
+    def skews(self) -> list[float]:
+        """Least and most ticks per device by which the order of starts may be skewed.
 
         Operations on device d then count as later by d times so much, and still none counts as
-        earlier than what it waits for. Where hardly any slant is left, as with links from the last
-        device to the first, none is given.
+        earlier than what it waits for. Where hardly any skew is left, as with links from the last
+        device to the first, the list leaves it out.
         """
         low, high = -inf, inf
-        for op, links in enumerate(self.following):
+        for op, links in enumerate(self.successors):
             for other, apart in links:
                 ahead = self.device[other] - self.device[op]
                 if ahead > 0:
                     low = max(low, -apart / ahead)
                 elif ahead < 0:
                     high = min(high, -apart / ahead)
-        steep = STEEP * sum(self.time) / self.size
-        return [slant for slant in (low, high) if steep <= abs(slant) < inf]
+        least = self._params.least_skew * sum(self.time) / self.size
+        return [skew for skew in (low, high) if least <= abs(skew) < inf]
 
     @cached_property
     def _instant(self) -> bool:
         """Whether some operation takes no time: start and end then leave its order open."""
         return not all(self.time)
 
-    def arcs(self, start: list[int]) -> Arcs:
-        """All precedence that a schedule's memory keeps to."""
+    def precedence_of(self, start: list[int]) -> Precedence:
+        """All precedence that a schedule obeys, its order of taking memory included."""
         if not self.tight:
-            return self.fixed
-        arcs = Arcs(*([list(links) for links in part] for part in self.fixed))
+            return self.precedence
+        links = Precedence(*([list(links) for links in part] for part in self.precedence))
         starts = np.array(start, dtype=np.int64)
         for device in self.tight:
-            self._keep_memory(arcs, device, starts)
-        return arcs
+            self._keep_memory(links, device, starts)
+        return links
 
-    def _keep_memory(self, arcs: Arcs, device: int, start: Ints) -> None:
-        room = self.problem.pipeline.ticks.room(device)
+    def _keep_memory(self, links: Precedence, device: int, start: Ints) -> None:
+        room = self.problem.instance.room(device)
         assert room is not None
         mine = np.flatnonzero(self.hosts == device)
-        change = self._change[mine]
-        takes, gives = mine[change > 0], mine[change < 0]
+        takes, gives = mine[self._takes[mine] > 0], mine[self._gives[mine] > 0]
         ends = start + np.array(self.time, dtype=np.int64)
         takes = takes[np.lexsort((ends[takes], start[takes]))]
         gives = gives[np.lexsort((start[gives], ends[gives]))]
-        given = np.concatenate([[0], np.cumsum(-self._change[gives])])
-        needed = np.searchsorted(given, np.cumsum(self._change[takes]) - room)
+        given = np.concatenate([[0], np.cumsum(self._gives[gives])])
+        needed = np.searchsorted(given, np.cumsum(self._takes[takes]) - room)
         for chain in (takes.tolist(), gives.tolist()):
             for first, second in pairwise(chain):
-                self._link(arcs, first, second, 0)
+                self._link(links, first, second, 0)
         for taker, count in zip(takes.tolist(), needed.tolist(), strict=True):
             if count > 0:
-                self._link(arcs, int(gives[count - 1]), taker, 0)
+                self._link(links, int(gives[count - 1]), taker, 0)
 
     @cached_property
     def _work(self) -> Ints:
@@ -160,49 +177,65 @@ class Shop:
     @cached_property
     def busy(self) -> list[int]:
         """Devices that have about the most work."""
-        busy: list[int] = np.flatnonzero(self._work >= BUSY * self._work.max()).tolist()
+        least = self._params.busy_share * self._work.max()
+        busy: list[int] = np.flatnonzero(self._work >= least).tolist()
         return busy
 
-    @cached_property
-    def _change(self) -> Ints:
-        return memory_changes(self.problem.pipeline)[self.kind, self.stage]
-
-    def justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
+    def double_justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
         """Starts after one pass backwards in time and one forwards.
 
         `keys` replace the order of the pass backwards: larger keys go last in time.
         """
-        arcs = self.arcs(start)
-        late = self._backwards(start, arcs, keys)
+        links = self.precedence_of(start)
+        late = self._backwards(start, links, keys)
         if self.tight:
-            arcs = self.arcs(late)
-        return self._forwards(late, arcs)
+            links = self.precedence_of(late)
+        return self._forwards(late, links)
 
-    def hurried(self, start: list[int], count: int, part: float) -> list[int]:
+    def expedite_backwards(self, start: list[int], count: int, part: float) -> list[int]:
         """Starts after a pass forwards in which backwards come to the busiest device sooner.
 
         Until its first backward that device may have nothing but forwards, which come too slowly.
-        Those of the first `count` microbatches, on it and on the stages behind, are moved up in the
-        order by a part of what the first one gains if nothing holds it up. For one route.
+        The backwards of the first `count` microbatches, on that device and on the stages behind,
+        are moved up in the order by a part of what the first one gains if nothing delays it. For
+        one route.
         """
-        arcs, backward = self.arcs(start), OpKind.BW if self.problem.fused else OpKind.B
+        links, backward = self.precedence_of(start), self.problem.instance.backward
         stage = int(self.stage[self.hosts == np.argmax(self._work)].max())
         back = (self.kind == backward) & (self.stage >= stage)
         way = np.flatnonzero((self.microbatch == 0) & (self.kind == OpKind.F)).tolist()
         way += np.flatnonzero((self.microbatch == 0) & back).tolist()[::-1]
         arrival = dict.fromkeys(way, 0)
         for op in way:
-            links = arcs.ahead[op]
-            arrival[op] = max((arrival[x] + apart for x, apart in links if x in arrival), default=0)
+            before = links.predecessors[op]
+            arrival[op] = max(
+                (arrival[x] + apart for x, apart in before if x in arrival), default=0
+            )
         sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
         keys = np.array(start, dtype=np.int64) - sooner * (back & (self.microbatch < count))
-        return self._forwards(start, arcs, keys.tolist())
+        return self._forwards(start, links, keys.tolist())
 
-    def _backwards(self, start: list[int], arcs: Arcs, keys: list[float] | None) -> list[int]:
+    def earliest_starts(self, order: list[int]) -> list[int]:
+        """Earliest starts of all operations, every device taking its own in the order given.
+
+        The order must not put an operation before what it waits for. Memory is not looked at.
+        """
+        start, free = [0] * self.size, [0] * self.problem.pipeline.num_devices
+        for op in order:
+            begin = free[self.device[op]]
+            for other, apart in self.precedence.predecessors[op]:
+                begin = max(begin, start[other] + apart)
+            start[op] = begin
+            free[self.device[op]] = begin + self.time[op]
+        return start
+
+    def _backwards(
+        self, start: list[int], links: Precedence, keys: list[float] | None
+    ) -> list[int]:
         time = self.time
         if keys is not None or self._instant:
             turned = [-key for key in (keys or map(add, start, time))]
-            order = _sorted(turned, arcs.behind, arcs.ahead)
+            order = _topological_order(turned, links.mirrored, links.predecessors)
             if len(order) < self.size:
                 return start
         else:
@@ -210,18 +243,20 @@ class Shop:
             order = sorted(range(self.size), key=places.__getitem__)
         firsts = self._firsts(start)
         latest = max(firsts)
-        mirrored = self._place(order, arcs.behind, [latest - first for first in firsts])
+        mirrored = self._place(order, links.mirrored, [latest - first for first in firsts])
         length = max(map(add, mirrored, time))
         return [length - begin - taken for begin, taken in zip(mirrored, time, strict=True)]
 
-    def _forwards(self, start: list[int], arcs: Arcs, keys: list[int] | None = None) -> list[int]:
+    def _forwards(
+        self, start: list[int], links: Precedence, keys: list[int] | None = None
+    ) -> list[int]:
         if keys is not None or self._instant:
-            order = _sorted(keys or start, arcs.ahead, arcs.behind)
+            order = _topological_order(keys or start, links.predecessors, links.mirrored)
             if len(order) < self.size:
                 return start
         else:
             order = sorted(range(self.size), key=start.__getitem__)
-        return self._place(order, arcs.ahead, self._firsts(start))
+        return self._place(order, links.predecessors, self._firsts(start))
 
     def _firsts(self, start: list[int]) -> list[int]:
         """When every device's clock starts: its first operation, for makespan the origin."""
@@ -279,8 +314,8 @@ class Shop:
         return int((last - first).max())
 
     def starts(self, schedule: Schedule) -> list[int]:
-        """Starts of a schedule of this problem, its microbatches renamed into order."""
-        start: list[int] = schedule.start[np.argsort(renamed(schedule))].tolist()
+        """Starts of a schedule of this problem, its microbatches in canonical order."""
+        start: list[int] = schedule.start[np.argsort(canonical(schedule))].tolist()
         return start
 
     def schedule(self, start: list[int]) -> Schedule:
@@ -299,7 +334,7 @@ class Shop:
         )
 
 
-def _sorted(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:
+def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:
     """Operations by key, none before what must come before it; those in a circle are left out.
 
     Memory makes circles where operations of no length take and give at one instant.

@@ -19,7 +19,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool, Starts
-from ppopt.solver.heuristics.repair import follow
+from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import LocalSearchParams
@@ -92,13 +92,13 @@ class IteratedLocalSearch:
         network = self._pool.network
         keys = self._disturbed(start, value)
         if not network.tight or self._rng.random() < 0.5:
-            return network.justified(start, keys)
+            return network.double_justified(start, keys)
         problem = network.problem
-        orders = follow(network.schedule([int(key) for key in keys]), problem.pipeline)
+        orders = repair(network.schedule([int(key) for key in keys]), problem.instance)
         if orders is None:
             return start
         made = timing.schedule(problem.pipeline, orders, problem.objective)
-        return network.justified(network.starts(made))
+        return network.double_justified(network.starts(made))
 
     def _disturbed(self, start: Starts, value: int) -> list[float]:
         """Ends of the operations, some moved at random: keys of the pass backwards."""

@@ -13,7 +13,7 @@ from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.window_lns import applies
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
-from ppopt.solver.parameters import JustificationParams
+from ppopt.solver.parameters import CyclicParams, JustificationParams
 
 
 class DoubleJustification:
@@ -72,7 +72,9 @@ class ExpediteBackwards:
         for count, part in self._params.expedited:
             if pool.late(budget):
                 break
-            start = pool.network.hurried(known[1], count or pool.problem.pipeline.batches, part)
+            start = pool.network.expedite_backwards(
+                known[1], count or pool.problem.pipeline.batches, part
+            )
             if start != known[1]:
                 made.append(pool.justify(start, incumbent, budget))
         if made:
@@ -87,7 +89,7 @@ class CyclicSchedules:
 
     name = "cyclic schedules"
 
-    def __init__(self, pool: Pool, rng: Random, params: JustificationParams) -> None:
+    def __init__(self, pool: Pool, rng: Random, params: CyclicParams) -> None:
         self._pool = pool
         self._rng = rng
         self._params = params
@@ -100,12 +102,12 @@ class CyclicSchedules:
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search cycles once; keep those that lead to the best runs."""
-        pool, found = self._pool, []
+        pool, params, found = self._pool, self._params, []
         if incumbent.value is None:
             return Outcome()
         most = incumbent.value // pool.problem.pipeline.batches
-        for cycle in cycles(pool.problem, most, budget, lambda: self._rng.getrandbits(31)):
-            start = pool.network.justified(cycle.unrolled(pool.network))
+        for cycle in cycles(pool.problem, most, budget, lambda: self._rng.getrandbits(31), params):
+            start = pool.network.double_justified(cycle.unroll(pool.network))
             found.append(pool.justify(start, incumbent, budget))
-        pool.alternatives += sorted(found)[: self._params.cyclic]
+        pool.alternatives += sorted(found)[: params.kept]
         return Outcome(budget.spent, exhausted=True)

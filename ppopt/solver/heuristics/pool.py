@@ -8,10 +8,10 @@ from operator import itemgetter
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import Built, Decoder, Policy
+from ppopt.schedule.list_scheduling import ListSchedule, ListScheduler, PriorityRule
 from ppopt.schedule.orders import Orders
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.heuristics.double_justification import OperationNetwork
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import PoolParams
 
@@ -27,7 +27,7 @@ class Pool:
         self.params = params
         self.constructed: list[tuple[int, bool, Orders]] = []
         """Value in ticks, whether by a priority rule, and orders: to be justified."""
-        self.rules: list[tuple[int, Policy]] = []
+        self.rules: list[tuple[int, PriorityRule]] = []
         """Value in ticks and priority rule: the best ones, once construction has ended."""
         self.schedules: list[tuple[int, Starts]] = []
         """Value in ticks and starts: justified schedules of different values, the best first."""
@@ -35,14 +35,14 @@ class Pool:
         """Schedules of another kind from which windows are searched too."""
 
     @cached_property
-    def network(self) -> Shop:
+    def network(self) -> OperationNetwork:
         """The operations of the problem with their precedence."""
-        return Shop(self.problem)
+        return OperationNetwork(self.problem, self.params.network)
 
     @cached_property
-    def decoder(self) -> Decoder:
+    def scheduler(self) -> ListScheduler:
         """List scheduling of the problem."""
-        return Decoder(self.problem.pipeline, self.problem.fused)
+        return ListScheduler(self.problem.instance)
 
     @cached_property
     def to_justify(self) -> int:
@@ -80,7 +80,7 @@ class Pool:
         for _ in range(self.params.passes):
             if self.late(budget):
                 break
-            moved = network.justified(start)
+            moved = network.double_justified(start)
             reached = network.value(moved)
             if reached > value:
                 break
@@ -102,7 +102,7 @@ class Pool:
         if incumbent.value is None or value < incumbent.value:
             incumbent.submit(self.network.schedule(start))
 
-    def submit_built(self, built: Built, incumbent: Incumbent) -> None:
+    def submit_built(self, built: ListSchedule, incumbent: Incumbent) -> None:
         """Submit a schedule that is better than the incumbent, or may be once it is timed.
 
         For makespan the simulated starts are the earliest; for device span later first starts

@@ -1,14 +1,14 @@
-"""Windows: all operations of a stretch of time put in the best order by CP-SAT, the rest kept.
+"""Windows: CP-SAT puts the operations of a stretch of time in the best order and keeps the rest.
 
 Large neighbourhood search (Shaw, CP 1998, LNCS 1520; of time windows for scheduling: Godard,
-Laborie, Nuijten, ICAPS 2005). Before the window all times stand, after it the order on every
-device does: what follows is a tail to every operation of the window, the longest way from its
-start to the end of the run. Memory is a matter of the order on each device alone, so it needs a
-look inside the window and nowhere else. Such a model has some dozen operations per device, however
-long the run, and CP-SAT solves most of them to the end within a tenth of a second.
+Laborie, Nuijten, ICAPS 2005). All times before the window are kept, and the order on every device
+after it. What follows is a tail to every operation of the window: the longest way from its start to
+the end of the schedule. Memory depends on the order on each device alone, so only what is held in
+the window matters. Such a model has some dozen operations per device, however long the schedule,
+and CP-SAT solves most of them to optimality within a tenth of a second.
 
-Any order that puts nothing before what it waits for can be cut so. Ordered by start, a window is a
-stretch of time; by start and a slant per device, it follows a wave of operations through them.
+A window is cut from a topological order of the operations. Ordered by start, it is a stretch of
+time; by start and a skew per device, it follows a wave of operations through the devices.
 """
 
 from __future__ import annotations
@@ -26,114 +26,77 @@ from ppopt.problem.arrays import Ints
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Limits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.heuristics.double_justification import OperationNetwork
 
 
-class Holding(NamedTuple):
-    """Memory that one operation takes and another of its device gives back."""
-
-    taker: int
-    giver: int
-    amount: int
-
-
-class Found(NamedTuple):
-    """What a window led to."""
+class WindowResult(NamedTuple):
+    """What the optimisation of a window led to."""
 
     order: list[int] | None
     """Operations of the window in a better order; None: none found."""
     complete: bool
-    """Whether nothing better is left in the window."""
+    """Whether the window has no better order than this."""
     work: float
     """CP-SAT's deterministic units spent."""
 
 
-NOTHING = Found(None, True, 0.0)
-"""Nothing better is left, as is seen without CP-SAT."""
-
-
-def holdings(shop: Shop) -> dict[int, list[Holding]]:
-    """All that is held on the devices whose memory is more than a count of microbatches."""
-    problem = shop.problem
-    instance = problem.instance
-    found: dict[int, list[Holding]] = {device: [] for device in shop.tight}
-    row = {code: place for place, code in enumerate(shop.codes.tolist())}
-    for taker, giver, amount in instance.holdings:
-        mine = found.get(instance.classes[taker].device)
-        if mine is not None:
-            for first, last in zip(*instance.codes[[taker, giver]].tolist(), strict=True):
-                mine.append(Holding(row[first], row[last], amount))
-    for mine in found.values():
-        mine.sort(key=lambda held: (shop.stage[held.taker], shop.microbatch[held.taker]))
-    return found
-
-
-def timed(shop: Shop, order: list[int]) -> list[int]:
-    """Earliest starts of all operations, every device taking its own in the order given.
-
-    The order must not put an operation before what it waits for.
-    """
-    start, free = [0] * shop.size, [0] * shop.problem.pipeline.num_devices
-    for op in order:
-        begin = free[shop.device[op]]
-        for other, apart in shop.fixed.ahead[op]:
-            begin = max(begin, start[other] + apart)
-        start[op] = begin
-        free[shop.device[op]] = begin + shop.time[op]
-    return start
+NO_BETTER_ORDER = WindowResult(None, True, 0.0)
+"""The result where bounds alone show that the window has no better order."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """A schedule as windows see it: earliest starts, tails, and where time is lost."""
+class SemiActiveSchedule:
+    """A schedule in which every operation is as early as the order on its device allows."""
 
-    shop: Shop
+    network: OperationNetwork
     start: list[int]
-    """Of all operations, the earliest of their order."""
+    """Of all operations, in ticks."""
 
     @cached_property
     def value(self) -> int:
-        """Ticks that the run takes."""
-        return self.shop.value(self.start)
+        """Makespan, in ticks."""
+        return self.network.value(self.start)
 
     @cached_property
     def order(self) -> list[int]:
         """All operations by their starts."""
-        return sorted(range(self.shop.size), key=self.start.__getitem__)
+        return sorted(range(self.network.size), key=self.start.__getitem__)
 
     @cached_property
     def by_device(self) -> list[list[int]]:
         """Operations of every device, in order."""
-        found: list[list[int]] = [[] for _ in range(self.shop.problem.pipeline.num_devices)]
+        found: list[list[int]] = [[] for _ in range(self.network.problem.pipeline.num_devices)]
         for op in self.order:
-            found[self.shop.device[op]].append(op)
+            found[self.network.device[op]].append(op)
         return found
 
     @cached_property
     def tails(self) -> list[int]:
-        """Longest way from the start of every operation to the end of the run."""
-        shop, tails = self.shop, [0] * self.shop.size
+        """Longest way from the start of every operation to the end of the schedule."""
+        network, tails = self.network, [0] * self.network.size
         following = [0] * len(self.by_device)
         for op in reversed(self.order):
-            longest = shop.time[op] + following[shop.device[op]]
-            for other, apart in shop.following[op]:
+            longest = network.time[op] + following[network.device[op]]
+            for other, apart in network.successors[op]:
                 longest = max(longest, apart + tails[other])
-            tails[op] = following[shop.device[op]] = longest
+            tails[op] = following[network.device[op]] = longest
         return tails
 
     @cached_property
     def critical(self) -> list[tuple[int, int]]:
-        """Every two operations next to each other on a longest way through the run.
+        """Every two operations next to each other on a critical path.
 
-        Before the first of such a way comes -1, after the last one the number of operations.
+        Before the first of such a path comes -1, after the last one the number of operations.
         """
-        shop, value = self.shop, self.value
+        network, value = self.network, self.value
         ways = [
-            (op, other, apart) for op, links in enumerate(shop.following) for other, apart in links
+            (op, other, apart)
+            for op, links in enumerate(network.successors)
+            for other, apart in links
         ]
         for mine in self.by_device:
-            ways += [(op, other, shop.time[op]) for op, other in pairwise(mine)]
-        ways += [(op, shop.size, shop.time[op]) for op in self.order]
+            ways += [(op, other, network.time[op]) for op, other in pairwise(mine)]
+        ways += [(op, network.size, network.time[op]) for op in self.order]
         tails = [*self.tails, 0]
         found = [
             (op, other)
@@ -143,15 +106,15 @@ class Run:
         return found + [(-1, op) for op in self.order if not self.start[op] and tails[op] == value]
 
     @cached_property
-    def late(self) -> list[list[int | None]]:
-        """Operations that a device waits for, where it has about the most work and waits at all.
+    def bottleneck_gaps(self) -> list[list[int | None]]:
+        """Operations before which a busy device is idle, per busy device that is idle at all.
 
-        What it waits for at first does not count; None is the end of the run.
+        Idle time before the first operation does not count; None is the end of the schedule.
         """
-        shop, found = self.shop, []
-        for device in shop.busy:
+        network, found = self.network, []
+        for device in network.busy:
             mine = self.by_device[device]
-            ends = (self.start[op] + shop.time[op] for op in mine)
+            ends = (self.start[op] + network.time[op] for op in mine)
             begins = [*(self.start[op] for op in mine[1:]), self.value]
             nexts = zip([*mine[1:], None], begins, ends, strict=True)
             found.append([op for op, begin, end in nexts if begin > end])
@@ -159,21 +122,21 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """An order of the operations of a run, none before what it waits for, to cut windows from."""
+class TopologicalOrder:
+    """An order of all operations, none before what it waits for, to cut windows from."""
 
-    run: Run
-    slant: float = 0.0
+    schedule: SemiActiveSchedule
+    skew: float = 0.0
     """Ticks by which each device counts as later: windows then follow waves through devices."""
 
     @cached_property
     def order(self) -> list[int]:
-        """All operations by start and slant."""
-        if not self.slant:
-            return self.run.order
-        device = self.run.shop.device
-        keys = [begin + self.slant * device[op] for op, begin in enumerate(self.run.start)]
-        return sorted(self.run.order, key=keys.__getitem__)
+        """All operations by start and skew."""
+        if not self.skew:
+            return self.schedule.order
+        device = self.schedule.network.device
+        keys = [begin + self.skew * device[op] for op, begin in enumerate(self.schedule.start)]
+        return sorted(self.schedule.order, key=keys.__getitem__)
 
     @cached_property
     def place(self) -> list[int]:
@@ -187,21 +150,20 @@ class Layout:
     def critical(self) -> tuple[Ints, Ints]:
         """Places of the first and of the second operation of every critical pair."""
         places = np.array([*self.place, len(self.order), -1], dtype=np.int64)
-        first, second = places[np.array(self.run.critical, dtype=np.int64).T]
+        first, second = places[np.array(self.schedule.critical, dtype=np.int64).T]
         return first, second
 
     @cached_property
     def rows(self) -> list[list[int]]:
         """Places of every device's operations, ascending."""
-        return [[self.place[op] for op in mine] for mine in self.run.by_device]
+        return [[self.place[op] for op in mine] for mine in self.schedule.by_device]
 
 
 @dataclass(frozen=True)
 class Window:
-    """Operations of a stretch of time, and how what is around them holds them."""
+    """Consecutive operations of an order, and how the operations around them constrain them."""
 
-    layout: Layout
-    holdings: dict[int, list[Holding]]
+    whole: TopologicalOrder
     first: int
     after: int
     """Its operations have the places first .. after - 1 in the order."""
@@ -209,82 +171,82 @@ class Window:
     @cached_property
     def inside(self) -> list[int]:
         """Operations of the window, in order."""
-        return self.layout.order[self.first : self.after]
+        return self.whole.order[self.first : self.after]
 
     @cached_property
     def by_device(self) -> list[list[int]]:
         """Operations of the window on every device, in order."""
-        rows = zip(self.layout.run.by_device, self._ends, strict=True)
+        rows = zip(self.whole.schedule.by_device, self._ends, strict=True)
         return [mine[low:high] for mine, (low, high) in rows]
 
     @cached_property
     def _ends(self) -> list[tuple[int, int]]:
         """Per device: how many of its operations lie before the window, and before its end."""
         return [
-            (bisect_left(row, self.first), bisect_left(row, self.after)) for row in self.layout.rows
+            (bisect_left(row, self.first), bisect_left(row, self.after)) for row in self.whole.rows
         ]
 
     @cached_property
     def _free(self) -> list[int]:
         """When every device is done with what lies before the window."""
-        run = self.layout.run
+        schedule = self.whole.schedule
         lasts = [
             mine[low - 1] if low else None
-            for mine, (low, _) in zip(run.by_device, self._ends, strict=True)
+            for mine, (low, _) in zip(schedule.by_device, self._ends, strict=True)
         ]
-        return [0 if op is None else run.start[op] + run.shop.time[op] for op in lasts]
+        return [0 if op is None else schedule.start[op] + schedule.network.time[op] for op in lasts]
 
     @cached_property
     def _following(self) -> list[int]:
         """Longest way to the end from every device's first operation after the window."""
-        run = self.layout.run
+        schedule = self.whole.schedule
         return [
-            run.tails[mine[high]] if high < len(mine) else 0
-            for mine, (_, high) in zip(run.by_device, self._ends, strict=True)
+            schedule.tails[mine[high]] if high < len(mine) else 0
+            for mine, (_, high) in zip(schedule.by_device, self._ends, strict=True)
         ]
 
     def begun(self, op: int) -> bool:
         """Whether an operation lies before the window."""
-        return self.layout.place[op] < self.first
+        return self.whole.place[op] < self.first
 
     def later(self, op: int) -> bool:
         """Whether an operation lies after the window."""
-        return self.layout.place[op] >= self.after
+        return self.whole.place[op] >= self.after
 
     @cached_property
     def heads(self) -> dict[int, int]:
         """Earliest starts by what lies before and by precedence."""
-        run, place = self.layout.run, self.layout.place
-        shop, heads = run.shop, dict[int, int]()
+        schedule, place = self.whole.schedule, self.whole.place
+        network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
-            begin = self._free[shop.device[op]]
-            for other, apart in shop.fixed.ahead[op]:
-                before = run.start[other] if place[other] < self.first else heads[other]
+            begin = self._free[network.device[op]]
+            for other, apart in network.precedence.predecessors[op]:
+                before = schedule.start[other] if place[other] < self.first else heads[other]
                 begin = max(begin, before + apart)
             heads[op] = begin
         return heads
 
     @cached_property
     def tails(self) -> dict[int, int]:
-        """Least times from the starts to the end of the run, by precedence and what lies after."""
-        run, place = self.layout.run, self.layout.place
-        shop, tails = run.shop, dict[int, int]()
+        """Least times from the starts to the end, by precedence and by what lies after."""
+        schedule, place = self.whole.schedule, self.whole.place
+        network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
-            longest = shop.time[op] + self._following[shop.device[op]]
-            for other, apart in shop.following[op]:
-                behind = run.tails[other] if place[other] >= self.after else tails[other]
+            longest = network.time[op] + self._following[network.device[op]]
+            for other, apart in network.successors[op]:
+                behind = schedule.tails[other] if place[other] >= self.after else tails[other]
                 longest = max(longest, apart + behind)
             tails[op] = longest
         return tails
 
     @cached_property
-    def least(self) -> int:
-        """Ticks that the run takes at least, by precedence and by the work of every device.
+    def lower_bound(self) -> int:
+        """Lower bound on the makespan, in ticks, by precedence and by the work of every device.
 
         Head, work and tail of one machine (Carlier, "The one-machine sequencing problem", EJOR 11,
         1982, section 2).
         """
-        time, heads, tails = self.layout.run.shop.time, self.heads, self.tails
+        time, heads, tails = self.whole.schedule.network.time, self.heads, self.tails
         ways = [heads[op] + tails[op] for op in self.inside]
         for mine in self.by_device:
             if mine:
@@ -294,9 +256,9 @@ class Window:
         return max(ways, default=0)
 
     @cached_property
-    def hopeless(self) -> bool:
-        """Whether a longest way through the run has no two operations in the window."""
-        first, second = self.layout.critical
+    def cannot_improve(self) -> bool:
+        """Whether a critical path has no two operations in the window."""
+        first, second = self.whole.critical
         enters, leaves = first < self.first, second >= self.after
         entered, left = (
             second[enters & (second < self.after)],
@@ -305,30 +267,30 @@ class Window:
         return bool((enters & leaves).any() or np.isin(entered, left).any())
 
     @interrupts.held()
-    def better(self, limits: Limits) -> Found:
-        """Look for an order that makes the run shorter.
+    def reoptimise(self, limits: Limits) -> WindowResult:
+        """Look for an order of the window that makes the schedule shorter.
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
-        shop, most = self.layout.run.shop, self.layout.run.value - 1
-        if self.hopeless or self.least > most:
-            return NOTHING
+        network, most = self.whole.schedule.network, self.whole.schedule.value - 1
+        if self.cannot_improve or self.lower_bound > most:
+            return NO_BETTER_ORDER
         cp = cp_model.CpModel()
         start = {
             op: cp.new_int_var(self.heads[op], most - self.tails[op], "") for op in self.inside
         }
-        value = cp.new_int_var(self.least, most, "")
+        value = cp.new_int_var(self.lower_bound, most, "")
         for op in self.inside:
             cp.add(value >= start[op] + self.tails[op])
-            for other, apart in shop.following[op]:
+            for other, apart in network.successors[op]:
                 if other in start:
                     cp.add(start[other] >= start[op] + apart)
-            cp.add_hint(start[op], self.layout.run.start[op])
+            cp.add_hint(start[op], self.whole.schedule.start[op])
         for mine in self.by_device:
             cp.add_no_overlap(
-                cp.new_fixed_size_interval_var(start[op], shop.time[op], "") for op in mine
+                cp.new_fixed_size_interval_var(start[op], network.time[op], "") for op in mine
             )
-        for device in shop.tight:
+        for device in network.tight:
             self._add_memory(cp, start, device, most)
         cp.minimize(value)
         return self._solved(cp, start, limits)
@@ -337,25 +299,25 @@ class Window:
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], device: int, most: int
     ) -> None:
         """What is held across the whole window, less room; the rest as cumulative intervals."""
-        shop = self.layout.run.shop
-        room = shop.problem.pipeline.ticks.room(device)
+        network = self.whole.schedule.network
+        room = network.problem.instance.room(device)
         assert room is not None
         items, amounts = [], []
-        for taker, giver, amount in self.holdings[device]:
+        for taker, giver, amount in network.holdings[device]:
             if self.later(taker) or self.begun(giver):
                 continue
             if self.begun(taker) and self.later(giver):
                 room -= amount
                 continue
             begin = start.get(taker, 0)
-            end = start[giver] + shop.time[giver] if giver in start else most
+            end = start[giver] + network.time[giver] if giver in start else most
             items.append(cp.new_interval_var(begin, cp.new_int_var(0, most, ""), end, ""))
             amounts.append(amount)
         cp.add_cumulative(items, amounts, room)
 
     def _solved(
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: Limits
-    ) -> Found:
+    ) -> WindowResult:
         solver = cpsat.solver(limits)
         solver.parameters.symmetry_level = 0
         solver.parameters.cp_model_probing_level = 0
@@ -365,6 +327,6 @@ class Window:
         done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
         work = solver.response_proto.deterministic_time
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Found(None, done, work)
+            return WindowResult(None, done, work)
         found = {op: solver.value(variable) for op, variable in start.items()}
-        return Found(sorted(self.inside, key=found.__getitem__), done, work)
+        return WindowResult(sorted(self.inside, key=found.__getitem__), done, work)

@@ -1,7 +1,7 @@
 """Large neighbourhood search by windows of time: one after another, at random.
 
 Most lie around an operation that a busy device waits for: nothing else makes it end sooner. Some
-are slanted, and follow the forwards or the backwards through the devices.
+are skewed, and follow the forwards or the backwards through the devices.
 
 The size of the windows follows what CP-SAT can do: it grows while windows are solved to the end,
 and shrinks where they are not and nothing better was found. CP-SAT runs them with one worker each:
@@ -19,17 +19,24 @@ from random import Random
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget, Limits
-from ppopt.solver.heuristics.double_justification import Shop
+from ppopt.solver.heuristics.double_justification import OperationNetwork
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.window import NOTHING, Found, Layout, Run, Window, holdings, timed
+from ppopt.solver.heuristics.window import (
+    NO_BETTER_ORDER,
+    SemiActiveSchedule,
+    TopologicalOrder,
+    Window,
+    WindowResult,
+)
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import WindowParams
 
 
-def layouts(run: Run, skew: float) -> list[Layout]:
-    """Orders to cut windows from: upright and skewed."""
-    return [Layout(run), *(Layout(run, skew * slant) for slant in run.shop.slants)]
+def window_orders(schedule: SemiActiveSchedule, part: float) -> list[TopologicalOrder]:
+    """Orders to cut windows from: upright, and skewed by a part of the steepest skews."""
+    skews = (part * skew for skew in schedule.network.skews)
+    return [TopologicalOrder(schedule), *(TopologicalOrder(schedule, skew) for skew in skews)]
 
 
 class WindowLNS:
@@ -97,13 +104,16 @@ def applies(problem: Problem) -> bool:
 class WindowSearch:
     """Window after window on one problem; remembers the size that works."""
 
-    def __init__(self, shop: Shop, rng: Random, params: WindowParams = WindowParams()) -> None:
-        self._shop = shop
+    def __init__(
+        self, network: OperationNetwork, rng: Random, params: WindowParams = WindowParams()
+    ) -> None:
+        self._network = network
         self._rng = rng
         self._params = params
-        self._holdings = holdings(shop)
         self._drawn: Counter[int | None] = Counter()
-        self._size = float(min(shop.size, params.first_size * shop.problem.pipeline.num_devices))
+        self._size = float(
+            min(network.size, params.first_size * network.problem.pipeline.num_devices)
+        )
 
     def search(
         self, start: list[int], budget: Budget, found: Callable[[int, list[int]], None]
@@ -112,13 +122,13 @@ class WindowSearch:
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
-        order = sorted(range(self._shop.size), key=start.__getitem__)
-        run = Run(self._shop, timed(self._shop, order))
-        cuttings = layouts(run, self._params.skew)
+        order = sorted(range(self._network.size), key=start.__getitem__)
+        current = SemiActiveSchedule(self._network, self._network.earliest_starts(order))
+        orders = window_orders(current, self._params.skew)
         with _side_by_side(min(budget.workers, self._params.most_at_once)) as do_all:
             while not budget.over:
-                layout = self._rng.choice(cuttings)
-                windows = self._windows(layout, min(budget.workers, self._params.most_at_once))
+                whole = self._rng.choice(orders)
+                windows = self._windows(whole, min(budget.workers, self._params.most_at_once))
                 jobs = [
                     (
                         window,
@@ -128,42 +138,42 @@ class WindowSearch:
                     )
                     for window in windows
                 ]
-                outcomes = do_all(lambda job: job[0].better(job[1]), jobs)
+                outcomes = do_all(lambda job: job[0].reoptimise(job[1]), jobs)
                 budget.spent += self._params.overhead + sum(
                     outcome.work + self._params.overhead for outcome in outcomes
                 )
                 for window, outcome in zip(windows, outcomes, strict=True):
                     self._adapt(len(window.inside), outcome)
                 made = self._joined(windows, outcomes)
-                if made and self._shop.value(made) < run.value:
-                    run = Run(self._shop, made)
-                    cuttings = layouts(run, self._params.skew)
-                    found(run.value, made)
-        return run.start
+                if made and self._network.value(made) < current.value:
+                    current = SemiActiveSchedule(self._network, made)
+                    orders = window_orders(current, self._params.skew)
+                    found(current.value, made)
+        return current.start
 
-    def _windows(self, layout: Layout, count: int) -> list[Window]:
+    def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
         """Windows that may shorten the run; those that overlap one before are left out."""
         made: list[Window] = []
         for _ in range(count * self._params.draws):
-            window = self._window(layout)
-            if window.hopeless:
-                self._adapt(len(window.inside), NOTHING)
+            window = self._window(whole)
+            if window.cannot_improve:
+                self._adapt(len(window.inside), NO_BETTER_ORDER)
             elif all(one.after <= window.first or window.after <= one.first for one in made):
                 made.append(window)
             if len(made) == count:
                 break
         return made
 
-    def _window(self, layout: Layout) -> Window:
+    def _window(self, whole: TopologicalOrder) -> Window:
         """One window around an operation that a busy device waits for, or anywhere."""
-        rng, total, late = self._rng, self._shop.size, layout.run.late
+        rng, total, late = self._rng, self._network.size, whole.schedule.bottleneck_gaps
         size = min(total, max(1, int(self._size * rng.uniform(self._params.smallest, 1))))
         first = rng.randrange(-size // 2, total - size // 2)
         if late and rng.random() < self._params.guided:
             op = self._rarest(rng.choice(late))
-            first = (total if op is None else layout.place[op]) - rng.randrange(size)
+            first = (total if op is None else whole.place[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
-        return Window(layout, self._holdings, first, first + size)
+        return Window(whole, first, first + size)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
         """One of the operations around which the fewest windows were drawn, now one more."""
@@ -172,27 +182,27 @@ class WindowSearch:
         self._drawn[op] += 1
         return op
 
-    def _adapt(self, size: int, outcome: Found) -> None:
+    def _adapt(self, size: int, outcome: WindowResult) -> None:
         if outcome.complete:
-            self._size = max(self._size, min(size * self._params.growth, self._shop.size))
+            self._size = max(self._size, min(size * self._params.growth, self._network.size))
         elif outcome.order is None:
             self._size = max(self._params.least_size, self._size / self._params.shrinkage)
 
-    def _joined(self, windows: list[Window], outcomes: list[Found]) -> list[int]:
+    def _joined(self, windows: list[Window], outcomes: list[WindowResult]) -> list[int]:
         """Starts with all that is better, or with the best part of it; empty where nothing is.
 
         Each part was better while the others stood: together they may be worse.
         """
-        shop, made = self._shop, list[list[int]]()
+        network, made = self._network, list[list[int]]()
         better = [pair for pair in zip(windows, outcomes, strict=True) if pair[1].order is not None]
         for part in (*([pair] for pair in better), better if len(better) > 1 else []):
             if part:
-                order = list(part[0][0].layout.order)
+                order = list(part[0][0].whole.order)
                 for window, outcome in part:
                     assert outcome.order is not None
                     order[window.first : window.after] = outcome.order
-                made.append(timed(shop, order))
-        return min(made, key=shop.value, default=[])
+                made.append(network.earliest_starts(order))
+        return min(made, key=network.value, default=[])
 
 
 Job = tuple[Window, Limits]
@@ -201,7 +211,7 @@ Job = tuple[Window, Limits]
 @contextmanager
 def _side_by_side(
     count: int,
-) -> Iterator[Callable[[Callable[[Job], Found], list[Job]], list[Found]]]:
+) -> Iterator[Callable[[Callable[[Job], WindowResult], list[Job]], list[WindowResult]]]:
     """A way to do jobs, so many at a time; one at a time they are done here, and Ctrl-C stops them.
 
     Elsewhere Ctrl-C takes effect when the jobs under way have ended.
