@@ -44,7 +44,7 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
             RuleAnnealing(pool, rng, PARAMS.annealing),
         )
         entries = [Entry(one, Share(1)) for one in supported(methods, problem, PARAMS)]
-        yield from rounds(entries, problem, PARAMS.rounds)
+        yield from rounds(entries, problem, limits.seconds, PARAMS.rounds)
 
     return _alone(turns, pipeline, objective, limits)
 
@@ -52,11 +52,11 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
 def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     """What few devices need, by dynamic programming and relaxed models, below the best by hand."""
 
-    def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:  # noqa: ARG001
+    def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:
         yield from alternate(HandStrategies(Pool(problem, PARAMS.pool)))
         methods = (SubsetDP(problem, PARAMS.subset), RelaxationBound(problem, PARAMS.relaxation))
         entries = [Entry(one, Share(1)) for one in supported(methods, problem, PARAMS)]
-        yield from rounds(entries, problem, PARAMS.rounds)
+        yield from rounds(entries, problem, limits.seconds, PARAMS.rounds)
 
     return _alone(turns, pipeline, objective, limits)
 

@@ -369,6 +369,10 @@ class Share:
     """In its first turn; None: as later."""
     in_vain: float | None = None
     """After a turn that found out nothing; None: as otherwise."""
+    most: float = 1.0
+    """Most seconds of a turn, as a part of those of the whole search."""
+    since: int = 0
+    """First round with a turn; rounds are numbered from 0."""
 
 
 @dataclass(frozen=True)
@@ -381,20 +385,18 @@ class RoundParams:
     """Most seconds of that per operation: what proves a small pipeline may come late in a round."""
     tiny_seconds: float = 0.5
     """Seconds of the full model of a tiny problem, before the rounds."""
-    subset_dp: Share = Share(12, 1, 2)
-    """With several workers it goes on in a process of its own after the first round."""
-    subset_dp_most: float = 0.25
-    """Most seconds of that in a round, as a part of those of the whole search."""
+    subset_dp: Share = Share(12, in_vain=2, most=0.25)
+    subset_dp_remote: Share = Share(12, first=1, in_vain=2, most=0.25)
+    """The same with several workers: after the first turn it goes on in a process of its own."""
     relaxations: Share = Share(2, 1)
     relaxations_large: Share = Share(2, 1, 1)
     """The same where no full model is built: windows use the time of a turn in vain better."""
+    justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     annealing: Share = Share(1 / 3)
     beam: Share = Share(2, 0)
     dynamic_program: Share = Share(2)
-    cyclic_round: int = 1
-    """Round in which cyclic schedules are searched."""
-    cyclic: Share = Share(4)
+    cyclic: Share = Share(4, since=1)
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)

@@ -29,10 +29,9 @@ Turns = Generator[Turn, Outcome, None]
 class Entry:
     """A method in the rounds: its share, and what its last turn came to."""
 
-    def __init__(self, method: Method, share: Share, since: int = 0) -> None:
-        """`since` is the first round in which it has a turn."""
+    def __init__(self, method: Method, share: Share) -> None:
         self.method = method
-        self.since = since
+        self.since = share.since
         self._share = share
         self._last: Outcome | None = None
 
@@ -45,9 +44,12 @@ class Entry:
         """Note what its turn came to."""
         self._last = outcome
 
+    def seconds(self, unit: float, whole: float) -> float:
+        """Seconds of its next turn in a round of this unit, in a search of so many seconds."""
+        return min(self._multiple * unit, self._share.most * whole)
+
     @property
-    def share(self) -> float:
-        """Multiple of the round's unit that its next turn gets."""
+    def _multiple(self) -> float:
         share = self._share
         if self._last is None:
             return share.later if share.first is None else share.first
@@ -66,18 +68,20 @@ def alternate(*methods: Method) -> Turns:
                 left.remove(method)
 
 
-def rounds(entries: Sequence[Entry], problem: Problem, params: RoundParams) -> Turns:
-    """Rounds in which every method has a turn, until all are exhausted."""
+def rounds(entries: Sequence[Entry], problem: Problem, whole: float, params: RoundParams) -> Turns:
+    """Rounds in which every method has a turn, until all are exhausted.
+
+    `whole` are the seconds of the whole search.
+    """
     for number in count():
-        seconds = unit(problem, number, params)
         left = [entry for entry in entries if not entry.exhausted]
         if not left:
             return
         for entry in left:
             if number < entry.since:
                 continue
-            share = entry.share
-            outcome = (yield Turn(entry.method, share * seconds)) if share else Outcome()
+            seconds = entry.seconds(unit(problem, number, params), whole)
+            outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome()
             entry.note(outcome)
 
 

@@ -33,72 +33,73 @@ def improvement(
 ) -> Turns:
     """What proves a tiny problem; then, where that does not, rounds of all methods."""
     problem = incumbent.problem
-    full_model = FullModel(problem, params.full_model)
+    portfolio = _Portfolio(problem, pool, provenance, params)
     if incumbent.value is None:
         if problem.operations <= params.full_model.most_operations:
-            yield Turn(full_model, clock.left)
+            yield Turn(portfolio.full_model, clock.left)
         return
-    subsets = SubsetDP(problem, params.subset)
-    remote = RemoteSubsetDP(subsets, params.remote) if provenance.workers > 1 else None
-    methods = _Methods(problem, pool, provenance.seed, params)
     try:
-        yield from _quick_turns(problem, methods, remote, params)
-        yield from rounds(methods.entries(remote or subsets, full_model), problem, params.rounds)
+        yield from portfolio.quick_turns()
+        yield from rounds(portfolio.entries(), problem, clock.seconds, params.rounds)
     finally:
-        if remote is not None:
-            remote.close()
+        portfolio.close()
 
 
-class _Methods:
-    """The methods of a search, and their shares."""
+class _Portfolio:
+    """The methods of one search."""
 
-    def __init__(self, problem: Problem, pool: Pool, seed: int, params: SolveParams) -> None:
-        rng = Random(seed)
+    def __init__(
+        self, problem: Problem, pool: Pool, provenance: Provenance, params: SolveParams
+    ) -> None:
         self._problem = problem
         self._params = params
-        self.justification = DoubleJustification(pool, params.justification)
-        self._expedite = ExpediteBackwards(pool, params.justification)
-        self._cyclic = CyclicSchedules(pool, rng, params.cyclic)
-        self._local_search = IteratedLocalSearch(pool, rng, params.local_search)
-        self._annealing = RuleAnnealing(pool, rng, params.annealing)
-        self._windows = WindowLNS(pool, rng, params.windows)
-
-    def entries(self, subsets: Method, full_model: Method) -> list[Entry]:
-        """The methods of a round in the order of their turns."""
-        problem, params, rounds = self._problem, self._params, self._params.rounds
+        rng, subsets = Random(provenance.seed), SubsetDP(problem, params.subset)
+        several = provenance.workers > 1
+        self._remote = RemoteSubsetDP(subsets, params.remote) if several else None
+        self._justification = DoubleJustification(pool, params.justification)
+        self.full_model = FullModel(problem, params.full_model)
+        share = params.rounds
         large = problem.operations > params.full_model.most_operations
-        shares: list[tuple[Method, Share, int]] = [
-            (subsets, rounds.subset_dp, 0),
+        self._shares: tuple[tuple[Method, Share], ...] = (
+            (self._remote or subsets, share.subset_dp_remote if several else share.subset_dp),
             (
                 RelaxationBound(problem, params.relaxation),
-                rounds.relaxations_large if large else rounds.relaxations,
-                0,
+                share.relaxations_large if large else share.relaxations,
             ),
-            (self.justification, Share(1), 0),
-            (self._expedite, Share(1), 0),
-            (self._local_search, rounds.local_search, 0),
-            (self._annealing, rounds.annealing, 0),
-            (BeamSearch(problem, params.dynamic_program), rounds.beam, 0),
-            (DynamicProgram(problem, params.dynamic_program), rounds.dynamic_program, 0),
-            (self._cyclic, rounds.cyclic, rounds.cyclic_round),
-            (self._windows, rounds.windows, 0),
-            (full_model, rounds.full_model, 0),
-            (ValueQuestions(problem, params.questions), rounds.questions, 0),
-        ]
-        kept = supported((method for method, _, _ in shares), problem, params)
-        return [Entry(method, share, since) for method, share, since in shares if method in kept]
+            (self._justification, share.justification),
+            (ExpediteBackwards(pool, params.justification), share.justification),
+            (IteratedLocalSearch(pool, rng, params.local_search), share.local_search),
+            (RuleAnnealing(pool, rng, params.annealing), share.annealing),
+            (BeamSearch(problem, params.dynamic_program), share.beam),
+            (DynamicProgram(problem, params.dynamic_program), share.dynamic_program),
+            (CyclicSchedules(pool, rng, params.cyclic), share.cyclic),
+            (WindowLNS(pool, rng, params.windows), share.windows),
+            (self.full_model, share.full_model),
+            (ValueQuestions(problem, params.questions), share.questions),
+        )
 
+    def entries(self) -> list[Entry]:
+        """The methods of a round in the order of their turns."""
+        kept = self._supported(*(method for method, _ in self._shares))
+        return [Entry(method, share) for method, share in self._shares if method in kept]
 
-def _quick_turns(
-    problem: Problem, methods: _Methods, remote: RemoteSubsetDP | None, params: SolveParams
-) -> Turns:
-    """A few schedules justified, and of a tiny problem the full model, before the rounds."""
-    if problem.operations <= params.justification.first_most:
-        for method in supported([methods.justification], problem, params):
+    def quick_turns(self) -> Turns:
+        """A few schedules justified, and of a tiny problem the full model, before the rounds."""
+        params = self._params
+        if self._problem.operations <= params.justification.first_most:
+            for method in self._supported(self._justification):
+                yield Turn(method, 0.0)
+        tiny = self._supported(TinyModel(self._problem, params.full_model))
+        remote = self._supported(self._remote) if tiny and self._remote is not None else []
+        for method in remote:
             yield Turn(method, 0.0)
-    tiny = supported([TinyModel(problem, params.full_model)], problem, params)
-    if tiny and remote is not None:
-        for method in supported([remote], problem, params):
-            yield Turn(method, 0.0)
-    for method in tiny:
-        yield Turn(method, params.rounds.tiny_seconds)
+        for method in tiny:
+            yield Turn(method, params.rounds.tiny_seconds)
+
+    def close(self) -> None:
+        """End the process beside the search."""
+        if self._remote is not None:
+            self._remote.close()
+
+    def _supported(self, *methods: Method) -> list[Method]:
+        return supported(methods, self._problem, self._params)
