@@ -20,27 +20,10 @@ from typing import Any, NamedTuple
 import ppopt
 from benchmarks import suite
 from ppopt.solver.parameters import SolveParams
+from ppopt.solver.portfolio import NAMES
 
 NOTHING = "nothing"
-METHODS = (
-    NOTHING,
-    "list scheduling",
-    "hand strategies",
-    "a shorter run, to repeat its middle",
-    "double justification",
-    "expedited backwards",
-    "local search",
-    "annealing of priority rules",
-    "cyclic schedules",
-    "window LNS",
-    "bounds",
-    "partial schedules of few devices",
-    "partial schedules",
-    "promising schedules",
-    "tiny model",
-    "CP-SAT",
-    "CP-SAT between bound and value",
-)
+METHODS = (NOTHING, *NAMES)
 
 
 class Row(NamedTuple):

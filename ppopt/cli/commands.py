@@ -45,15 +45,26 @@ def solve(
             help="A schedule to start from: .json, or PyTorch's .csv; needs no further flags.",
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="METHOD", hidden=True)
+    ] = None,
 ) -> int:
     """Find the best schedule, with a bound and a proof."""
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
+    from ppopt.solver.parameters import SolveParams
     from ppopt.solver.search import solve as search
 
+    params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     with progress.shown(quiet=settings.quiet) as line:
-        result = search(pipeline, **_search_options(settings), hint=start, progress=line.update)
+        result = search(
+            pipeline,
+            **_search_options(settings),
+            hint=start,
+            progress=line.update,
+            params=params,
+        )
     output.result(settings, of_result(result), result.schedule)
     return _exit_code(result.status)
 

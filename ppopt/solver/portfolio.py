@@ -12,6 +12,7 @@ from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
 from ppopt.solver.exact.full_model import FullModel, TinyModel
 from ppopt.solver.exact.value_questions import ValueQuestions
 from ppopt.solver.heuristics.annealing import RuleAnnealing
+from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.local_starts import (
     CyclicSchedules,
@@ -19,6 +20,7 @@ from ppopt.solver.heuristics.local_starts import (
     ExpediteBackwards,
 )
 from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.heuristics.steady_state import SteadyStates
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
@@ -26,6 +28,16 @@ from ppopt.solver.parameters import Share, SolveParams
 from ppopt.solver.policy import Entry, Turn, Turns, rounds
 from ppopt.solver.remote import RemoteSubsetDP
 from ppopt.solver.result import Provenance
+
+NAMES: tuple[str, ...] = tuple(
+    method.name
+    for method in (
+        *(SteadyStates, ListScheduling, HandStrategies, DoubleJustification, TinyModel),
+        *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
+        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, ValueQuestions),
+    )
+)
+"""Names of all methods, those of construction included: each may be left out by its name."""
 
 
 def improvement(

@@ -77,8 +77,18 @@ def solve(
         pipeline = replace(pipeline, mem_limit=mem_limit)
     provenance = provenance_of(time_limit, workers, seed)
     problem = problem_of(pipeline, Objective(objective), fused=fused)
+    _check_names(params.without)
     start = WarmStart() if hint is None else WarmStart(warm_starts.read(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
+
+
+def _check_names(without: frozenset[str]) -> None:
+    if without:
+        from ppopt.solver.portfolio import NAMES  # noqa: PLC0415  ortools takes long to load
+
+        unknown = sorted(without - set(NAMES))
+        if unknown:
+            raise InputError(f"without: no method is called {unknown[0]!r}; known: {list(NAMES)}")
 
 
 def problem_of(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Problem:

@@ -194,3 +194,15 @@ def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
         problem = Problem(Pipeline(stages=4, batches=batches), Objective.MAKESPAN, False)
         seconds = [unit(problem, number, RoundParams()) for number in range(3)]
         assert seconds == pytest.approx([first, 2 * first, 4 * first])
+
+
+def test_a_method_is_left_out_by_its_name() -> None:
+    phases: set[str] = set()
+    pipe = Pipeline(stages=3, batches=5, forward=[3, 5, 4], p2p=1, mem_limit=3)
+    params = SolveParams(without=frozenset({"list scheduling", "tiny model"}))
+    found = solve(pipe, workers=1, params=params, progress=lambda state: phases.add(state.phase))
+    assert found.status is Status.OPTIMAL
+    assert "hand strategies" in phases
+    assert not phases & params.without
+    with pytest.raises(InputError, match="no method is called 'luck'"):
+        solve(pipe, params=SolveParams(without=frozenset({"luck"})))
