@@ -29,7 +29,7 @@ class RelaxationBound:
     were asked in vain. Each set gets a share of the time; settled ones do not come back.
     """
 
-    name = "bounds"
+    name = "relaxation bounds"
 
     def __init__(self, problem: Problem, params: RelaxationParams) -> None:
         self._params = params

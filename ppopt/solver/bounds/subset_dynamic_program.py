@@ -40,7 +40,7 @@ class SubsetDP:
     each other device.
     """
 
-    name = "partial schedules of few devices"
+    name = "subset dynamic program"
 
     def __init__(self, problem: Problem, params: SubsetParams) -> None:
         self._problem = problem

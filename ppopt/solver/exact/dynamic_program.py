@@ -29,7 +29,7 @@ class DynamicProgram:
     than the search is given up.
     """
 
-    name = "partial schedules"
+    name = "dynamic program"
 
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._problem = problem
@@ -107,7 +107,7 @@ class DynamicProgram:
 class BeamSearch:
     """Dynamic programming over all devices restricted to the most promising states: no proof."""
 
-    name = "promising schedules"
+    name = "beam search"
 
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._params = params

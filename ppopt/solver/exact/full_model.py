@@ -22,7 +22,7 @@ from ppopt.solver.parameters import FullModelParams
 class FullModel:
     """The model of all devices, from the best schedule and below it, until proof."""
 
-    name = "CP-SAT"
+    name = "full model"
 
     def __init__(self, problem: Problem, params: FullModelParams) -> None:
         self._problem = problem

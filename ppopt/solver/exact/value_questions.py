@@ -32,7 +32,7 @@ from ppopt.solver.parameters import CP_SAT, QuestionParams
 class ValueQuestions:
     """Larger problems: questions between bound and value, or about a shorter run that repeats."""
 
-    name = "CP-SAT between bound and value"
+    name = "value questions"
 
     def __init__(self, problem: Problem, params: QuestionParams) -> None:
         self._params = params

@@ -23,7 +23,7 @@ from ppopt.solver.parameters import AnnealingParams
 class RuleAnnealing:
     """Search around the best priority rules, and justify what each leads to."""
 
-    name = "annealing of priority rules"
+    name = "rule annealing"
 
     def __init__(self, pool: Pool, rng: Random, params: AnnealingParams) -> None:
         self._pool = pool

@@ -31,7 +31,7 @@ class IteratedLocalSearch:
     The neighbourhood of the best one may hold nothing better, and that of a worse one may.
     """
 
-    name = "local search"
+    name = "iterated local search"
 
     def __init__(self, pool: Pool, rng: Random, params: LocalSearchParams) -> None:
         self._pool = pool

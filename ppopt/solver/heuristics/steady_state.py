@@ -78,7 +78,7 @@ def short_problem(
 class SteadyStates:
     """For a long run, the unrolled steady states of a solved shorter run."""
 
-    name = "a shorter run, to repeat its middle"
+    name = "steady state"
 
     def __init__(
         self,
