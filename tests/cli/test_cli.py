@@ -189,7 +189,7 @@ class TestMemLimit:
 
 class TestExitCodes:
     def test_interrupted_before_there_is_a_schedule(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ppopt.solver.heuristics.construction.policies", interrupt)
+        monkeypatch.setattr("ppopt.solver.heuristics.construction.priority_rules", interrupt)
         ran = run(f"solve {UNIT} --json")
         found = ran.json
         assert ran.code == 4
