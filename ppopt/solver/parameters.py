@@ -206,6 +206,8 @@ class LocalSearchParams:
     """Sizes of a disturbance, in mean operation times."""
     stretches: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 2, 2, 2, 2)
     """Lengths of the stretch of time that is disturbed, as shares of the whole."""
+    step_seconds: float = 6e-6
+    """Seconds that a step takes per operation: what one worker pays for it."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,8 @@ class AnnealingParams:
     """Share of the value by which a step may be worse at the start."""
     patiences: tuple[int, ...] = (0, 25, 50, 75, 99)
     """Values tried for a rule's patience, in percent of a weight pass."""
+    step_seconds: float = 2e-6
+    """Seconds that a step takes per operation: what one worker pays for it."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class RuleAnnealing:
                 steps=self._steps,
                 rng=self._rng,
                 found=lambda built: pool.submit_built(built, incumbent),
-                stop=lambda: budget.over,
+                stop=lambda: self._pays(budget),
                 params=self._params,
             )
             built = pool.scheduler.build(pool.rules[place][1])
@@ -57,7 +57,12 @@ class RuleAnnealing:
                 pool.add(*pool.justify_orders(built.arrays(), incumbent, budget))
         pool.rules.sort()
         self._steps *= 2
-        return Outcome()
+        return Outcome(budget.spent)
+
+    def _pays(self, budget: Budget) -> bool:
+        """Pay for a step; return whether there is no time for it."""
+        budget.pay(self._params.step_seconds * self._pool.problem.operations)
+        return budget.over
 
 
 def anneal(

@@ -56,7 +56,7 @@ class IteratedLocalSearch:
             start = self.search(start, incumbent, budget)
             pool.add(pool.network.value(start), start)
         self._steps *= 2
-        return Outcome()
+        return Outcome(budget.spent)
 
     def _stops(self, budget: Budget) -> bool:
         return budget.over or self._pool.late(budget)
@@ -69,6 +69,7 @@ class IteratedLocalSearch:
         for _ in range(self._steps):
             if self._stops(budget):
                 break
+            budget.pay(params.step_seconds * network.size)
             moved = self._moved(start, value)
             reached = network.value(moved)
             if reached < value:
