@@ -53,6 +53,7 @@ def metrics(schedule: Timetable) -> Metrics:
     last = np.maximum.reduceat(schedule.end, heads)
     busy = np.zeros(devices, dtype=np.int64)
     np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
+    tables = _memory_tables(schedule.pipeline)
     return Metrics(
         makespan=int(last.max()),
         device_span=int((last - first).max()),
@@ -60,7 +61,7 @@ def metrics(schedule: Timetable) -> Metrics:
         first=tuple(first.tolist()),
         last=tuple(last.tolist()),
         peak_memory=tuple(
-            int(memory_profile(schedule, device).level.max()) for device in range(devices)
+            int(_profile(schedule, device, *tables).level.max()) for device in range(devices)
         ),
     )
 
@@ -89,17 +90,26 @@ def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
 
     At one instant ends come before starts.
     """
+    return _profile(schedule, device, *_memory_tables(schedule.pipeline))
+
+
+def _memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
+    """Memory that operations take and give, [kind, stage], in ticks."""
+    return np.array(pipeline.ticks.takes), np.array(pipeline.ticks.gives)
+
+
+def _profile(schedule: Timetable, device: int, takes: Ints, gives: Ints) -> MemoryProfile:
+    """Memory of a device, from the tables of what operations take and give."""
     low, high = np.searchsorted(schedule.device, [device, device + 1])
     kind, stage, _, _, start, end = (column[low:high] for column in schedule.columns)
-    ticks = schedule.pipeline.ticks
-    takes, gives = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
+    takes, gives = takes[kind, stage], gives[kind, stage]
     at_end = (gives > 0) | (takes == 0)
     moment = np.concatenate([[0], start[takes > 0], end[at_end]])
     change = np.concatenate([[0], takes[takes > 0], -gives[at_end]])
     time, instant = np.unique(moment, return_inverse=True)
     delta = np.zeros(len(time), dtype=np.int64)
     np.add.at(delta, instant, change)
-    return MemoryProfile(time, np.cumsum(delta) + ticks.static[device])
+    return MemoryProfile(time, np.cumsum(delta) + schedule.pipeline.ticks.static[device])
 
 
 def memory_changes(pipeline: Pipeline) -> Ints:

@@ -16,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -39,6 +40,8 @@ TIME_LIMIT = 60.0
 MOST_OPERATIONS = 2_000_000
 """Most operations that a search takes on."""
 MOST_WORKERS = 1024
+FIRST_SCHEDULE = 1000
+"""Operations from which one microbatch at a time is scheduled before all else."""
 
 
 _LOG = logging.getLogger(__name__)
@@ -185,15 +188,28 @@ class Search:
         return Budget(self.incumbent, self.clock, provenance.workers, provenance.seed, seconds)
 
     def run(self, start: WarmStart) -> None:
-        """Search until proof, until the time is up, or until Ctrl-C."""
+        """Search until proof, until the time is up, or until Ctrl-C.
+
+        At any time limit there is a schedule: the hint, or one microbatch at a time where memory
+        lets it run.
+        """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = head_body_tail.infeasibility(problem.instance) or ""
         try:
             warm_starts.begin(incumbent, self.clock, start)
+            if problem.operations >= FIRST_SCHEDULE:
+                self._schedule_one_at_a_time()
             self._take(self._construction())
             self._take(self._improvement())
+            self._schedule_one_at_a_time()
         except KeyboardInterrupt:
             self.clock.interrupted = True
+
+    def _schedule_one_at_a_time(self) -> None:
+        """Without a schedule yet, take one microbatch at a time, however little time is left."""
+        problem, incumbent = self.problem, self.incumbent
+        if incumbent.value is None and not incumbent.infeasible:
+            incumbent.submit_orders(list_scheduling.one_at_a_time(problem.instance))
 
     def _take(self, turns: Turns) -> None:
         """Take turns until there are none left or the search is over."""

@@ -95,12 +95,15 @@ class WarmStart(NamedTuple):
 
 
 def begin(incumbent: Incumbent, clock: Clock, start: WarmStart) -> None:
-    """Give a search what is known before."""
+    """Give a search what is known before, also where its time is already up.
+
+    Only what is over the limits, and must be followed within them, takes time of the search.
+    """
     if start.bound is not None:
         incumbent.raise_bound(start.bound)
     known = [Hint(replace(made, pipeline=incumbent.problem.pipeline)) for made in start.schedules]
     for hint in ([start.hint] if start.hint else []) + known:
-        if not (clock.over or incumbent.closed):
+        if not incumbent.closed:
             _submit(incumbent, hint, clock.deadline)
 
 

@@ -228,10 +228,7 @@ def _proof(problem: Problem, curve: Curve) -> str:
     if not curve.found:
         return "nothing was found before the time was up"
     pipeline, first = problem.pipeline, curve.found[0]
-    least = [
-        head_body_tail.least_limit(problem.instance, device)
-        for device in range(pipeline.num_devices)
-    ]
+    least = head_body_tail.least_limits(problem.instance)
     device = least.index(max(least))
     shown = exact.plain(pipeline.ticks.memory(least[device]))
     words = f"device {device} needs {shown} even for one microbatch at a time"

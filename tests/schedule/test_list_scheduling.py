@@ -15,7 +15,7 @@ from ppopt.schedule.list_scheduling import (
     one_at_a_time,
     uniform_rule,
 )
-from ppopt.solver.bounds.head_body_tail import infeasibility, least_limit
+from ppopt.solver.bounds.head_body_tail import infeasibility, least_limits
 from ppopt.solver.heuristics.annealing import anneal
 from ppopt.solver.heuristics.priority_rules import priority_rules
 
@@ -135,12 +135,9 @@ def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> No
     rng = Random(4)
     for _ in range(40):
         pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
-        made = timing.schedule(pipeline, one_at_a_time(Instance.uniform(pipeline, fused=fused)))
-        least = tuple(
-            least_limit(Instance.uniform(pipeline, fused=fused), d)
-            for d in range(pipeline.num_devices)
-        )
-        assert made.metrics.peak_memory == least
+        instance = Instance.uniform(pipeline, fused=fused)
+        made = timing.schedule(pipeline, one_at_a_time(instance))
+        assert list(made.metrics.peak_memory) == least_limits(instance)
 
 
 def test_local_search_betters_its_start_and_repeats_itself() -> None:

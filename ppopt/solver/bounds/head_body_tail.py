@@ -24,8 +24,8 @@ class Bound(NamedTuple):
     certificate: Certificate
 
 
-def least_limit(instance: Instance, device: int) -> int:
-    """Memory without which a device cannot run at all, in ticks.
+def least_limits(instance: Instance) -> list[int]:
+    """Memory without which each device cannot run at all, in ticks.
 
     Of a microbatch cut into slices, all F come before the first B, so that all slices count. When
     F of the k-th hosted stage starts for a microbatch, what the F of the hosted stages up to k
@@ -37,11 +37,17 @@ def least_limit(instance: Instance, device: int) -> int:
 
     What F and W hold only while they run counts too; today neither holds any.
     """
-    pipeline = instance.pipeline
+    routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
+    return [_least_limit(routes, device) for device in range(instance.pipeline.num_devices)]
+
+
+def _least_limit(routes: list[Delays], device: int) -> int:
+    """Least memory of one device; see `least_limits`."""
+    pipeline = routes[0].instance.pipeline
     need = 0
-    for route, hosted in enumerate(pipeline.hosted):
-        delays, held = Delays(instance, route), 0
-        for stage in hosted[device]:
+    for delays in routes:
+        held = 0
+        for stage in delays.hosted[device]:
             forward, backward, *weight = delays.operations[stage]
             held += forward.change * pipeline.num_slices
             own = forward.change + backward.change
@@ -64,7 +70,7 @@ def infeasibility(instance: Instance) -> str | None:
     limits = ticks.limits
     if limits is None:
         return None
-    least = [least_limit(instance, device) for device in range(pipeline.num_devices)]
+    least = least_limits(instance)
     short = [device for device, need in enumerate(least) if need > limits[device]]
     if not short:
         return None
@@ -94,11 +100,10 @@ def _least_words(instance: Instance) -> str:
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     if instance.fused:
         return ""
-    pipeline, whole = instance.pipeline, Instance(instance.pipeline, WHOLE)
-    need = max(least_limit(whole, device) for device in range(pipeline.num_devices))
+    need = max(least_limits(Instance(instance.pipeline, WHOLE)))
     if need >= least:
         return ""
-    amount = exact.plain(pipeline.ticks.memory(need))
+    amount = exact.plain(instance.pipeline.ticks.memory(need))
     return f" with every backward split, {amount} with every backward whole (--fused)"
 
 

@@ -47,7 +47,7 @@ def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
     if pipeline.overlap is None:
         return {}
     ticks = pipeline.ticks
-    stages = sorted({stage for hosted in pipeline.hosted for stage in hosted[device]})
+    stages = _stages(pipeline, device)
     gains = {
         (one, other): ticks.durations[OpKind.F][one]
         + ticks.durations[kind][other]
@@ -61,12 +61,18 @@ def whole_pairs_shorter(pipeline: Pipeline) -> bool:
     """Whether some F with BW takes less time than the F with B, and then W."""
     if not useful(Instance(pipeline, WHOLE)):
         return False
-    ticks, stages = pipeline.ticks, range(pipeline.num_stages)
+    ticks = pipeline.ticks
     return any(
         ticks.pair_time(one, OpKind.BW, other)
         < ticks.pair_time(one, OpKind.B, other) + ticks.durations[OpKind.W][other]
-        for one, other in product(stages, stages)
+        for device in range(pipeline.num_devices)
+        for one, other in product(_stages(pipeline, device), repeat=2)
     )
+
+
+def _stages(pipeline: Pipeline, device: int) -> list[int]:
+    """Stages of a device, of all routes."""
+    return sorted({stage for hosted in pipeline.hosted for stage in hosted[device]})
 
 
 def most_saved(instance: Instance, device: int) -> int:

@@ -29,6 +29,13 @@ from ppopt.strategies import Options, Strategy, registry
 ADAPTIVE = 1e-4
 """Seconds per operation that a strategy which follows the real times may take: twice what the
 slowest took on the machine on which this was measured."""
+FIXED = 5e-6
+"""The same for the other strategies, of which the slowest simulate rounds of equal length."""
+BUILDING = {True: 2e-6, False: 6e-6}
+"""Seconds per operation that the first rule is taken to need, for plain pipelines and for others;
+the next rule is taken to need what the last one did."""
+GRACE = 0.5
+"""Seconds beyond the time limit that a rule may take: half of what the limit allows."""
 
 
 class ListScheduling:
@@ -39,17 +46,21 @@ class ListScheduling:
     def __init__(self, pool: Pool, params: PriorityRuleParams = PriorityRuleParams()) -> None:
         self._pool = pool
         self._rules = iter(priority_rules(pool.problem.instance, params))
+        self._seconds = BUILDING[pool.scheduler.plain] * pool.problem.operations
 
     def supports(self, problem: Problem) -> bool:
         """List scheduling knows no slices."""
         return problem.pipeline.num_slices == 1
 
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:  # noqa: ARG002
-        """Build the schedule of the next rule."""
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Build the schedule of the next rule, unless it would end long after the time limit."""
+        late = incumbent.value is not None and budget.clock.left + GRACE < self._seconds
         rule = next(self._rules, None)
-        if rule is None:
+        if rule is None or late:
             return Outcome(exhausted=True)
+        began = time.monotonic()
         built = self._pool.scheduler.build(rule)
+        self._seconds = time.monotonic() - began
         if built is not None:
             value = built.value(self._pool.problem.objective)
             self._pool.rules.append((value, rule))
@@ -113,8 +124,8 @@ def initial_orders(
 
 
 def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
-    seconds = ADAPTIVE * pipeline.num_codes if strategy.adaptive else 0.0
-    return time.monotonic() + seconds < deadline
+    seconds = (ADAPTIVE if strategy.adaptive else FIXED) * pipeline.num_codes
+    return time.monotonic() + seconds < deadline + GRACE
 
 
 def _stated(pipeline: Pipeline) -> Pipeline:
