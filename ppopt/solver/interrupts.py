@@ -1,4 +1,10 @@
-"""Ctrl-C at a moment when it does no harm."""
+"""When Ctrl-C is heard: at once, later, or not before a block has ended.
+
+In a block of `noted` it is only noted, and in a block of `heard` inside of that it raises
+KeyboardInterrupt, once. A command notes Ctrl-C from the start of its search until everything is
+written and printed, and hears it while it searches: what is finished is never lost to a second one.
+Only the main thread receives signals; in other threads all of this does nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +14,76 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+TERMINATIONS = [
+    number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+]
+"""The signals that ask a process to end: from `timeout`, `docker stop`, SLURM, a closed terminal."""
+
+
+class _Note:
+    """Signals noted in a block."""
+
+    def __init__(self) -> None:
+        self.pressed: list[int] = []
+        self.raises = False
+
+    def __call__(self, number: int, _: FrameType | None = None) -> None:
+        self.pressed.append(number)
+        if self.raises:
+            self.raises = False
+            raise KeyboardInterrupt
+
+
+_notes: list[_Note] = []
+"""Those of the main thread, the innermost last."""
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
     """Let Ctrl-C add to a list while the block runs, and do nothing else.
 
-    Outside the main thread, which alone hears of it, the list stays empty.
+    After an inner block its signals are in the list of the outer one too.
     """
-    pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
+    note = _Note()
+    if not _is_main():
+        yield note.pressed
         return
-
-    def note(number: int, _: FrameType | None) -> None:
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.getsignal(signal.SIGINT)
+    _notes.append(note)
     try:
-        yield pressed
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, note)
+        yield note.pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        _notes.remove(note)
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+        if _notes:
+            _notes[-1].pressed += note.pressed
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt in a block inside `noted`: once, also where it came before.
+
+    Outside of `noted` it raises anyway.
+    """
+    if not _notes or not _is_main():
+        yield
+        return
+    note = _notes[-1]
+    before = note.raises
+    try:
+        note.raises = True
+        if note.pressed:
+            raise KeyboardInterrupt
+        yield
+    finally:
+        note.raises = before and not note.pressed
 
 
 @contextmanager
@@ -39,5 +95,39 @@ def held() -> Iterator[None]:
     """
     with noted() as pressed:
         yield
-    if pressed:
+    outer = _notes[-1] if _notes else None
+    if pressed and (outer is None or outer.raises):
+        if outer is not None:
+            outer.raises = False
         raise KeyboardInterrupt
+
+
+def defer() -> None:
+    """From now on, until the block of `noted` ends, only note Ctrl-C, except in blocks of `heard`.
+
+    Called when a search begins: what it finds is to be written and printed, whatever comes.
+    """
+    if _notes and _is_main():
+        _notes[-1].raises = False
+
+
+def hear_terminations() -> None:
+    """Let a request to end the process do what Ctrl-C does, from now on.
+
+    A signal that the process ignores from its start (`nohup`) stays ignored.
+    """
+    for number in TERMINATIONS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _as_ctrl_c)
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    if not _notes:
+        raise KeyboardInterrupt
+    _notes[-1](number, frame)
+
+
+def ignore() -> None:
+    """Ignore all of these signals from now on: the process is about to end."""
+    for number in (signal.SIGINT, *TERMINATIONS):
+        signal.signal(number, signal.SIG_IGN)

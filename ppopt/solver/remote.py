@@ -121,7 +121,7 @@ def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
         path = [str(Path(entry).absolute()) for entry in sys.path if isinstance(entry, str)]
         code = _CODE.format(path=path, number=there.fileno())
         try:
-            with _ctrl_c_not_passed_on():
+            with _signals_not_passed_on():
                 process = subprocess.Popen(
                     [python, "-c", code],
                     stdin=subprocess.DEVNULL,
@@ -136,9 +136,10 @@ def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _ctrl_c_not_passed_on() -> Iterator[None]:
-    """Processes that are started here do not hear of Ctrl-C: the search is to answer it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_not_passed_on() -> Iterator[None]:
+    """Processes that are started here do not hear of Ctrl-C and the like: the search answers it."""
+    ours = {signal.SIGINT, *interrupts.TERMINATIONS}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
     try:
         yield
     finally:

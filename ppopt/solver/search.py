@@ -197,11 +197,12 @@ class Search:
         incumbent.infeasible = head_body_tail.infeasibility(problem.instance) or ""
         try:
             warm_starts.begin(incumbent, self.clock, start)
-            if problem.operations >= FIRST_SCHEDULE:
+            with interrupts.heard():
+                if problem.operations >= FIRST_SCHEDULE:
+                    self._schedule_one_at_a_time()
+                self._take(self._construction())
+                self._take(self._improvement())
                 self._schedule_one_at_a_time()
-            self._take(self._construction())
-            self._take(self._improvement())
-            self._schedule_one_at_a_time()
         except KeyboardInterrupt:
             self.clock.interrupted = True
 

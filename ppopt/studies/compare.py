@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
@@ -16,6 +17,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Layout, Pipeline
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Stop, solve
@@ -110,7 +112,7 @@ def compare(
     strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
     `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
     placement; `stop` is asked in every search. `time_limit` seconds cover all searches together,
-    not the evaluation of the strategies; Ctrl-C ends them all. With `jitter` every order also runs
+    not the evaluation of the strategies; Ctrl-C ends them all, and the random times. With `jitter` every order also runs
     under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
     InputError on misuse.
     """
@@ -143,7 +145,7 @@ def compare(
         made = [(optimum.schedule, optimum.solve_seconds), *made]
     rows = _rows(made, objective, optima)
     if jitter is not None:
-        rows = tuple(_under(row, jitter, objective, seed, tell) for row in rows)
+        rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, optimum, skipped)
 
 
@@ -180,6 +182,21 @@ def _silent(_: Progress | str) -> None:
     """Tell nobody."""
 
 
+def _all_under(
+    rows: tuple[ComparisonRow, ...],
+    deviation: float,
+    objective: Objective,
+    seed: int,
+    tell: Callable[[str], None],
+) -> tuple[ComparisonRow, ...]:
+    """The rows under random times; after Ctrl-C the rows left are as they were."""
+    done: list[ComparisonRow] = []
+    with suppress(KeyboardInterrupt), interrupts.heard():
+        for row in rows:
+            done.append(_under(row, deviation, objective, seed, tell))  # noqa: PERF401  cut short
+    return (*done, *rows[len(done) :])
+
+
 def _under(
     row: ComparisonRow,
     deviation: float,
@@ -208,25 +225,26 @@ def evaluate_all(
     """
     made, skipped = [], []
     deadline = time.monotonic() + seconds
-    for name, strategy in registry().items():
-        if fused and not strategy.fused:
-            skipped.append((name, "it splits the backward, which --fused rules out"))
-            continue
-        own = Options(**{field: getattr(options, field) for field in strategy.takes})
-        began = time.monotonic()
-        tell(f"strategy {name}")
-        _LOG.info("strategy %s", name)
-        try:
-            unplaced = strategy.unplaced(pipeline)
-            needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
-            if needed > deadline - time.monotonic():
-                words = f"it would take {needed:.0f} seconds or so; raise the time limit"
-                skipped.append((name, words))
+    with interrupts.heard():
+        for name, strategy in registry().items():
+            if fused and not strategy.fused:
+                skipped.append((name, "it splits the backward, which --fused rules out"))
                 continue
-            schedule = evaluate(unplaced, name, objective, own)
-            made.append((schedule, time.monotonic() - began))
-        except InputError as error:
-            skipped.append((name, str(error)))
+            own = Options(**{field: getattr(options, field) for field in strategy.takes})
+            began = time.monotonic()
+            tell(f"strategy {name}")
+            _LOG.info("strategy %s", name)
+            try:
+                unplaced = strategy.unplaced(pipeline)
+                needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
+                if needed > deadline - time.monotonic():
+                    words = f"it would take {needed:.0f} seconds or so; raise the time limit"
+                    skipped.append((name, words))
+                    continue
+                schedule = evaluate(unplaced, name, objective, own)
+                made.append((schedule, time.monotonic() - began))
+            except InputError as error:
+                skipped.append((name, str(error)))
     return made, tuple(skipped)
 
 

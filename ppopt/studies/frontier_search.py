@@ -22,6 +22,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders, codes, split_whole
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
 from ppopt.solver.bounds import head_body_tail
 from ppopt.solver.bounds.head_body_tail import Bound
 from ppopt.solver.result import Progress, Provenance, Result, Status
@@ -69,10 +70,11 @@ class Explorer:
     def run(self, hands: Iterable[Schedule]) -> None:
         """Explore, starting from hand strategies, until all is proved, time is up, or Ctrl-C."""
         try:
-            self._seed(hands)
-            self._search(len(self.curve.limits) - 1)
-            while self.left > LEAST and (segment := self._next()) is not None:
-                self._search(self._place(segment))
+            with interrupts.heard():
+                self._seed(hands)
+                self._search(len(self.curve.limits) - 1)
+                while self.left > LEAST and (segment := self._next()) is not None:
+                    self._search(self._place(segment))
         except KeyboardInterrupt:
             self.interrupted = True
 

@@ -66,7 +66,7 @@ def _least_limit(routes: list[Delays], device: int) -> int:
 
 def infeasibility(instance: Instance) -> str | None:
     """Why no schedule keeps the memory limits, naming the least that would do; None if one can."""
-    pipeline, ticks = instance.pipeline, instance.pipeline.ticks
+    ticks = instance.pipeline.ticks
     limits = ticks.limits
     if limits is None:
         return None

@@ -125,7 +125,7 @@ def initial_orders(
 
 def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
     seconds = (ADAPTIVE if strategy.adaptive else FIXED) * pipeline.num_codes
-    return time.monotonic() + seconds < deadline + GRACE
+    return time.monotonic() + seconds < deadline
 
 
 def _stated(pipeline: Pipeline) -> Pipeline:

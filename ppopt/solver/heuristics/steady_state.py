@@ -22,6 +22,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
@@ -95,10 +96,13 @@ class SteadyStates:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve the short run and unroll its steady state, once.
 
-        Raises KeyboardInterrupt where the short search was interrupted.
+        One microbatch at a time is submitted first where there is no schedule yet, so that there is
+        one to return. Raises KeyboardInterrupt where the short search was interrupted.
         """
         problem = short_problem(incumbent.problem, self._params)
         assert problem is not None
+        if incumbent.value is None:
+            incumbent.submit_orders(one_at_a_time(incumbent.problem.instance))
         share = self._params.share
         found = self._solve(problem, share * budget.clock.left)
         if found.interrupted:

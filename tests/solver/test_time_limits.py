@@ -1,0 +1,73 @@
+"""Time limits: there is a schedule at any of them, and large pipelines keep them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from ppopt import Pipeline, Status, evaluate, solve, verify
+
+NO_TIME = 0.001
+SLACK = 6.0
+"""Seconds beyond the promise of 10 % and one second: the machine that runs this may be busy."""
+WIDE: dict[str, dict[str, Any]] = {
+    "memory for three": {"mem_limit": 3},
+    "memory of 1F1B, costs that differ": {
+        "mem_limit": "1f1b",
+        "p2p": 1,
+        "forward": 10,
+        "weight": 9,
+    },
+    "two chunks": {"chunks": 2, "placement": "v"},
+    "pairs": {"overlap": 2},
+}
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_many_devices_have_a_schedule_within_the_limit(case: str) -> None:
+    """Bounds and memory figures take time in proportion to the devices, not to their square."""
+    pipeline = Pipeline(stages=1024, batches=2, **WIDE[case])
+    began = time.monotonic()
+    found = solve(pipeline, time_limit=2, workers=1)
+    assert time.monotonic() - began < 2 * 1.1 + 1 + SLACK
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+
+
+def test_a_rule_that_takes_longer_than_the_rest_of_the_time_is_not_begun() -> None:
+    pipeline = Pipeline(stages=16, batches=8192, chunks=2, placement="v", mem_limit=8)
+    began = time.monotonic()
+    found = solve(pipeline, time_limit=0.5, workers=1)
+    assert time.monotonic() - began < 0.5 * 1.1 + 1 + SLACK
+    assert found.status is Status.FEASIBLE
+
+
+@pytest.mark.parametrize("batches", [8, 400])
+def test_there_is_a_schedule_at_any_time_limit(batches: int) -> None:
+    """For few operations as the last resort, for many before all else."""
+    pipeline = Pipeline(stages=8, batches=batches, forward=10, weight=7, p2p=1, mem_limit=6)
+    found = solve(pipeline, time_limit=NO_TIME, workers=1)
+    assert found.status is Status.FEASIBLE
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_hint_is_there_before_the_clock_starts(*, fused: bool) -> None:
+    """Also where its whole backwards are to be split, or its split ones made whole."""
+    pipeline = Pipeline(stages=8, batches=32, forward=10, weight=7, p2p=1)
+    hint = evaluate(pipeline, "zb-h1" if fused else "1f1b")
+    found = solve(pipeline, time_limit=NO_TIME, workers=1, hint=hint, fused=fused)
+    assert found.value is not None
+    assert found.hint is not None
+    assert fused or found.value <= found.hint.value
+    plain = solve(pipeline, time_limit=NO_TIME, workers=1, fused=fused)
+    assert plain.value is not None
+    assert found.value < plain.value
+
+
+def test_a_proof_that_there_is_none_needs_no_time() -> None:
+    found = solve(Pipeline(stages=2, batches=2, mem_limit="0.5"), time_limit=NO_TIME, workers=1)
+    assert (found.status, found.schedule) == (Status.INFEASIBLE, None)
