@@ -7,14 +7,16 @@ Libraries load inside the commands, so that `ppopt --help` loads none of the hea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.app import EXIT_INFEASIBLE, EXIT_UNKNOWN, command
+from ppopt.cli.application import EXIT_INFEASIBLE, EXIT_UNKNOWN, command
 from ppopt.cli.settings import Settings, with_settings
+from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -57,6 +59,8 @@ def solve(
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
+    output.check_formats(settings, pipeline)
+    interrupts.defer()
     with progress.shown(quiet=settings.quiet) as line:
         result = search(
             pipeline,
@@ -65,8 +69,8 @@ def solve(
             progress=line.update,
             params=params,
         )
-    output.result(settings, of_result(result), result.schedule)
-    return _exit_code(result.status)
+    code = output.result(settings, of_result(result), result.schedule, stopped=result.interrupted)
+    return code or _exit_code(result.status)
 
 
 @command
@@ -97,12 +101,14 @@ def eval_(
         line.update(f"strategy {strategy}")
         schedule = evaluate(pipeline, strategy, objective, _strategy_options(settings))
         seconds = monotonic() - began
+        output.check_formats(settings, schedule.pipeline)
+        interrupts.defer()
         line.update("random times")
         spread = None
         if deviation is not None:
-            spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    output.result(settings, of_evaluation(schedule, seconds, spread), schedule)
-    return 0
+            with suppress(KeyboardInterrupt), interrupts.heard():
+                spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
+    return output.result(settings, of_evaluation(schedule, seconds, spread), schedule)
 
 
 @command
@@ -116,6 +122,7 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
     options, deviation = _strategy_options(settings), _deviation(jitter)
+    interrupts.defer()
     with progress.shown(quiet=settings.quiet) as line:
         comparison = compare_all(
             pipeline,
@@ -124,8 +131,8 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
             **_search_options(settings),
             progress=line.update,
         )
-    output.comparison(settings, of_comparison(comparison), comparison)
-    return _exit_code(comparison.optimum.status)
+    code = output.comparison(settings, of_comparison(comparison), comparison)
+    return code or _exit_code(comparison.optimum.status)
 
 
 @command
@@ -139,12 +146,13 @@ def frontier(settings: Settings) -> int:
     output.refuse_orders(settings, "frontier")
     pipeline = settings.pipeline()
     options = _strategy_options(settings)
+    interrupts.defer()
     with progress.shown(quiet=settings.quiet) as line:
         found = explore(
             pipeline, options=options, **_search_options(settings), progress=line.update
         )
-    output.frontier(settings, of_frontier(found), found)
-    return _exit_code(found.status)
+    code = output.frontier(settings, of_frontier(found), found)
+    return code or _exit_code(found.status)
 
 
 @command

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.errors import InputError
+from ppopt.formats.files import failed, resolved
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -55,22 +56,24 @@ def _target(name: str) -> Target:
 
 def check_place(path: Path) -> None:
     """Check that a file can be written, before the work starts; raises InputError."""
-    folder = path.parent
     try:
-        if path.is_dir():
+        target = resolved(path)
+        folder = target.parent
+        if target.is_dir():
             raise InputError(f"output: {path} is a folder; name a file")
-        if path.exists() and not path.is_file():
+        if target.exists() and not target.is_file():
             raise InputError(f"output: {path} is no regular file; name one")
         if not folder.is_dir():
-            raise InputError(f"output: {path}: the folder {folder} does not exist; create it first")
-        if path.exists() and not os.access(path, os.W_OK):
+            shown = folder if path.is_symlink() else path.parent
+            raise InputError(f"output: {path}: the folder {shown} does not exist; create it first")
+        if target.exists() and not os.access(target, os.W_OK):
             raise InputError(f"output: {path}: no permission to write; choose another place")
         from tempfile import TemporaryFile  # noqa: PLC0415  slow to load, and rarely needed
 
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"output: {path}: {error.strerror}; choose another place") from None
+        raise failed(path, error) from None
 
 
 def valid_schedule(path: Path) -> Schedule:

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
+from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
+from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
-from ppopt.report.words import robustness_words, what_if
+from ppopt.report.words import STOPPED, robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
 if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.rechecker import Recheck
     from ppopt.schedule.schedule import Schedule
     from ppopt.studies.compare import Comparison
     from ppopt.studies.frontier import Frontier
 
 
-def result(settings: Settings, shown: Mapping[str, Any], schedule: Schedule | None) -> None:
-    """Show one schedule, or why there is none."""
-    _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
+def result(
+    settings: Settings,
+    shown: Mapping[str, Any],
+    schedule: Schedule | None,
+    *,
+    stopped: bool = False,
+) -> int:
+    """Show one schedule, or why there is none; return the exit code of the files.
+
+    `stopped`: whether the search was ended early.
+    """
+    code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
     if _table_wanted(settings, shown):
-        _print(table.result_table(shown))
+        _print(table.result_table({**shown, "stopped_early": stopped}))
         if schedule is not None:
             _print_gantt(schedule)
             _note_rounding(schedule)
+    return code
 
 
 def _table_wanted(settings: Settings, shown: Mapping[str, Any]) -> bool:
@@ -46,17 +59,27 @@ def _table_wanted(settings: Settings, shown: Mapping[str, Any]) -> bool:
     return not settings.json and not settings.quiet
 
 
+def check_formats(settings: Settings, pipeline: Pipeline) -> None:
+    """Raise InputError where a file is asked for that cannot express schedules of a pipeline."""
+    if any(target.is_order for target in settings.output):
+        torch_csv.check_pipeline(pipeline)
+
+
 def refuse_orders(settings: Settings, what: str) -> None:
     """Raise InputError where a file of one order is asked for and there will be several."""
     if any(target.is_order for target in settings.output):
         raise InputError(f"output: a {what} is no single order; write .html or .json")
 
 
-def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> None:
-    """Show the rows of a comparison."""
-    _files(settings, [row.schedule for row in compared.rows], lambda _: _dump(shown))
-    if not _table_wanted(settings, shown):
-        return
+def comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> int:
+    """Show the rows of a comparison; return the exit code of the files."""
+    code = _files(settings, [row.schedule for row in compared.rows], lambda _: _dump(shown))
+    if _table_wanted(settings, shown):
+        _print_comparison(shown, compared)
+    return code
+
+
+def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
     rows = shown["rows"]
     _print(table.compare_table(rows))
     for further in (table.why_table, table.peaks_table):
@@ -71,14 +94,20 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
         print(f"optimal: {compared.optimum.status}: {compared.optimum.proof}")
     for name, reason in compared.skipped:
         print(f"skipped {name}: {reason}")
+    if compared.optimum.interrupted:
+        print(STOPPED)
 
 
-def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> None:
-    """Show memory against time."""
+def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
+    """Show memory against time; return the exit code of the files."""
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
-    _files(settings, schedules, lambda _: _dump(shown), shown)
-    if not _table_wanted(settings, shown):
-        return
+    code = _files(settings, schedules, lambda _: _dump(shown), shown)
+    if _table_wanted(settings, shown):
+        _print_frontier(shown, found)
+    return code
+
+
+def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
     if not found.points:
         print(f"{found.status}: {found.proof}")
     _print(table.frontier_table(shown))
@@ -86,6 +115,8 @@ def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> N
         print(line)
     for name, reason in found.skipped:
         print(f"skipped {name}: {reason}")
+    if found.interrupted:
+        print(STOPPED)
 
 
 def verification(
@@ -133,38 +164,50 @@ def _files(
     schedules: Sequence[Schedule],
     as_json: Callable[[Schedule], str],
     of_frontier: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the files asked for, the first schedule as the best; none where one is refused."""
-    texts = {}
-    for target in settings.output:
-        if not schedules:
-            print(f"note: there is no schedule, {target.path} is not written", file=sys.stderr)
-        elif target.is_page:
-            texts[target] = _page(schedules, of_frontier)
-        else:
-            dumps = torch_csv.dumps if target.is_order else as_json
-            texts[target] = dumps(schedules[0])
-    for target, words in texts.items():
-        _write(target, words)
+) -> int:
+    """Write the files asked for, the first schedule as the best; return the exit code.
+
+    Every file is tried. One line names each that cannot be written.
+    """
+
+    def words(target: Target) -> str:
+        if target.is_page:
+            return page_of(schedules, of_frontier)
+        dumps = torch_csv.dumps if target.is_order else as_json
+        return dumps(schedules[0])
+
+    if not schedules:
+        for target in settings.output:
+            note(f"note: there is no schedule, {target.path} is not written")
+        return 0
+    return write_each((target, partial(words, target)) for target in settings.output)
 
 
-def write_page(target: Target, schedules: Sequence[Schedule]) -> None:
-    """Write schedules as one HTML page."""
-    _write(target, _page(schedules))
+def write_each(files: Iterable[tuple[Target, Callable[[], str]]]) -> int:
+    """Write files, each made as it is written, and name those that failed; the exit code."""
+    code = 0
+    for target, words in files:
+        try:
+            write_target(target, words())
+        except InputError as error:
+            note(f"error: {' '.join(str(error).split())}")
+            code = EXIT_INCOMPLETE
+    return code
 
 
-def _page(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
+def page_of(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
+    """The HTML page of schedules, or of a frontier and its schedules."""
     from ppopt.report.frontier import frontier_page  # noqa: PLC0415
     from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
     return page(schedules) if of_frontier is None else frontier_page(of_frontier, schedules)
 
 
-def _write(target: Target, words: str) -> None:
+def write_target(target: Target, words: str) -> None:
     """Write a file; print a note where a picture was asked for."""
     write(target.path, words)
     if target.asked != target.path:
-        print(f"note: {target.asked} is written as a page, {target.path}", file=sys.stderr)
+        note(f"note: {target.asked} is written as a page, {target.path}")
 
 
 def _dump(shown: Mapping[str, Any]) -> str:
@@ -201,4 +244,4 @@ def _print_gantt(schedule: Schedule) -> None:
 def _note_rounding(schedule: Schedule) -> None:
     rounded = schedule.pipeline.rounded
     if rounded:
-        print(f"note: finer than 10^-6 and rounded to it: {', '.join(rounded)}", file=sys.stderr)
+        note(f"note: finer than 10^-6 and rounded to it: {', '.join(rounded)}")

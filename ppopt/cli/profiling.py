@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ppopt.cli.app import command
+from ppopt.cli.application import command
+from ppopt.cli.streams import note
 
 if TYPE_CHECKING:
     from ppopt.problem.costs import StageCosts
@@ -109,7 +109,7 @@ def _of_records(files: Sequence[Path], source: Source, description: str, suffix:
     records, memory = (read_traces(files), None) if traced else _steps(files)
     found = estimate(records)
     for warning in pipeline_file.warnings(found):
-        print(f"note: {warning}", file=sys.stderr)
+        note(f"note: {warning}")
     if suffix != ".json":
         return pipeline_file.dumps(
             found, description=description, source=source.value, memory=memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from time import monotonic
 
@@ -38,14 +38,13 @@ class _Line:
 
     def clear(self) -> None:
         if self._width:
-            self._write("")
-            sys.stderr.write("\r")
-            sys.stderr.flush()
+            self._write("", end="\r")
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, end: str = "") -> None:
         text = text[: shutil.get_terminal_size().columns - 1]  # a wrapped line cannot be rewritten
-        sys.stderr.write("\r" + text.ljust(self._width))
-        sys.stderr.flush()
+        with suppress(OSError):  # the terminal may be gone; the search goes on
+            sys.stderr.write("\r" + text.ljust(self._width) + end)
+            sys.stderr.flush()
         self._width = len(text)
 
 

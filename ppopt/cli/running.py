@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.app import JsonFlag, QuietFlag, ScheduleFile, command
+from ppopt.cli import streams
+from ppopt.cli.application import JsonFlag, QuietFlag, ScheduleFile, command
+from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,13 +70,14 @@ def run(
         length = float(execution.predicted_makespan(schedule)) * seconds
         _note(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
         ran = execution.run(world, schedule, steps=steps, seconds_per_unit=seconds)
+        interrupts.defer()
     shown = _shown(schedule, ran, length, seconds)
-    _write(targets, schedule, ran, seconds)
+    code = _write(targets, schedule, ran, seconds)
     if json:
         print_json(shown)
     elif not quiet:
         print(_words(shown))
-    return 0
+    return code
 
 
 def _seconds(sleep: str | None) -> float:
@@ -101,27 +105,31 @@ def _patience(schedule: Schedule, steps: int, seconds: float) -> float:
 
 def _note(words: str, *, quiet: bool) -> None:
     if not quiet and sys.stderr.isatty():
-        print(words, file=sys.stderr)
+        streams.note(words)
 
 
-def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, seconds: float) -> None:
-    """Write the measured step, in the pipeline's unit of time with `--sleep`, else in ms."""
-    from ppopt.cli.output import write_page
+def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, seconds: float) -> int:
+    """Write the measured step, in the pipeline's unit of time with `--sleep`, else in ms.
+
+    Returns the exit code.
+    """
+    from ppopt.cli.output import page_of, write_each
     from ppopt.formats import schedule_json
-    from ppopt.formats.files import write
     from ppopt.profiles.measured import measured
     from ppopt.torch import execution
 
     if not targets:
-        return
+        return 0
     unit = round(seconds * 10**9) if seconds else 10**6
     found = measured(ran.records, schedule.pipeline, unit)
-    for target in targets:
-        if target.is_page:
-            predicted = [execution.predicted_schedule(schedule)] if seconds else []
-            write_page(target, [*predicted, found])
-        else:
-            write(target.path, schedule_json.dumps(found))
+
+    def words(target: Target) -> str:
+        if not target.is_page:
+            return schedule_json.dumps(found)
+        predicted = [execution.predicted_schedule(schedule)] if seconds else []
+        return page_of([*predicted, found])
+
+    return write_each((target, partial(words, target)) for target in targets)
 
 
 def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ppopt.cli.app import (
+from ppopt.cli.application import (
     EXIT_CHANGED,
     EXIT_UNKNOWN,
     EXIT_VIOLATIONS,
@@ -111,13 +111,14 @@ def view(
 ) -> int:
     """Draw schedule files on one HTML page."""
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.cli.output import write_page
+    from ppopt.cli.output import page_of, write_target
     from ppopt.errors import InputError
 
     (target,) = writable([output])
     if not target.is_page:
         raise InputError(f"output: {target.path}: a page ends in .html")
-    write_page(target, [valid_schedule(file) for file in files])
+    drawn = [valid_schedule(file) for file in files]
+    write_target(target, page_of(drawn))
     return 0
 
 
@@ -215,5 +216,4 @@ def import_(
     order = torch_csv.read_order(file)
     timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     made = checked(timed, enforce_limit=False)
-    output.result(settings, of_evaluation(made, monotonic() - began), made)
-    return 0
+    return output.result(settings, of_evaluation(made, monotonic() - began), made)

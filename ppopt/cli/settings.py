@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter
@@ -13,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ppopt.cli.app import JsonFlag
+from ppopt.cli.application import JsonFlag
 from ppopt.cli.files import Target, writable
+from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
 from ppopt.problem.pipeline import Pipeline
@@ -59,10 +59,9 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
     if slow:
         stage, pair, apart = slow[0]
         more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
-        print(
+        note(
             f"note: overlap_times: stage {stage}: {plain(pair)} is above F + BW = "
-            f"{plain(apart)}{more}: such a pair loses time; only strategies that pair make it",
-            file=sys.stderr,
+            f"{plain(apart)}{more}: such a pair loses time; only strategies that pair make it"
         )
 
 

@@ -67,10 +67,7 @@ def dumps(schedule: Schedule) -> str:
     InputError for two routes and for slices of microbatches, which the format cannot express, and
     where the operations are not a valid schedule of their pipeline. The memory limit is ignored.
     """
-    if schedule.pipeline.routes == 2:
-        raise InputError("torch csv: two routes put a stage on two devices; write .json instead")
-    if schedule.pipeline.num_slices > 1:
-        raise InputError("torch csv: it knows no slices of microbatches; write .json instead")
+    check_pipeline(schedule.pipeline)
     check_planned(schedule, "torch csv")
     numbers = microbatch_numbers(schedule)
     ranks: list[list[str]] = [[] for _ in range(schedule.pipeline.num_devices)]
@@ -81,6 +78,14 @@ def dumps(schedule: Schedule) -> str:
             cell = f"({both[0]};{both[1]})OVERLAP_F_B"
         ranks[row.device].append(cell)
     return "".join(",".join(cells) + "\n" for cells in ranks)
+
+
+def check_pipeline(pipeline: Pipeline) -> None:
+    """Raise InputError where the format cannot express schedules of this pipeline."""
+    if pipeline.routes == 2:
+        raise InputError("torch csv: two routes put a stage on two devices; write .json instead")
+    if pipeline.num_slices > 1:
+        raise InputError("torch csv: it knows no slices of microbatches; write .json instead")
 
 
 def check_planned(schedule: Schedule, form: str) -> None:

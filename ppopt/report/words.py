@@ -15,6 +15,8 @@ AT_MOST = "≤ "
 """Stands before a limit that is not proved to be the least for its value."""
 OVER = " over"
 """Stands behind memory that is above a limit."""
+STOPPED = "stopped early"
+"""Said of a search that Ctrl-C or a request to end has ended."""
 LONGEST_NAME = 80
 """Letters of a name that the page shows at most."""
 FEW_DEVICES = 8
@@ -90,8 +92,8 @@ def objective_words(figures: Mapping[str, Any]) -> str:
 def status_words(figures: Mapping[str, Any]) -> str:
     """What a search claims; empty for a hand strategy, which claims nothing.
 
-    `figures` has the keys of `ppopt solve --json`, `ppopt eval --json` or `summary`. An unchecked
-    claim of a file is marked as such.
+    `figures` has the keys of `ppopt solve --json`, `ppopt eval --json` or `summary`, and perhaps
+    `stopped_early`. An unchecked claim of a file is marked as such.
     """
     status = figures.get("status")
     if status is None or (status == "feasible" and figures.get("lower_bound") is None):
@@ -99,6 +101,8 @@ def status_words(figures: Mapping[str, Any]) -> str:
     words = _STATUS_WORDS.get(status, str(status))
     if status == "feasible":
         words = f"not proved optimal, gap {percent(figures.get('gap'))}"
+    if figures.get("stopped_early"):
+        words = f"{words}, {STOPPED}"
     return words if figures.get("checked", True) else f"the file says: {words} {UNCHECKED}"
 
 

@@ -17,14 +17,15 @@ from types import FrameType
 TERMINATIONS = [
     number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
 ]
-"""The signals that ask a process to end: from `timeout`, `docker stop`, SLURM, a closed terminal."""
+"""Signals that ask a process to end: from `timeout`, `docker stop`, SLURM, a closed terminal."""
 
 
 class _Note:
     """Signals noted in a block."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, inner: bool) -> None:
         self.pressed: list[int] = []
+        self.inner = inner
         self.raises = False
 
     def __call__(self, number: int, _: FrameType | None = None) -> None:
@@ -43,12 +44,12 @@ def _is_main() -> bool:
 
 
 @contextmanager
-def noted() -> Iterator[list[int]]:
+def noted(*, inner: bool = False) -> Iterator[list[int]]:
     """Let Ctrl-C add to a list while the block runs, and do nothing else.
 
-    After an inner block its signals are in the list of the outer one too.
+    `inner`: whether what is noted in blocks inside of this one is added to its list too.
     """
-    note = _Note()
+    note = _Note(inner=inner)
     if not _is_main():
         yield note.pressed
         return
@@ -62,13 +63,13 @@ def noted() -> Iterator[list[int]]:
         _notes.remove(note)
         if signal.getsignal(signal.SIGINT) is note:
             signal.signal(signal.SIGINT, before)
-        if _notes:
-            _notes[-1].pressed += note.pressed
+        for outer in _notes:
+            outer.pressed += note.pressed if outer.inner else []
 
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt in a block inside `noted`: once, also where it came before.
+    """Let Ctrl-C raise KeyboardInterrupt, once, in a block inside `noted`, also if it came before.
 
     Outside of `noted` it raises anyway.
     """
@@ -79,7 +80,7 @@ def heard() -> Iterator[None]:
     before = note.raises
     try:
         note.raises = True
-        if note.pressed:
+        if any(one.pressed for one in _notes):
             raise KeyboardInterrupt
         yield
     finally:

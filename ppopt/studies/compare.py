@@ -112,9 +112,9 @@ def compare(
     strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
     `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
     placement; `stop` is asked in every search. `time_limit` seconds cover all searches together,
-    not the evaluation of the strategies; Ctrl-C ends them all, and the random times. With `jitter` every order also runs
-    under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
-    InputError on misuse.
+    not the evaluation of the strategies; Ctrl-C ends them all, and the random times. With `jitter`
+    every order also runs under random times of that relative standard deviation
+    (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
@@ -193,7 +193,7 @@ def _all_under(
     done: list[ComparisonRow] = []
     with suppress(KeyboardInterrupt), interrupts.heard():
         for row in rows:
-            done.append(_under(row, deviation, objective, seed, tell))  # noqa: PERF401  cut short
+            done.append(_under(row, deviation, objective, seed, tell))
     return (*done, *rows[len(done) :])
 
 

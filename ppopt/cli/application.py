@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
@@ -12,16 +11,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ppopt.cli import streams
 from ppopt.errors import InputError, RunError, VerificationError
 from ppopt.problem.settings import LIMIT_1F1B, NAMED
+from ppopt.solver import interrupts
 
 EXIT_BUG = 1
 EXIT_INPUT = 2
 EXIT_INFEASIBLE = 3
-EXIT_UNKNOWN = 4
+EXIT_UNKNOWN = streams.EXIT_UNKNOWN
 EXIT_VIOLATIONS = 5
 EXIT_CHANGED = 6
-INTERRUPTED = "interrupted before there was a result"
+EXIT_INCOMPLETE = 7
+"""What was asked for is done, and printed, but a part is missing: an output, or rows of a sweep."""
 
 # The base of every usage error; typer itself exports only its leaves.
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
@@ -42,26 +44,33 @@ class Group(TyperGroup):
         *_: Any,
         **extra: Any,
     ) -> NoReturn:
-        """Run and exit; every error that is not a bug becomes one line and an exit code here."""
-        try:
-            code = self._run(sys.argv[1:] if args is None else args, prog_name or "ppopt", extra)
-            print(end="", flush=True)
-        except InputError as error:
-            fail(str(error))
-        except (RunError, VerificationError) as error:
-            fail(str(error), EXIT_BUG)
-        except _UsageError as error:
-            fail(error.format_message())
-        except KeyboardInterrupt:
-            fail(INTERRUPTED, EXIT_UNKNOWN)
-        except BrokenPipeError:
-            _drop_output()
-            sys.exit(0)
-        except OSError as error:
-            if error.filename is None:
-                _drop_output()
-            fail(f"{error.filename or 'standard output'}: {error.strerror}")
-        sys.exit(code)
+        """Run and exit; every error that is not a bug becomes one line and an exit code here.
+
+        Ctrl-C ends a command at once, until it begins a search (`interrupts.defer`). What comes
+        after that, printing included, is not cut short.
+        """
+        words = sys.argv[1:] if args is None else args
+        with interrupts.noted(inner=True):
+            try:
+                with interrupts.heard():
+                    code = self._run(words, prog_name or "ppopt", extra)
+                print(end="", flush=True)
+            except InputError as error:
+                fail(str(error))
+            except (RunError, VerificationError) as error:
+                fail(str(error), EXIT_BUG)
+            except _UsageError as error:
+                fail(error.format_message())
+            except KeyboardInterrupt:
+                streams.interrupted(words)
+            except BrokenPipeError:
+                streams.drop(sys.stdout.fileno())
+                sys.exit(0)
+            except OSError as error:
+                if error.filename is None:
+                    streams.drop(sys.stdout.fileno())
+                fail(f"{error.filename or 'standard output'}: {error.strerror}")
+            sys.exit(code)
 
     def _run(self, args: Sequence[str], prog_name: str, extra: dict[str, Any]) -> int:
         try:
@@ -111,13 +120,8 @@ def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
     """Exit with a line on stderr and an exit code."""
     if code == EXIT_INPUT:
         message = " ".join(message.split())
-    print(f"error: {message}", file=sys.stderr)
+    streams.note(f"error: {message}")
     sys.exit(code)
-
-
-def _drop_output() -> None:
-    """Discard what is left for stdout: nobody reads it, and Python would fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(

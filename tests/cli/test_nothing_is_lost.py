@@ -1,0 +1,337 @@
+"""What is finished is not lost: outputs that fail, signals, killed runs, closed streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.formats import files
+from ppopt.solver import search
+from ppopt.studies import compare, frontier  # noqa: F401  bound before `solve` is replaced
+from tests.cli.cli_run import ENTRY, HARD, process, run
+from tests.cli.terminal import on_terminal, read_until
+
+SMALL = "--stages 3 --batches 6 --workers 1"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("the search began")
+
+
+class TestBeforeTheSearch:
+    """What can be known is one line before the search, and nothing is written."""
+
+    @pytest.fixture(autouse=True)
+    def no_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(search, "solve", never)
+
+    def refused(self, folder: Path, line: str, words: str) -> None:
+        before = sorted(folder.rglob("*"))
+        code, out, err = run(line)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ") and words in err
+        assert err.count("\n") == 1
+        assert sorted(folder.rglob("*")) == before
+
+    @pytest.mark.parametrize("size", ["--slices 2", "--routes 2"])
+    def test_a_format_that_cannot_express_the_pipeline(self, size: str, folder: Path) -> None:
+        self.refused(folder, f"solve {SMALL} {size} -o a.json -o a.csv", "torch csv: ")
+
+    def test_a_format_that_cannot_express_the_strategy(self, folder: Path) -> None:
+        self.refused(folder, f"eval seq-1f1b {SMALL} -o a.json -o a.csv", "knows no slices")
+
+    def test_a_link_to_itself(self, folder: Path) -> None:
+        (folder / "loop.json").symlink_to(folder / "loop.json")
+        self.refused(folder, f"solve {SMALL} -o loop.json", "symbolic links")
+
+    def test_a_link_into_no_folder(self, folder: Path) -> None:
+        (folder / "link.json").symlink_to(folder / "nowhere" / "a.json")
+        self.refused(folder, f"solve {SMALL} -o link.json", "nowhere does not exist")
+
+
+def test_a_link_to_a_file_that_is_not_there_yet(folder: Path) -> None:
+    (folder / "real").mkdir()
+    (folder / "link.json").symlink_to(folder / "real" / "a.json")
+    assert run(f"eval 1f1b {SMALL} -o link.json").code == 0
+    assert (folder / "link.json").is_symlink()
+    assert "ops" in json.loads((folder / "real" / "a.json").read_text())
+
+
+class TestAfterTheSearch:
+    """An output that fails takes nothing else with it."""
+
+    @pytest.mark.parametrize(
+        "line", [f"solve {SMALL}", f"eval 1f1b {SMALL}", "compare --stages 2 --batches 2"]
+    )
+    def test_the_other_outputs_and_the_json_are_there(
+        self, line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = files.write
+
+        def full(path: Path, text: str) -> None:
+            if path.name == "bad.json":
+                raise InputError(f"output: {path}: No space left on device; choose another place")
+            made(path, text)
+
+        monkeypatch.setattr("ppopt.cli.output.write", full)
+        ran = run(f"{line} --json -o a.json -o bad.json -o b.html")
+        assert ran.code == 7
+        assert json.loads(ran.out)["schema"] == 1
+        assert ran.err.startswith("error: output: bad.json: No space left")
+        assert ran.err.count("\n") == 1
+        assert {path.name for path in folder.iterdir()} == {"a.json", "b.html"}
+        table = run(f"{line} -o bad.json")
+        assert table.code == 7
+        assert len(table.out) > 100
+
+    def test_a_limit_of_file_sizes(self, folder: Path) -> None:
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+        ran = process(f"solve {SMALL} --json -o a.html -o b.json", preexec_fn=limit)
+        out, err = ran.communicate(timeout=60)
+        assert ran.returncode == 7
+        assert json.loads(out)["status"] == "optimal"
+        assert err == "error: output: a.html: File too large; choose another place\n".replace(
+            "a.html", str(folder / "a.html")
+        )
+        assert [path.name for path in folder.iterdir()] == ["b.json"]
+
+    def test_a_folder_removed_meanwhile(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (folder / "gone").mkdir()
+        solve = search.solve
+
+        def removing(*args: Any, **options: Any) -> object:
+            found = solve(*args, **options)
+            (folder / "gone").rmdir()
+            return found
+
+        monkeypatch.setattr(search, "solve", removing)
+        ran = run(f"solve {SMALL} --json -o gone/a.json -o here.json")
+        assert (ran.code, ran.err.count("\n")) == (7, 1)
+        assert json.loads(ran.out)["status"] == "optimal"
+        assert (folder / "here.json").exists()
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+PRESS = "press = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
+
+
+class TestSignals:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_request_to_end_is_as_ctrl_c(self, number: int, folder: Path) -> None:
+        search, terminal = on_terminal(f"solve {HARD} --json --time-limit 60 -o a.json")
+        read_until(terminal, r"best \d+, bound \d+")
+        search.send_signal(number)
+        read_until(terminal, None)
+        out, _ = search.communicate(timeout=30)
+        assert search.returncode == 0
+        found = json.loads(out)
+        assert (found["status"], found["verified"]) == ("feasible", True)
+        assert json.loads((folder / "a.json").read_text())["ops"]
+
+    def test_the_table_says_that_it_stopped_early(self) -> None:
+        search, terminal = on_terminal(f"solve {HARD} --time-limit 60")
+        read_until(terminal, r"best \d+, bound \d+")
+        search.send_signal(signal.SIGTERM)
+        read_until(terminal, None)
+        out, _ = search.communicate(timeout=30)
+        assert search.returncode == 0
+        assert "stopped early" in out
+
+    def test_nohup_stays_ignored(self) -> None:
+        code = (
+            "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+            "from ppopt.cli import main, settings; old = settings.Settings.pipeline; "
+            "hang = lambda self: (os.kill(os.getpid(), signal.SIGHUP), old(self))[1]; "
+            f"settings.Settings.pipeline = hang; main({['solve', *shlex.split(SMALL)]})"
+        )
+        assert python(code).returncode == 0
+
+    @pytest.mark.parametrize("command", ["solve", "eval 1f1b", "frontier", "compare"])
+    def test_ctrl_c_while_files_are_written(self, command: str, folder: Path) -> None:
+        """Twice, at every file."""
+        line = f"{command} {SMALL} --json -o a.json -o b.html -o c.json"
+        code = (
+            f"import os, signal; {PRESS}from ppopt.cli import main; "
+            "from pathlib import Path; old = Path.replace; "
+            "Path.replace = lambda *names: (press(), press(), old(*names))[2]; "
+            f"main({shlex.split(line)})"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert json.loads(ran.stdout)["schema"] == 1
+        assert {path.name for path in folder.iterdir()} == {"a.json", "b.html", "c.json"}
+
+    @pytest.mark.parametrize("where", ["ppopt.solver.search.versions", "ppopt.cli.output.result"])
+    def test_ctrl_c_around_a_search(self, where: str) -> None:
+        """Before it begins, and after it has ended: JSON in any case."""
+        module, name = where.rsplit(".", 1)
+        code = (
+            f"import os, signal; {PRESS}from ppopt.cli import main; import {module} as at; "
+            f"old = at.{name}; at.{name} = lambda *a, **b: (press(), old(*a, **b))[1]; "
+            f"main({['solve', *shlex.split(SMALL), '--json']})"
+        )
+        ran = python(code)
+        found = json.loads(ran.stdout)
+        assert ran.stderr == ""
+        assert ran.returncode == {"unknown": 4, "optimal": 0}[found["status"]]
+        assert (found["status"] == "optimal") == (name == "result")
+
+    @pytest.mark.parametrize("command", ["solve", "eval 1f1b", "compare", "frontier"])
+    def test_before_there_is_a_result_there_is_json(self, command: str) -> None:
+        code = (
+            f"import os, signal; {PRESS}from ppopt.cli import main, settings; "
+            "settings.Settings.pipeline = press; "
+            f"main({[*command.split(), *shlex.split(SMALL), '--json']})"
+        )
+        ran = python(code)
+        assert ran.returncode == 4
+        assert ran.stderr == "error: interrupted before there was a result\n"
+        found = json.loads(ran.stdout)
+        assert (found["schema"], found["status"], found["schedule"]) == (1, "unknown", None)
+
+    def test_random_times_are_given_up_and_the_schedule_is_kept(self, folder: Path) -> None:
+        code = (
+            f"import os, signal; {PRESS}from ppopt.cli import main; "
+            "from ppopt.studies import robustness; old = robustness.jitter; "
+            "robustness.jitter = lambda *a, **b: (press(), old(*a, **b))[1]; "
+            f"main({['eval', '1f1b', *shlex.split(SMALL), '--jitter', '0.1', '-o', 'a.json']})"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert "makespan" in ran.stdout
+        assert (folder / "a.json").exists()
+
+    def test_while_typer_is_loaded_it_is_one_line(self) -> None:
+        """Python itself is all that comes before."""
+        code = (
+            "import os, signal, sys\n"
+            "class Finder:\n"
+            "    def find_spec(name, *_):\n"
+            "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Finder)\n"
+            "from ppopt.cli import main\n"
+            "main(['strategies'])\n"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stdout) == (4, "")
+        assert ran.stderr == "error: interrupted before there was a result\n"
+
+
+class TestTemporaryFiles:
+    def test_a_killed_process_leaves_nothing_behind_for_long(self, folder: Path) -> None:
+        code = (
+            "import os, signal; from pathlib import Path; from ppopt.formats.files import write; "
+            "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL); "
+            "write(Path('a.json'), 'x')"
+        )
+        assert python(code).returncode == -signal.SIGKILL
+        (left,) = folder.iterdir()
+        assert left.name.startswith(".a.json.")
+        files.write(folder / "other.json", "{}")
+        assert [path.name for path in folder.iterdir()] == ["other.json"]
+
+    def test_one_of_a_process_that_lives_stays(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replace = Path.replace
+
+        def slow(path: Path, target: Path) -> Path:
+            monkeypatch.undo()
+            files.write(folder / "b.json", "second")
+            return replace(path, target)
+
+        monkeypatch.setattr(Path, "replace", slow)
+        files.write(folder / "a.json", "first")
+        assert (folder / "a.json").read_text() == "first"
+        assert {path.name for path in folder.iterdir()} == {"a.json", "b.json"}
+
+    def test_files_of_others_stay(self, folder: Path) -> None:
+        others = {".a.json.abcdefgh", "a.json.abcdefgh.ppopt-part", ".hidden"}
+        for name in others:
+            (folder / name).write_text("")
+        files.write(folder / "a.json", "{}")
+        assert {path.name for path in folder.iterdir()} == {"a.json", *others}
+
+    def test_a_failed_write_leaves_none(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Path, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            files.write(folder / "a.json", "{}")
+        assert list(folder.iterdir()) == []
+
+
+def closing(*numbers: int) -> Callable[[], None]:
+    def close() -> None:
+        for number in numbers:
+            os.close(number)
+
+    return close
+
+
+class TestStreams:
+    LINES = (
+        f"solve {SMALL} --json -o a.json",
+        f"eval 1f1b {SMALL} -o a.json -o a.svg",
+        f"compare {SMALL}",
+        "strategies",
+    )
+
+    @pytest.mark.parametrize("line", LINES)
+    @pytest.mark.parametrize("closed", [(2,), (1,), (0, 1, 2)])
+    def test_closed(self, line: str, closed: tuple[int, ...], folder: Path) -> None:
+        ran = subprocess.run(
+            [*ENTRY, *shlex.split(line)],
+            stdout=None if 1 in closed else subprocess.PIPE,
+            stderr=None if 2 in closed else subprocess.PIPE,
+            text=True,
+            preexec_fn=closing(*closed),
+            check=False,
+        )
+        assert ran.returncode == 0
+        assert (ran.stderr or "") in ("", "note: a.svg is written as a page, a.html\n")
+        if "--json" in line and 1 not in closed:
+            assert json.loads(ran.stdout)["status"] == "optimal"
+        if "-o" in line:
+            assert json.loads((folder / "a.json").read_text())["ops"]
+
+    @pytest.mark.parametrize("line", ["eval 1f1b --stages 2 --batches 2 -o a.svg --json"])
+    def test_a_full_stderr_loses_notes_only(self, line: str) -> None:
+        with Path("/dev/full").open("w") as full:
+            ran = process(line, stderr=full)
+            out, _ = ran.communicate(timeout=60)
+        assert ran.returncode == 0
+        assert json.loads(out)["schedule"]
+
+    def test_an_error_keeps_its_exit_code(self) -> None:
+        with Path("/dev/full").open("w") as full:
+            ran = process("verify none.json", stderr=full)
+            assert ran.communicate(timeout=60)[0] == ""
+        assert ran.returncode == 2
