@@ -160,7 +160,7 @@ def _choice(value: object, setting: Setting) -> str:
 def _seconds(value: object, setting: Setting) -> float:
     seconds = float(exact.read(_number(value, setting), "seconds").value)
     if seconds <= 0:
-        raise InputError(f"{shown(value)} is not above 0; give seconds")
+        raise InputError(f"{shown(value)} is not above 0, or below 10^-6; give seconds")
     return seconds
 
 

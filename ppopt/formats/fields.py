@@ -12,6 +12,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 from ppopt.errors import InputError
 from ppopt.problem.settings import nearest
 
+LARGEST_EXACT = 2**53
+"""Largest whole number up to which floats, and so other readers of JSON, are exact."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -61,8 +63,17 @@ def whole(value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{shown(value)} is not a whole number")
     if not least <= value <= most:
-        raise InputError(f"{shown(value)} is not within {least} .. {most}")
+        raise InputError(
+            f"{shown(value)} is not within {least} .. {most}{_why(value, least, most)}"
+        )
     return value
+
+
+def _why(value: int, least: int, most: int) -> str:
+    """What a number out of bounds is, where that says more than the bounds."""
+    if value < 0 == least:
+        return ": it is negative"
+    return ": above 2^53 figures are not exact" if value > most == LARGEST_EXACT else ""
 
 
 def wholes(value: object, length: int, least: int, most: int) -> list[int]:

@@ -38,7 +38,7 @@ from ppopt.problem import placement
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
-from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.problem.pipeline import LARGEST_GRID, MOST_DEVICES, Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
@@ -52,6 +52,10 @@ KINDS = {letter: kind for kind, letter in LETTERS.items()}
 """Kind of operation of every letter of PyTorch."""
 LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
+MOST_CELLS = 2**21
+"""Most cells that are read: more than any search makes, communication included."""
+LISTED = 16
+"""Most ranks or stages that a message lists."""
 _NUMBER = r"(0|[1-9][0-9]{0,7})"
 _OP = re.compile(rf"{_NUMBER}([FIBW]){_NUMBER}")
 _OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
@@ -159,7 +163,14 @@ def schedule(
 
 
 def _order(content: str) -> Order:
-    lines = content.removesuffix("\n").split("\n")
+    content = content.removesuffix("\n")
+    ranks = content.count("\n") + 1
+    if ranks > MOST_DEVICES:
+        raise InputError(f"{ranks} ranks are above {MOST_DEVICES}; give every rank one line")
+    cells_given = content.count(",") + ranks
+    if cells_given > MOST_CELLS:
+        raise InputError(f"{cells_given} cells are above {MOST_CELLS}, the most that are read")
+    lines = content.split("\n")
     cells = [within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)]
     cells = _renumber_last_stage(_translate_older_dialect(cells))
     rows = [[op for cell in row for op in cell] for row in cells]
@@ -174,9 +185,12 @@ def _order(content: str) -> Order:
 def _row(line: str) -> list[tuple[Op, ...]]:
     if not line.strip():
         raise InputError("the line is blank; give every rank its operations, and no blank lines")
-    cells = [
-        within(f"cell {index}", _cell, cell.strip()) for index, cell in enumerate(line.split(","))
-    ]
+    cells = []
+    for index, cell in enumerate(line.split(",")):
+        try:
+            cells.append(_cell(cell.strip()))
+        except InputError as error:
+            raise InputError(f"cell {index}: {error}") from None
     if not any(cells):
         raise InputError("runs nothing; every rank needs a stage")
     return cells
@@ -272,7 +286,8 @@ def _name(op: Op) -> str:
 
 def _places(rows: list[list[Op]], op: Op) -> str:
     ranks = sorted({rank for rank, row in enumerate(rows) if op in row})
-    return f" (rank {', '.join(map(str, ranks))})"
+    more = ", .." if len(ranks) > LISTED else ""
+    return f" (rank {', '.join(map(str, ranks[:LISTED]))}{more})"
 
 
 def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
@@ -341,5 +356,5 @@ def _placement_names(order: Order) -> Iterator[str]:
 
 
 def _listed(numbers: tuple[int, ...]) -> str:
-    head = ",".join(map(str, numbers[:16]))
-    return f"{head},.." if len(numbers) > 16 else head
+    head = ",".join(map(str, numbers[:LISTED]))
+    return f"{head},.." if len(numbers) > LISTED else head

@@ -18,6 +18,8 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import guarded
 from ppopt.formats.fields import shown
 
+MOST_KEYS = 1000
+"""Most keys of a mapping: many times the settings there are. PyYAML takes long for more."""
 _NULL = "tag:yaml.org,2002:null"
 _BOOL = "tag:yaml.org,2002:bool"
 _INT = "tag:yaml.org,2002:int"
@@ -39,6 +41,8 @@ class _Loader(yaml.SafeLoader):
             raise _error("aliases (*name) are not accepted; write the value out", event)
         if event.tag is not None:
             raise _error("tags (!name) are not accepted; write plain values", event)
+        if isinstance(parent, yaml.MappingNode) and len(parent.value) >= MOST_KEYS:
+            raise _error(f"more than {MOST_KEYS} keys; there are not so many settings", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

@@ -52,7 +52,10 @@ def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
 def _check_forward(forward: Times) -> None:
     for stage, time in enumerate(forward):
         if time <= 0:
-            raise InputError(f"forward: stage {stage}: {exact.plain(time)} is not above 0")
+            raise InputError(
+                f"forward: stage {stage}: {exact.plain(time)} is not above 0, or finer than 10^-6 "
+                "of the unit, the finest that is kept"
+            )
 
 
 def _check_parts(field: str, part: Times, full: Times) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from math import isfinite, lcm
+from math import floor, isfinite, lcm
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -19,6 +20,10 @@ ROUNDING = Fraction(1, 2**52)
 """Relative error of a number that a file gives as a float."""
 
 
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+"""Text of a number; Decimal itself also reads `1_0` and digits of other scripts."""
+
+
 class Exact(NamedTuple):
     """A number read exactly; `rounded` tells that it was finer than 1/FINEST."""
 
@@ -26,8 +31,11 @@ class Exact(NamedTuple):
     rounded: bool
 
 
-def read(number: object, what: str) -> Exact:
-    """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number."""
+def read(number: object, what: str, *, down: bool = False) -> Exact:
+    """Read `number` exactly; raises InputError, naming `what`, on anything but a finite number.
+
+    What is finer than 1/FINEST is rounded to the nearest multiple of it, or `down`.
+    """
     if isinstance(number, Fraction):
         return Exact(number, rounded=False)
     fraction = _fraction(number, what)
@@ -36,7 +44,8 @@ def read(number: object, what: str) -> Exact:
         raise InputError(f"{what}: {shown} is too large; use a larger unit (at most 10^12)")
     if FINEST % fraction.denominator == 0:
         return Exact(fraction, rounded=False)
-    return Exact(Fraction(round(fraction * FINEST), FINEST), rounded=True)
+    steps = floor(fraction * FINEST) if down else round(fraction * FINEST)
+    return Exact(Fraction(steps, FINEST), rounded=True)
 
 
 def _fraction(number: object, what: str) -> Fraction:
@@ -50,6 +59,10 @@ def _fraction(number: object, what: str) -> Fraction:
         decimal = Decimal(str(number).strip())
     except InvalidOperation:
         raise InputError(f"{what}: {number!r} is not a number") from None
+    if decimal.is_finite() and isinstance(number, str) and not _DECIMAL.fullmatch(number.strip()):
+        raise InputError(
+            f"{what}: {number!r} is not a number; write digits 0 to 9, as in 10 or 2.5"
+        )
     if not decimal.is_finite():
         raise InputError(f"{what}: {number!r} is not a finite number")
     if decimal and abs(decimal.adjusted()) > 400:

@@ -173,9 +173,9 @@ class Pipeline:
         if limit is None:
             return
         if not _is_list(limit):
-            self._set("mem_limit", self._numbers("mem_limit", [limit])[0])
+            self._set("mem_limit", self._numbers("mem_limit", [limit], down=True)[0])
             return
-        numbers = self._numbers("mem_limit", _as_list(limit, "mem_limit"))
+        numbers = self._numbers("mem_limit", _as_list(limit, "mem_limit"), down=True)
         if len(numbers) != self.num_devices:
             raise InputError(
                 f"mem_limit: has {len(numbers)} entries for {self.num_devices} devices; "
@@ -199,9 +199,10 @@ class Pipeline:
         return numbers
 
     def _numbers(
-        self, field: str, given: Sequence[object], *, signed: bool = False
+        self, field: str, given: Sequence[object], *, signed: bool = False, down: bool = False
     ) -> tuple[Fraction, ...]:
-        read = [exact.read(number, field) for number in given]
+        """Read numbers; `down`: what is too fine is rounded down, as a limit must not grow."""
+        read = [exact.read(number, field, down=down) for number in given]
         for number in read:
             if number.value < 0 and not signed:
                 raise InputError(f"{field}: {exact.plain(number.value)} is negative")
