@@ -198,6 +198,8 @@ def _row(line: str) -> list[tuple[Op, ...]]:
 
 def _cell(text: str) -> tuple[Op, ...]:
     """Parse the operations of a cell: none, one, or an overlapped pair."""
+    if match := _OP.fullmatch(text):
+        return (Op(KINDS[match[2]], int(match[1]), int(match[3])),)
     if not text or _COMMUNICATION.fullmatch(text):
         return ()
     if overlap := _OVERLAP.fullmatch(text):
@@ -225,6 +227,8 @@ def _translate_older_dialect(rows: list[list[tuple[Op, ...]]]) -> list[list[tupl
         for op in seen
         if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
     }
+    if not translation:
+        return rows
     return [[tuple(translation.get(op, op) for op in cell) for cell in row] for row in rows]
 
 

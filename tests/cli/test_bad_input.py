@@ -84,6 +84,10 @@ LINES = {
     "chunks: zero": (f"solve {SIZE} --chunks 0 {WRITING}", "chunks: 0"),
     "chunks: many": (f"solve {SIZE} --chunks 9000000 {WRITING}", "18000000"),
     # times and memory
+    "time: underscore": (f"solve {SIZE} --forward-times 1_0 {WRITING}", "'1_0' is not a number"),
+    "time: other digits": (f"solve {SIZE} --p2p-time \u0663 {WRITING}", "is not a number"),
+    "time: wide digits": (f"solve {SIZE} --activation \uff11 {WRITING}", "is not a number"),
+    "time: too fine": (f"solve {SIZE} --forward-times 1e-9 {WRITING}", "finer than 10^-6"),
     "time: word": (f"solve {SIZE} --forward-times fast {WRITING}", "'fast'"),
     "time: empty": (f"solve {SIZE} --forward-times '' {WRITING}", "forward: ''"),
     "time: zero": (f"solve {SIZE} --forward-times 0 {WRITING}", "forward: stage 0: 0"),
@@ -157,6 +161,8 @@ LINES = {
     # search
     "objective": (f"solve {SIZE} --objective speed {WRITING}", "'speed'"),
     "time limit: zero": (f"solve {SIZE} --time-limit 0 {WRITING}", "time_limit: '0'"),
+    "time limit: too fine": (f"solve {SIZE} --time-limit 1e-9 {WRITING}", "below 10^-6"),
+    "time limit: underscore": (f"solve {SIZE} --time-limit 1_0 {WRITING}", "'1_0'"),
     "time limit: negative": (f"solve {SIZE} --time-limit -5 {WRITING}", "time_limit: '-5'"),
     "time limit: NaN": (f"solve {SIZE} --time-limit nan {WRITING}", "time_limit: "),
     "time limit: word": (f"solve {SIZE} --time-limit 5s {WRITING}", "'5s'"),
@@ -216,6 +222,17 @@ CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
     "yaml: not UTF-8": (".yaml", b"stages: 2\nname: \xff", "line 2: not UTF-8"),
     "yaml: UTF-16": (".yaml", "stages: 2".encode("utf-16"), "not UTF-8"),
     "yaml: control": (".yaml", "stages: 2\nname: \x00", "line 2"),
+    "yaml: underscore": (".yaml", "stages: 2\nbatches: 2\np2p: 1_0", "'1_0' is not a number"),
+    "yaml: very many keys": (
+        ".yaml",
+        "stages: 2\n" + "".join(f"{i:x}a: 1\n" for i in range(90_000)),
+        "more than 1000 keys",
+    ),
+    "json: very many keys": (
+        ".json",
+        json.dumps({f"{i:x}a": 1 for i in range(80_000)}),
+        "unknown key '0a'",
+    ),
     "yaml: unknown key": (".yaml", "stagse: 2", "did you mean stages"),
     "yaml: key twice": (".yaml", "stages: 2\nstages: 2", "'stages' is given twice"),
     "yaml: setting twice": (".yaml", "stages: 2\nnum_stages: 2", "num_stages"),

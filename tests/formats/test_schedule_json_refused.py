@@ -68,6 +68,12 @@ BAD_VALUES = [
     ((PIPELINE, "chunks"), False, "pipeline: chunks: False is not a whole number"),
     ((PIPELINE, "forward_times"), [0, 3], "pipeline: forward: stage 0: 0 is not above 0"),
     ((PIPELINE, "forward_times"), [-1, 3], "pipeline: forward_times: entry 0: -1 is not within"),
+    (
+        (PIPELINE, "activation"),
+        [-1, 3],
+        "entry 0: -1 is not within 0 .. 9007199254740992: it is neg",
+    ),
+    ((PIPELINE, "static"), [2**53 + 1, 0], "above 2^53 figures are not exact"),
     ((PIPELINE, "forward_times"), [2, 1.0], "pipeline: forward_times: entry 1: 1.0 is not a wh"),
     ((PIPELINE, "forward_times"), 2, "pipeline: forward_times: 2 is not a list"),
     ((PIPELINE, "forward_times"), [2], "pipeline: forward_times: has 1 entries; 2 are needed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from random import Random
 
@@ -154,6 +155,20 @@ class TestRefused:
         assert told in message
         assert message.isprintable()
         assert len(message) < 400
+
+    def test_more_ranks_than_there_are_devices(self) -> None:
+        """A short line, where each rank with the same operation used to be listed."""
+        assert refused("0F0\n" * 10**6) == (
+            "a.csv: 1000000 ranks are above 1024; give every rank one line"
+        )
+
+    def test_the_ranks_of_a_repeated_operation_are_listed_to_a_limit(self) -> None:
+        assert len(refused("0F0\n" * 1000)) < 120
+
+    def test_very_many_cells(self) -> None:
+        began = time.process_time()
+        assert "10000000 cells are above" in refused(",".join(["0F0"] * 10**7))
+        assert time.process_time() - began < 5
 
     def test_a_circle_names_its_operations(self) -> None:
         with pytest.raises(DeadlockError) as caught:

@@ -101,6 +101,14 @@ def test_limits_per_device() -> None:
     assert Pipeline(stages=2, batches=1, mem_limit=[1, "2.5"]).limits == (1, Fraction(5, 2))
 
 
+def test_a_limit_that_is_too_fine_is_rounded_down() -> None:
+    """Rounded up it would allow what the device does not hold."""
+    for limit in ("2.0000019", ["2.0000019"] * 2):
+        pipe = Pipeline(stages=2, batches=1, mem_limit=limit)
+        assert pipe.limits == (Fraction("2.000001"),) * 2
+        assert pipe.rounded == ("mem_limit",)
+
+
 def test_codes_number_every_operation_once() -> None:
     pipe = Pipeline(stages=2, batches=3)
     codes = {

@@ -65,6 +65,40 @@ def test_the_innermost_block_hears_of_it() -> None:
     assert inner == [signal.SIGINT]
 
 
+def test_a_search_hears_it_once_and_what_comes_after_is_not_cut_short() -> None:
+    done = []
+    with interrupts.noted() as pressed:
+        with pytest.raises(KeyboardInterrupt), interrupts.heard():
+            press()
+        press()
+        done.append(1)
+    assert (len(pressed), done) == (2, [1])
+
+
+def test_a_search_hears_what_came_before_it_began() -> None:
+    with interrupts.noted():
+        press()
+        with pytest.raises(KeyboardInterrupt), interrupts.heard():
+            pytest.fail("it was not heard")
+
+
+def test_deferred_it_is_heard_in_searches_only() -> None:
+    with interrupts.noted(), interrupts.heard():
+        interrupts.defer()
+        with interrupts.heard():
+            pass
+        press()
+        with pytest.raises(KeyboardInterrupt), interrupts.heard():
+            pytest.fail("it was not heard")
+
+
+def test_what_an_inner_block_notes_is_noted_outside_where_that_is_asked_for() -> None:
+    with interrupts.noted(inner=True) as outer, interrupts.noted() as middle:
+        with interrupts.noted():
+            press()
+    assert (len(outer), middle) == (1, [])
+
+
 def test_other_threads_do_without() -> None:
     heard: list[list[int]] = []
 
