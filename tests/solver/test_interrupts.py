@@ -93,9 +93,8 @@ def test_deferred_it_is_heard_in_searches_only() -> None:
 
 
 def test_what_an_inner_block_notes_is_noted_outside_where_that_is_asked_for() -> None:
-    with interrupts.noted(inner=True) as outer, interrupts.noted() as middle:
-        with interrupts.noted():
-            press()
+    with interrupts.noted(inner=True) as outer, interrupts.noted() as middle, interrupts.noted():
+        press()
     assert (len(outer), middle) == (1, [])
 
 
