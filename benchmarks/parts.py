@@ -10,7 +10,7 @@ from benchmarks.baselines.problem import Limits, Outcome, Run, Size
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
@@ -23,7 +23,7 @@ from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import supported
 from ppopt.solver.parameters import Share, SolveParams
-from ppopt.solver.policy import Entry, Turn, Turns, alternate, rounds
+from ppopt.solver.turns import Entry, Turn, Turns, alternate, rounds
 
 Make = Callable[[Problem, Incumbent, Limits], Turns]
 PARAMS = SolveParams()
@@ -50,7 +50,7 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
 
 
 def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-    """What few devices need, by dynamic programming and relaxed models, below the best by hand."""
+    """Bounds of subsets of devices, by dynamic programming and CP-SAT, from hand schedules on."""
 
     def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:
         yield from alternate(HandStrategies(Pool(problem, PARAMS.pool)))
@@ -74,9 +74,9 @@ def _alone(make: Make, pipeline: Pipeline, objective: Objective, limits: Limits)
     run = Run(objective, limits)
     problem = Problem(pipeline, objective, fused=False)
     clock = Clock(limits.seconds, time.monotonic())
-    known = head_body_tail.device_bound(problem.instance, objective)
+    known = device_bounds.device_bound(problem.instance, objective)
     incumbent = Incumbent(problem, known, run.note)
-    incumbent.infeasible = head_body_tail.infeasibility(problem.instance) or ""
+    incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
     turns = make(problem, incumbent, limits)
     turn = next(turns, None)
     while turn is not None and not (clock.over or incumbent.closed):

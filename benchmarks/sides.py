@@ -65,11 +65,11 @@ def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
     """Size of ppopt's model of the whole pipeline, which it builds where nothing else closes."""
     from benchmarks.baselines.cpsat import size  # noqa: PLC0415  it loads OR-Tools
     from ppopt.problem.problem import Problem  # noqa: PLC0415  likewise
-    from ppopt.solver.bounds import head_body_tail  # noqa: PLC0415  likewise
+    from ppopt.solver.bounds import device_bounds  # noqa: PLC0415  likewise
     from ppopt.solver.cp_sat import model  # noqa: PLC0415  likewise
 
     problem = Problem(pipeline, objective, fused=False)
-    bound = head_body_tail.device_bound(problem.instance, objective).value
+    bound = device_bounds.device_bound(problem.instance, objective).value
     built = model.build(problem, horizon=2 * bound, bound=bound)
     return size(built.cp)
 

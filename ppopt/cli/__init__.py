@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     All else is loaded here, so that Ctrl-C in the meantime is one line.
     """
     interrupts.hear_terminations()
-    with interrupts.noted(inner=True):
+    with interrupts.recorded(inner=True):
         try:
             with interrupts.heard():
                 app = _loaded()

@@ -50,7 +50,7 @@ class Group(TyperGroup):
         after that, printing included, is not cut short.
         """
         words = sys.argv[1:] if args is None else args
-        with interrupts.noted(inner=True):
+        with interrupts.recorded(inner=True):
             try:
                 with interrupts.heard():
                     code = self._run(words, prog_name or "ppopt", extra)

@@ -1,4 +1,4 @@
 """The search for the best schedule: heuristics, bounds and exact methods around one incumbent.
 
-Imports `rechecker`, `verifier`, `strategies`, `schedule` and `problem`.
+It imports `rechecker`, `verifier`, `strategies`, `schedule` and `problem`.
 """

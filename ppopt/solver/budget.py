@@ -1,4 +1,4 @@
-"""The time of a search, and the shares of it that methods get."""
+"""The clock of a search, the budgets of its methods, and the limits of CP-SAT runs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ppopt.solver.incumbent import Incumbent
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long and how wide to search."""
+class SolverLimits:
+    """Limits and settings of one run of CP-SAT."""
 
     seconds: float
     workers: int
     seed: int
     work: float = inf
-    """The same in CP-SAT's deterministic units, near to seconds: what one worker does within
-    them does not depend on how fast the machine is."""
+    """Time limit in CP-SAT's deterministic units, which are close to seconds. The result of one
+    worker within this limit does not depend on the speed of the machine."""
     presolve: bool = True
-    """Whether CP-SAT simplifies the model first: of a tight small one it takes most of the time."""
+    """Whether CP-SAT simplifies the model first, which takes most of the time of small ones."""
     focus: tuple[str, ...] = ()
-    """CP-SAT's subsolvers to use, or to add where there are more workers; none: its own choice."""
+    """Subsolvers to use, or to add if there are more workers; empty: CP-SAT chooses."""
     linear: bool = False
     """Whether CP-SAT solves linear relaxations too."""
     enough: Callable[[], bool] = lambda: False
-    """Asked now and then whether to stop before."""
+    """Polled during the run: whether to stop early."""
 
-    def turned(self, turn: int) -> Limits:
-        """The same with another seed: what one is unlucky with, the next may not be."""
+    def turned(self, turn: int) -> SolverLimits:
+        """The same limits with another seed for each turn: results vary with the seed."""
         return replace(self, seed=(self.seed + turn) % 2**31)
 
 
@@ -43,9 +43,9 @@ class Clock:
         self.seconds = seconds
         self.interrupted = False
         self.stopped: Callable[[], bool] = lambda: False
-        """The caller's stop criterion."""
+        """The stop criterion of the caller."""
         self.poll: Callable[[], None] = lambda: None
-        """Called at every stop check: takes what another process has found."""
+        """Called at every stop check: receives what another process has found."""
 
     @property
     def deadline(self) -> float:
@@ -67,15 +67,15 @@ class Clock:
 class Budget:
     """A share of a search's time.
 
-    With several workers CP-SAT does not repeat itself and the clock rules. With one, shares are in
-    CP-SAT's deterministic units and in steps of local search, and the clock ends only the search
-    as a whole: a run that ends by proof leads to the same schedule on a slow machine.
+    With several workers CP-SAT is not deterministic, and budgets are seconds. With one worker,
+    budgets are CP-SAT's deterministic units, and the clock ends only the search as a whole: a
+    search that ends by proof returns the same schedule on a slow machine.
     """
 
     def __init__(
         self, incumbent: Incumbent, clock: Clock, workers: int, seed: int, seconds: float = inf
     ) -> None:
-        """Share so many seconds of the time left, or with one worker so many units of work."""
+        """A budget of so many seconds of the time left, or with one worker of units of work."""
         self.incumbent = incumbent
         self.clock = clock
         self.workers = workers
@@ -83,37 +83,37 @@ class Budget:
         self.by_clock = workers > 1
         self.seconds = min(seconds, clock.left) if self.by_clock else seconds
         self.spent = 0.0
-        """Deterministic units used; not counted where the clock rules."""
+        """Deterministic units used; not counted with several workers."""
         self._until = time.monotonic() + self.seconds if self.by_clock else inf
 
     @property
     def search_over(self) -> bool:
-        """Whether the search ends here: closed, out of time, stopped, or interrupted."""
+        """Whether the search ends now: closed, out of time, stopped or interrupted."""
         return self.clock.over or self.incumbent.closed
 
     @property
     def over(self) -> bool:
-        """Whether the share is used up, or the search is over."""
+        """Whether the budget is used up or the search is over."""
         return self.search_over or self.left <= 0
 
     @property
     def left(self) -> float:
-        """Seconds, or deterministic units, left of the share."""
+        """Seconds or deterministic units left of the budget."""
         if self.by_clock:
             return min(self._until - time.monotonic(), self.clock.left)
         return self.seconds - self.spent
 
-    def limits(self, part: float = 1.0, focus: tuple[str, ...] = ()) -> Limits:
-        """Limits of one run of CP-SAT: at most this part of the whole share."""
+    def limits(self, part: float = 1.0, focus: tuple[str, ...] = ()) -> SolverLimits:
+        """Limits of one run of CP-SAT: at most this part of the whole budget."""
         most = min(self.left, part * self.seconds)
         if self.by_clock:
-            return Limits(
+            return SolverLimits(
                 most, self.workers, self.seed, focus=focus, enough=lambda: self.search_over
             )
-        return Limits(self.clock.left, self.workers, self.seed, work=most, focus=focus)
+        return SolverLimits(self.clock.left, self.workers, self.seed, work=most, focus=focus)
 
-    def alone(self, seconds: float, work: float, seed: int) -> Limits:
-        """Limits of one small run by one worker: seconds count only where the clock rules."""
+    def alone(self, seconds: float, work: float, seed: int) -> SolverLimits:
+        """Limits of one small run by one worker; `seconds` counts only with several workers."""
         limits = self.limits()
         return replace(
             limits,
@@ -124,11 +124,11 @@ class Budget:
         )
 
     def part(self, share: float) -> Budget:
-        """At most this part of the whole share; what it spends is to be paid here."""
+        """A budget of at most this part of the whole one; the caller pays what it spends."""
         seconds = min(self.left, share * self.seconds)
         return Budget(self.incumbent, self.clock, self.workers, self.seed, seconds)
 
     def pay(self, work: float, *, interrupted: bool = False) -> None:
-        """Count what a run of CP-SAT has used; note where Ctrl-C ended it."""
+        """Count the work of a run of CP-SAT, and record whether Ctrl-C ended it."""
         self.spent += work
         self.clock.interrupted |= interrupted

@@ -1,4 +1,4 @@
-"""The incumbent: the best schedule and the best bound of a problem, and who is told of them."""
+"""The incumbent: the best schedule and the best bound of a problem, and their announcement."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.verifier import checked
 
 VERIFIED_AT_ONCE = 20_000
-"""Most operations of a schedule that is verified when it is submitted; a longer one is verified
-before the search returns it."""
+"""Largest number of operations of a schedule that is verified on submission; a larger schedule is
+verified before the search returns it."""
 
 
 class Incumbent:
     """The best schedule known of a problem, and the best bound; neither ever gets worse.
 
-    `announce(value, bound)` is called at every change, in ticks, with the best values so far.
+    `announce(value, bound)` is called at every improvement, with the best value and bound in ticks.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Incumbent:
         announce: Callable[[int | None, int], None] = lambda _value, _bound: None,
         value: int | None = None,
     ) -> None:
-        """`value` is that of a schedule which another process holds; None: there is none."""
+        """`value` in ticks of a schedule that another process holds; None: there is none."""
         self.problem = problem
         self.bound = bound
         self.best: Schedule | None = None
@@ -45,7 +45,7 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is left to find out."""
+        """Whether the value is proved optimal or infeasibility is proved."""
         return bool(self.infeasible) or self.value == self.bound.value
 
     @property
@@ -54,7 +54,7 @@ class Incumbent:
         return None if self.value is None else self.value - self.bound.value
 
     def submit(self, schedule: Schedule) -> None:
-        """Take a schedule at its own times if it keeps the limits and is better than the best."""
+        """Keep a schedule at its own times if it fits the limits and beats the best one."""
         value = schedule.metrics.value(self.problem.objective)
         if schedule.fits_limits and (self.value is None or value < self.value):
             if len(schedule) <= VERIFIED_AT_ONCE:
@@ -64,21 +64,21 @@ class Incumbent:
             self.announce(self.value, self.bound.value)
 
     def submit_orders(self, orders: Orders | None) -> None:
-        """Submit an order at its earliest starts."""
+        """Submit an order, timed for the objective."""
         if orders is not None:
             self.submit(timing.schedule(self.problem.pipeline, orders, self.problem.objective))
 
     def raise_bound(self, bound: Bound) -> None:
-        """Take a lower bound if it is better."""
+        """Keep a lower bound if it is better."""
         if bound.value > self.bound.value:
             self.bound = bound
             self._check()
             self.announce(self.value, self.bound.value)
 
     def announce(self, value: int | None, bound: int) -> None:
-        """Announce a value and a bound in ticks, or the better ones announced before.
+        """Announce a value and a bound in ticks, or better ones announced before.
 
-        CP-SAT announces what it finds from a thread of its own, before it is submitted.
+        CP-SAT announces from a thread of its own, before its schedule is submitted.
         """
         with self._lock:
             known, low = self._announced

@@ -1,9 +1,9 @@
-"""When Ctrl-C is heard: at once, later, or not before a block has ended.
+"""When Ctrl-C takes effect: at once, later, or after a block has ended.
 
-In a block of `noted` it is only noted, and in a block of `heard` inside of that it raises
-KeyboardInterrupt, once. A command notes Ctrl-C from the start of its search until everything is
-written and printed, and hears it while it searches: what is finished is never lost to a second one.
-Only the main thread receives signals; in other threads all of this does nothing.
+In a block of `recorded` Ctrl-C is only recorded; in a block of `heard` inside it, Ctrl-C raises
+KeyboardInterrupt, once. A command records Ctrl-C from the start of its search until everything is
+written and printed, and hears it while it searches, so a second Ctrl-C never loses a result. Only
+the main thread receives signals; in other threads all of this does nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TERMINATIONS = [
 
 
 class _Note:
-    """Signals noted in a block."""
+    """Signals recorded in a block."""
 
     def __init__(self, *, inner: bool) -> None:
         self.pressed: list[int] = []
@@ -44,10 +44,10 @@ def _is_main() -> bool:
 
 
 @contextmanager
-def noted(*, inner: bool = False) -> Iterator[list[int]]:
-    """Let Ctrl-C add to a list while the block runs, and do nothing else.
+def recorded(*, inner: bool = False) -> Iterator[list[int]]:
+    """Record Ctrl-C in a list while the block runs, instead of raising KeyboardInterrupt.
 
-    `inner`: whether what is noted in blocks inside of this one is added to its list too.
+    `inner`: whether the list also gets what is recorded in blocks inside this one.
     """
     note = _Note(inner=inner)
     if not _is_main():
@@ -69,9 +69,9 @@ def noted(*, inner: bool = False) -> Iterator[list[int]]:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, once, in a block inside `noted`, also if it came before.
+    """Let Ctrl-C, even an earlier one, raise KeyboardInterrupt once in a block inside `recorded`.
 
-    Outside of `noted` it raises anyway.
+    Outside of `recorded` it raises anyway.
     """
     if not _notes or not _is_main():
         yield
@@ -88,13 +88,13 @@ def heard() -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends.
+def deferred() -> Iterator[None]:
+    """Raise KeyboardInterrupt for Ctrl-C only after the block has ended.
 
-    A library cut short while it loads stays broken, and one that is written in C++ and calls back
-    into Python may lose the exception.
+    A library whose import is interrupted stays broken, and a C++ library that calls back into
+    Python may lose the exception.
     """
-    with noted() as pressed:
+    with recorded() as pressed:
         yield
     outer = _notes[-1] if _notes else None
     if pressed and (outer is None or outer.raises):
@@ -104,9 +104,9 @@ def held() -> Iterator[None]:
 
 
 def defer() -> None:
-    """From now on, until the block of `noted` ends, only note Ctrl-C, except in blocks of `heard`.
+    """Only record Ctrl-C from now on, until `recorded` ends, except in blocks of `heard`.
 
-    Called when a search begins: what it finds is to be written and printed, whatever comes.
+    Called when a search starts: its result is then always written and printed.
     """
     if _notes and _is_main():
         _notes[-1].raises = False

@@ -1,4 +1,4 @@
-"""What a method of the search is: it works on the incumbent for a budget, and can go on later."""
+"""The interface of the methods of a search: they take turns on one incumbent."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import NamedTuple, Protocol
 
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat import pairs
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import SolveParams
+from ppopt.solver.relaxation import pairs
 
 
 class Outcome(NamedTuple):
-    """What a turn of a method came to."""
+    """Outcome of one turn of a method."""
 
     work: float = 0.0
-    """Deterministic units of work done; not counted where the clock rules."""
+    """Deterministic units of work done; not counted with several workers."""
     exhausted: bool = False
     """Whether the method has nothing left to do on this problem."""
     fruitful: bool = True
-    """Whether the turn found out anything: a fruitless method gets less time."""
+    """Whether the turn improved anything: some methods get less time after a turn in vain."""
 
 
 class Method(Protocol):
-    """A heuristic, a bound or an exact method, asked by turns.
+    """A heuristic, a bound or an exact method that takes turns.
 
-    A method is made for one problem, cheaply, and keeps what it knows between its turns. It
-    submits schedules and bounds to the incumbent; what it submits is checked there.
+    A method is constructed for one problem, without long computation, and keeps its state between
+    turns. It submits schedules and bounds to the incumbent, which checks them.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Method(Protocol):
 def is_plain(problem: Problem) -> bool:
     """Whether there are neither slices nor overlapped pairs that save time."""
     pipeline = problem.pipeline
-    return pipeline.num_slices == 1 and not pairs.useful(problem.instance)
+    return pipeline.num_slices == 1 and not pairs.pairing_saves_time(problem.instance)
 
 
 def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) -> list[Method]:

@@ -1,7 +1,7 @@
 """Tuning constants of the search, per method.
 
-Measured on 2 cores with CP-SAT 9.15, over `benchmarks.suite` unless a field says otherwise. A
-search takes them as one frozen value, so that a benchmark can vary one and leave the rest.
+They were tuned on 2 cores with CP-SAT 9.15, on `benchmarks.suite` unless a field says otherwise. A
+search takes them as one frozen value, so that a benchmark can vary one and keep the rest.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from ppopt.schedule.list_scheduling import RuleStyle
 
 @dataclass(frozen=True)
 class CpSatParams:
-    """How CP-SAT is used, by every method that uses it."""
+    """CP-SAT settings of all methods."""
 
     proof_subsolvers: tuple[str, ...] = ("ordering", "ordering_quick_restart")
     """Subsolvers (of `cp_sat.cpsat`) that prove most models soonest: they reason about the order
-    of the operations of a device, by precedences found on the way and strong propagation."""
+    of the operations of a device, by dynamic precedences and strong propagation."""
     schedule_subsolvers: tuple[str, ...] = ("no_lp", "quick_restart_no_lp")
-    """CP-SAT's subsolvers that find a schedule of a given value soonest, where there is one."""
+    """CP-SAT's subsolvers that find a schedule of a given value soonest, if there is one."""
     linearization_level: int = 0
-    """CP-SAT's `linearization_level`. The linear relaxation of one operation at a time says next
-    to nothing, and solving it at every node takes nearly all of the time: without it the pipeline
-    28.3b p=4 m=16 K=3 is proved in 1 s, with it not in 30 s."""
+    """CP-SAT's `linearization_level`. The linear relaxation of no-overlap constraints is very weak,
+    and solving it at every node takes nearly all of the time: the pipeline 28.3b p=4 m=16 K=3 is
+    proved in 1 s without it, and not in 30 s with it."""
     tiny_linearization_level: int = 2
-    """The same of a tiny model, where the relaxation of all its constraints proves more than
+    """The same for tiny models, where the linear relaxation of all constraints proves more than
     reasoning about orders."""
     max_pairs: int = 40_000
-    """Largest number of overlapped pairs that a model chooses from."""
+    """Largest number of candidate overlapped pairs of a model."""
     poll_seconds: float = 0.2
     """Seconds between two checks of whether to stop."""
 
@@ -39,10 +39,10 @@ CP_SAT = CpSatParams()
 
 @dataclass(frozen=True)
 class DominanceParams:
-    """How states of a dynamic program are compared with others of the same counts."""
+    """Dominance between states of a dynamic program."""
 
     max_comparisons: int = 16
-    """Largest number of states that one state is compared with; what is left then is kept."""
+    """Largest number of states that one state is compared with."""
 
 
 DOMINANCE = DominanceParams()
@@ -53,8 +53,8 @@ DOMINANCE = DominanceParams()
 class PriorityRuleParams:
     """Which priority rules list scheduling tries.
 
-    Styles tuned on half of the smaller instances of the core suite: of a wider choice, those that
-    reach the best schedules together.
+    The styles were tuned on half of the smaller instances of the core suite: of more candidates,
+    these together reach the best schedules.
     """
 
     round_trip_styles: tuple[RuleStyle, ...] = (
@@ -64,7 +64,7 @@ class PriorityRuleParams:
         RuleStyle(False, 99),
         RuleStyle(True, 99, room_first=True, prompt=True),
     )
-    """Styles with caps by the time until the first backward is back."""
+    """Styles with caps by the round trip until the first backward."""
     falling_styles: tuple[RuleStyle, ...] = (
         RuleStyle(False, 99),
         RuleStyle(True, 50, room_first=True, prompt=True),
@@ -77,149 +77,151 @@ class PriorityRuleParams:
         RuleStyle(True, 50),
         RuleStyle(False, 0, room_first=True),
     )
-    """Styles with caps that share out the memory of a device to its chunks."""
+    """Styles with caps that divide the memory of a device among its chunks."""
     max_share_steps: int = 16
-    """Most steps between an equal share and the whole of a device's memory for its first chunk;
-    set by the time that all rules take."""
+    """Largest number of steps between an equal share and all memory of a device for its first
+    chunk; chosen by the time that all rules take."""
 
 
 @dataclass(frozen=True)
 class NetworkParams:
-    """How `ppopt.solver.heuristics.double_justification` looks at the operations of a problem."""
+    """Parameters of `ppopt.solver.heuristics.operation_network`."""
 
     busy_share: float = 0.97
-    """Least work of a busy device, as a share of the largest work of a device. Windows are drawn
-    around the idle gaps of busy devices; tuned on the core suite."""
+    """Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
+    around the idle gaps of busy devices. Tuned on the core suite."""
     least_skew: float = 0.25
-    """Least skew of an order of windows, as a share of the mean duration of an operation: below it
-    a skewed window hardly differs from an upright one."""
+    """Least skew of an order, as a share of the mean duration of an operation: windows of a
+    smaller skew hardly differ from unskewed ones."""
 
 
 @dataclass(frozen=True)
 class PoolParams:
-    """Schedules and rules that local search starts from."""
+    """Schedules and rules from which local search starts."""
 
     rules: int = 3
     """Priority rules kept for annealing."""
     schedules: int = 5
     """Justified schedules kept, of different values."""
     justified_operations: int = 100_000
-    """Operations of all constructed schedules that are justified; at least two schedules are."""
+    """Largest number of operations of all constructed schedules that are justified; at least two
+    schedules are."""
     justifying_seconds: float = 1.5e-5
-    """Seconds that justifying a schedule takes per operation, and as long to prepare it."""
+    """Seconds per operation to justify a schedule; its preparation takes as long again."""
     passes: int = 4
-    """Most justifications of a schedule that keeps getting shorter."""
+    """Largest number of justifications of a schedule that keeps improving."""
     first_steps: tuple[int, int] = (50, 500)
-    """Fewest and most steps from each start in a first turn of local search or annealing; each turn
-    takes twice as many as the last."""
+    """Least and largest number of steps from each start in a first turn of local search or
+    annealing; each turn takes twice as many steps as the last."""
     first_operations: int = 1_000_000
-    """Operations to place in those, if that is between the fewest and the most steps."""
+    """Operations to place in these steps, within `first_steps`."""
 
     network: NetworkParams = NetworkParams()
 
     def steps(self, operations: int) -> int:
-        """Steps from each start in a first turn, for schedules of so many operations."""
+        """Number of steps from each start in a first turn, for schedules of so many operations."""
         fewest, most = self.first_steps
         return min(max(self.first_operations // operations, fewest), most)
 
 
 @dataclass(frozen=True)
 class JustificationParams:
-    """Justified and expedited schedules: where local search starts."""
+    """Justified and expedited schedules, from which local search starts."""
 
     first: int = 3
-    """Schedules justified before anything else is tried, where that takes next to no time."""
+    """Number of schedules that are justified before the rounds, for small problems."""
     first_most: int = 1_000
-    """Most operations of a problem for which it does."""
+    """Largest number of operations of such a problem: justifying takes next to no time."""
     seconds_for_all: float = 0.5
-    """Seconds of a turn in which all schedules to be justified are."""
+    """Seconds of a turn that justifies all schedules; a shorter one justifies a share of them."""
     expedited: tuple[tuple[int | None, float], ...] = ((1, 1.0), (1, 0.25), (None, 1.0))
-    """Backwards that are expedited: of how many microbatches (None: all), by what part of the
-    possible gain."""
+    """Variants: number of microbatches whose backwards are expedited (None: all), and by what part
+    of the possible gain."""
     alike: float = 1.002
-    """Value of an expedited schedule that is kept, as a multiple of the best, at most."""
+    """Largest value of an expedited schedule that is kept, as a multiple of the best value."""
 
 
 @dataclass(frozen=True)
 class CyclicParams:
-    """How cyclic schedules are searched for.
+    """Search for cyclic schedules.
 
-    Tuned on pipelines of the core suite in tight memory.
+    Tuned on pipelines of the core suite with tight memory.
     """
 
     close: float = 1.01
-    """Ratio of the shortest period found to the longest one without a schedule, at which the
-    bisection of periods stops."""
+    """The bisection of periods stops at this ratio of the shortest period with a schedule to the
+    longest period without one."""
     effort: float = 0.2
-    """Deterministic units of CP-SAT for one period at most."""
+    """Largest number of deterministic units of CP-SAT for one period."""
     longest: float = 2.0
-    """Seconds for one period at most, where the clock rules."""
+    """Largest number of seconds for one period, with several workers."""
     overhead: float = 0.2
-    """What a period costs besides CP-SAT, in its deterministic units."""
+    """Overhead of a period besides CP-SAT, in deterministic units."""
     fineness: int = 256
-    """Coarse units of time in a period, at least. Times are rounded to coarse units, because only
-    the order of a cycle is used and CP-SAT is slow on fine ones."""
+    """Least number of coarse time units in a period. Times are rounded to coarse units, because
+    only the order of a cycle is used and CP-SAT is slow on fine units."""
     reach: int = 3
-    """Longest time of a microbatch through the pipeline, as a multiple of the least."""
+    """Longest time of a microbatch through the pipeline, as a multiple of the shortest."""
     kept: int = 2
-    """Runs of cyclic schedules that are kept to search windows from."""
+    """Number of unrolled cyclic schedules that are kept for window LNS."""
 
 
 @dataclass(frozen=True)
 class SteadyStateParams:
-    """How a long run is made from the steady state of a short one.
+    """Unrolling of the steady state of a short run to a long run.
 
     Tuned on runs of 256 to 1024 microbatches on 4 to 64 devices.
     """
 
     per_device: tuple[int, int] = (4, 8)
-    """Fewest and most microbatches of the short run, per device."""
+    """Least and largest number of microbatches of the short run, per device."""
     operations: int = 24_000
-    """Operations of the short run, where that is between the fewest and the most microbatches."""
+    """Operations of the short run, within the numbers of `per_device`."""
     longer: int = 3
     """A run is long if it has at least this many times the microbatches of the short one."""
     share: float = 0.25
-    """Share of the time left for the search of the short run, and again for its sections. One
-    worker has to give the same result again, and what a search has found when its time is up is
-    not the same: one worker repeats only a short run that is proved optimal."""
+    """Share of the time left for the search of the short run, and again for its sections.
+    Single-worker results must repeat, but a search ended by the clock does not; so only a short
+    run proved optimal is used."""
     max_size: int = 24
-    """Most microbatches of a period."""
+    """Largest number of microbatches of a period."""
     regular: int = 8
     """Number of single periods that are rated."""
     trial: int = 100
-    """Further microbatches, about, by which a section is rated; three periods at least."""
+    """Approximate number of further microbatches by which a section is rated; at least three
+    periods."""
     unrolled: int = 3
-    """Sections of the best rate that are unrolled to the whole run."""
+    """Number of sections, by rate, that are unrolled to the whole run."""
     looser: tuple[float, ...] = (1.0, 1.02)
-    """Periods tried, as multiples of the section's own: longer ones hold less memory."""
+    """Periods to try, as multiples of the period of the section: longer ones hold less memory."""
 
 
 @dataclass(frozen=True)
 class LocalSearchParams:
     """Iterated local search over schedules."""
 
-    warmth: float = 0.001
-    """Share of the value by which a step may be worse, at most."""
+    temperature: float = 0.001
+    """Largest share of the value by which a step may be worse."""
     patience: int = 60
-    """Steps without a better schedule after which the search returns to the best one."""
+    """Number of steps without improvement after which the search returns to the best schedule."""
     strengths: tuple[float, ...] = (0.5, 1, 2, 4, 8)
-    """Sizes of a disturbance, in mean operation times."""
+    """Sizes of a perturbation, in mean durations of operations."""
     stretches: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 2, 2, 2, 2)
-    """Lengths of the stretch of time that is disturbed, as shares of the whole."""
+    """Lengths of the perturbed time interval, as shares of the value."""
     step_seconds: float = 6e-6
-    """Seconds that a step takes per operation: what one worker pays for it."""
+    """Measured seconds of a step per operation: the work that one worker pays."""
 
 
 @dataclass(frozen=True)
 class AnnealingParams:
     """Simulated annealing over priority rules."""
 
-    warmth: float = 0.005
-    """Share of the value by which a step may be worse at the start."""
+    temperature: float = 0.005
+    """Largest share of the value by which a step may be worse, at the start; it falls to 0."""
     patiences: tuple[int, ...] = (0, 25, 50, 75, 99)
-    """Values tried for a rule's patience, in percent of a weight pass."""
+    """Values to try for the patience of a rule, in percent of the duration of W."""
     step_seconds: float = 2e-6
-    """Seconds that a step takes per operation: what one worker pays for it."""
+    """Measured seconds of a step per operation: the work that one worker pays."""
 
 
 @dataclass(frozen=True)
@@ -231,49 +233,49 @@ class WindowParams:
     least_size: int = 20
     """Operations of the smallest window that the size shrinks to."""
     skew: float = 0.9
-    """Skew of windows, as a part of the steepest that keeps the data flow."""
+    """Skew of windows, as a part of the largest skew that preserves precedence."""
     smallest: float = 0.3
-    """Smallest window, as a share of the size that the search has come to."""
+    """Smallest window, as a share of the present size."""
     growth: float = 1.1
-    """Factor of the size after a window that is solved to its end."""
+    """Factor of the size after a window that was solved to its end."""
     shrinkage: float = 1.15
-    """Divisor of the size after a window that is not, and has brought nothing."""
+    """Divisor of the size after a window that was not, and brought no improvement."""
     draws: int = 10
-    """Draws per window, to find one that can improve the schedule."""
+    """Largest number of draws for a window that can improve the schedule."""
     guided: float = 0.75
-    """Part of the windows that lie around a wait of a busy device."""
+    """Share of the windows that lie around an idle gap of a busy device."""
     effort: float = 0.1
-    """Deterministic units of one window at most: about a second where many share a processor."""
+    """Largest number of deterministic units of one window: about a second on a shared processor."""
     longest: float = 1.0
-    """Seconds of one window at most, where the clock rules."""
+    """Largest number of seconds of one window, with several workers."""
     overhead: float = 0.05
-    """What a window costs beside CP-SAT, and to look for one, in its deterministic units."""
+    """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units."""
     most_at_once: int = 8
-    """Most windows that are solved side by side."""
+    """Largest number of windows that are solved in parallel."""
     least_share: float = 0.25
-    """Least share of a budget used after turns in vain, where a full model needs it more."""
+    """Least share of a budget that is used after turns in vain, on problems with a full model."""
     full_model_operations: int = 4_000
-    """Most operations of a problem with a full model."""
+    """Largest number of operations of a problem with a full model."""
 
 
 @dataclass(frozen=True)
 class RelaxationParams:
-    """Lower bounds from relaxed CP-SAT models of a few devices."""
+    """Lower bounds from CP-SAT models of subsets of devices."""
 
-    spreads: tuple[int, ...] = (2, 3, 4, 8)
-    """Sizes of the sets of devices spread along the pipeline."""
+    subset_sizes: tuple[int, ...] = (2, 3, 4, 8)
+    """Sizes of the evenly spaced subsets of devices."""
     focuses: tuple[tuple[str, ...], ...] = (
         ("ordering", "ordering_quick_restart"),
         ("ordering", "ordering_quick_restart"),
         ("core", "objective_lb_search"),
         (),
     )
-    """CP-SAT's subsolvers per turn that minimises: on these models each is, now and then, ten
-    times faster."""
+    """CP-SAT's subsolvers per minimising turn: each of them is ten times faster than the others
+    on some of these models."""
     first: int = 4
-    """Devices alone that come before the sets."""
+    """Number of single devices that come before the larger subsets."""
     share: float = 0.5
-    """Largest share of a budget for one relaxed model, and of that for one question."""
+    """Largest share of a budget for one relaxed model, and of that for one target."""
 
 
 @dataclass(frozen=True)
@@ -281,45 +283,46 @@ class SubsetParams:
     """Dynamic programming over subsets of devices."""
 
     share: float = 0.5
-    """Largest share of a budget for one subset, and of that for one question."""
-    hope: float = 1 / 3
-    """All that is better than the best schedule is followed while what is left takes less than this
-    part of the search, if there come to be no fewer states than there are now."""
-    bulge: float = 10
-    """A question is followed while what is left takes at most so many times its time, likewise."""
+    """Largest share of a budget for one subset, and of that for one target."""
+    max_remaining_share: float = 1 / 3
+    """A layered DP over all values below the incumbent is given up when its remaining layers, at
+    the present width, would take more than this share of the whole search."""
+    max_overrun_factor: float = 10
+    """A layered DP over a target is given up when its remaining layers, at the present width, would
+    take more than this multiple of its time."""
     most_entries: int = 40_000_000
-    """Most numbers held for all states of one length."""
+    """Largest number of matrix entries of a layer."""
 
 
 @dataclass(frozen=True)
 class DynamicProgramParams:
     """Dynamic programming over all devices, and beam search."""
 
-    spreads: tuple[int, ...] = (3, 2, 4)
-    """Sizes of the sets of devices spread along the pipeline: three often need as long as all, and
-    two are not much easier."""
+    subset_sizes: tuple[int, ...] = (3, 2, 4)
+    """Sizes of the evenly spaced subsets of devices. Three devices often give the same bound as all
+    devices, and two are not much easier."""
     share: float = 0.5
-    """Largest share of a budget for one of several sets."""
+    """Largest share of a budget for one of several subsets."""
     state_seconds: float = 7e-6
-    """Seconds that a state takes on the machine on which this was measured."""
-    step_seconds: float = 1.5e-3
-    """Seconds beside that for all states of one length."""
+    """Measured seconds per state."""
+    layer_overhead_seconds: float = 1.5e-3
+    """Measured seconds per layer besides its states."""
     first_reach: float = 0.12
-    """All devices go on to the end in the first turn while what is left takes less than this part
-    of the search."""
+    """In the first turn, the DP over all devices may overrun its budget while its remaining layers,
+    at the present width, take less than this share of the whole search."""
     reach: float = 0.5
-    """The same in later turns."""
+    """The same share in later turns."""
     least_beam: int = 200
-    """Fewest states of one length with which schedules are searched without a proof."""
+    """Least width of a beam."""
     most_classes: int = 30
-    """Most classes with which they are: 8 devices of one stage each or 4 of two; with more, what is
-    among so few states is worse than what local search finds."""
+    """Largest number of classes for beam search: 8 devices of one stage or 4 devices of two. With
+    more classes, beams of this width find worse schedules than local search."""
     most_rows: int = 600
-    """Most numbers that describe a state."""
+    """Largest number of rows of a state."""
     most_flags: int = 30
-    """Most classes that share memory: each has a bit of a number of 32 bits."""
+    """Largest number of classes that share memory: each has a bit of a 32-bit number."""
     most_entries: int = 40_000_000
-    """Most numbers held for all states of one length."""
+    """Largest number of matrix entries of a layer."""
 
 
 @dataclass(frozen=True)
@@ -327,74 +330,74 @@ class FullModelParams:
     """The CP-SAT model of all devices."""
 
     operations: int = 600
-    """Most operations for which the best is searched by the full model."""
+    """Largest number of operations of a plain problem that the full model minimises."""
     most_operations: int = 4_000
-    """Most operations for which a CP-SAT model of all devices is built."""
+    """Largest number of operations for which a CP-SAT model of all devices is built."""
     tiny_operations: int = 200
-    """Most operations for which the full model comes first: it often proves them at once."""
+    """Largest number of operations of a tiny problem, which the full model often proves at once."""
     focuses: tuple[tuple[str, ...], ...] = (
         ("ordering",),
         ("ordering_quick_restart",),
         ("ordering",),
     )
-    """CP-SAT's subsolvers per turn, beside large neighbourhoods: the first proves most, the other
-    one what the first is long at."""
+    """Subsolvers per turn, besides large neighbourhoods: the first proves most problems, and the
+    other one those on which the first is slow."""
     presolve_seconds: float = 0.0005
-    """Seconds per operation by which CP-SAT may overrun its limit while it simplifies a model."""
+    """Seconds per operation by which presolve may overrun the time limit of CP-SAT."""
     steps: int = 100
-    """Into how many steps a search divides the gap that it starts with."""
+    """Number of steps into which a search divides its initial gap."""
     recheck_seconds: float = 10.0
-    """Most seconds to confirm infeasibility by the re-checker: nobody else could see it."""
+    """Largest number of seconds to confirm infeasibility by the re-checker."""
 
 
 @dataclass(frozen=True)
 class QuestionParams:
-    """CP-SAT asked for schedules of given values."""
+    """CP-SAT feasibility questions at chosen objective values."""
 
     operations: int = 600
-    """Fewest operations, less one: smaller problems have the full model."""
+    """Problems have more operations than this; smaller ones have the full model."""
     most_operations: int = 4_000
-    """Most operations for which a CP-SAT model of all devices is built."""
+    """Largest number of operations for which a CP-SAT model of all devices is built."""
     close: int = 100
-    """The bound may well be met where the gap is at most this fraction of the value."""
+    """The bound may be met if this multiple of the gap is at most the value."""
     per_device: int = 3
-    """Microbatches per device of the shorter run: warm-up, middle and cool-down alike."""
+    """Microbatches per device of the shorter run: one each for warm-up, middle and cool-down."""
     share: float = 0.5
-    """Largest share of a budget for one question, but for one at a bound that is close."""
+    """Largest share of a budget for one target, except for a bound that may be met."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Seconds of a method in a round, as a multiple of the round's unit."""
+    """Seconds of a method in a round, as a multiple of the unit of the round."""
 
     later: float
     """From its second turn on."""
     first: float | None = None
-    """In its first turn; None: as later."""
+    """In its first turn; None: same as `later`."""
     in_vain: float | None = None
-    """After a turn that found out nothing; None: as otherwise."""
+    """After a turn in vain; None: same as `later`."""
     most: float = 1.0
-    """Most seconds of a turn, as a part of those of the whole search."""
+    """Largest number of seconds of a turn, as a share of the whole search."""
     since: int = 0
     """First round with a turn; rounds are numbered from 0."""
 
 
 @dataclass(frozen=True)
 class RoundParams:
-    """How the methods take turns."""
+    """Rounds in which the methods take turns."""
 
     first_seconds: float = 0.5
-    """Most seconds of the unit of the first round; each round has twice the unit of the last."""
+    """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4
-    """Most seconds of that per operation: what proves a small pipeline may come late in a round."""
+    """The same per operation: the method that proves a small problem may come late in a round."""
     tiny_seconds: float = 0.5
     """Seconds of the full model of a tiny problem, before the rounds."""
     subset_dp: Share = Share(12, in_vain=2, most=0.25)
     subset_dp_remote: Share = Share(12, first=1, in_vain=2, most=0.25)
-    """The same with several workers: after the first turn it goes on in a process of its own."""
+    """The same with several workers: after its first turn it runs in a process of its own."""
     relaxations: Share = Share(2, 1)
     relaxations_large: Share = Share(2, 1, 1)
-    """The same where no full model is built: windows use the time of a turn in vain better."""
+    """The same for problems without a full model: there window LNS uses time better."""
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     annealing: Share = Share(1 / 3)
@@ -408,14 +411,14 @@ class RoundParams:
 
 @dataclass(frozen=True)
 class RemoteParams:
-    """The process in which subsets of devices are searched beside the rest."""
+    """The process of dynamic programming over subsets (`ppopt.solver.remote`)."""
 
     pause: float = 0.05
-    """Seconds between two looks at what the other side has found."""
+    """Least number of seconds between two exchanges of messages."""
     first_round: float = 6.0
     """Seconds of its first round; each round takes twice as long."""
     least: float = 3.0
-    """Fewest seconds left of a search for which to start it: that takes half a second."""
+    """Least number of seconds left to start the process, which takes half a second."""
 
 
 @dataclass(frozen=True)
@@ -423,7 +426,7 @@ class SolveParams:
     """All tuning constants of a search, per method."""
 
     without: frozenset[str] = frozenset()
-    """Names of methods that are left out, to measure what each brings."""
+    """Names of methods that are left out, to measure their contribution."""
     rounds: RoundParams = field(default_factory=RoundParams)
     cp_sat: CpSatParams = CP_SAT
     priority_rules: PriorityRuleParams = field(default_factory=PriorityRuleParams)

@@ -20,30 +20,30 @@ from ppopt.solver.heuristics.local_starts import (
     ExpediteBackwards,
 )
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.steady_state import SteadyStates
+from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
 from ppopt.solver.parameters import Share, SolveParams
-from ppopt.solver.policy import Entry, Turn, Turns, rounds
 from ppopt.solver.remote import RemoteSubsetDP
 from ppopt.solver.result import Provenance
+from ppopt.solver.turns import Entry, Turn, Turns, rounds
 
 NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
-        *(SteadyStates, ListScheduling, HandStrategies, DoubleJustification, TinyModel),
+        *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification, TinyModel),
         *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
         *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, ValueQuestions),
     )
 )
-"""Names of all methods, those of construction included: each may be left out by its name."""
+"""Names of all methods, including construction; `SolveParams.without` leaves methods out."""
 
 
-def improvement(
+def improvement_turns(
     incumbent: Incumbent, clock: Clock, pool: Pool, provenance: Provenance, params: SolveParams
 ) -> Turns:
-    """What proves a tiny problem; then, where that does not, rounds of all methods."""
+    """Quick turns, which prove tiny problems; then rounds of all methods."""
     problem = incumbent.problem
     portfolio = _Portfolio(problem, pool, provenance, params)
     if incumbent.value is None:
@@ -96,7 +96,7 @@ class _Portfolio:
         return [Entry(method, share) for method, share in self._shares if method in kept]
 
     def quick_turns(self) -> Turns:
-        """A few schedules justified, and of a tiny problem the full model, before the rounds."""
+        """Before the rounds: double justification of small problems, full model of tiny ones."""
         params = self._params
         if self._problem.operations <= params.justification.first_most:
             for method in self._supported(self._justification):
@@ -109,7 +109,7 @@ class _Portfolio:
             yield Turn(method, params.rounds.tiny_seconds)
 
     def close(self) -> None:
-        """End the process beside the search."""
+        """End the process of `RemoteSubsetDP`."""
         if self._remote is not None:
             self._remote.close()
 

@@ -1,8 +1,8 @@
-"""Dynamic programming over subsets of devices, in a process of its own beside the search.
+"""Dynamic programming over subsets of devices, in a process of its own.
 
-It keeps a processor busy for as long as it is given, and Python runs one thread of a process at a
-time. The search sends its values and bounds, the process sends its bounds; both sides read what
-there is at every stop check.
+It needs a processor for the whole search, and Python runs only one thread of a process at a time.
+The search sends values and bounds, the process sends bounds; both sides read messages at every stop
+check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.incumbent import Incumbent
@@ -30,12 +30,12 @@ from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import RemoteParams, SubsetParams
 
 BY_CLOCK = 2
-"""Workers of a budget by the clock, which this process is under."""
+"""Workers of the budget in this process: with more than one, budgets are seconds."""
 _CODE = "import sys; sys.path[:] = {path!r}; from ppopt.solver.remote import serve; serve({number})"
 
 
 class Job(NamedTuple):
-    """What the sweeps are begun with."""
+    """The first message to the process: what to solve."""
 
     problem: Problem
     seconds: float
@@ -45,16 +45,16 @@ class Job(NamedTuple):
 
 
 class News(NamedTuple):
-    """What one side tells the other."""
+    """A message of either side: its best value and bound."""
 
     value: int
     bound: Bound
 
 
 class RemoteSubsetDP:
-    """A proxy of `SubsetDP`: after a first turn here it goes on in a process of its own.
+    """A proxy of `SubsetDP`: after a first turn in this process it continues in one of its own.
 
-    Where no process can be started, and after one has failed, the turns are taken here.
+    Where no process can be started, and after a process has failed, all turns run in this process.
     """
 
     name = SubsetDP.name
@@ -67,11 +67,11 @@ class RemoteSubsetDP:
         self._clock: Clock | None = None
 
     def supports(self, problem: Problem) -> bool:
-        """As the method that it stands for."""
+        """The problems that `SubsetDP` supports."""
         return self._local.supports(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Take a turn here, then begin the process; while it runs there is nothing to do."""
+        """Take a turn in this process, then start the other one; while that runs, do nothing."""
         if self.active:
             return Outcome()
         outcome = self._local.run(incumbent, budget)
@@ -81,12 +81,12 @@ class RemoteSubsetDP:
 
     @property
     def active(self) -> bool:
-        """Whether the process does its work, or has done it."""
+        """Whether the process is running or has ended without an error."""
         return self._process is not None and (self._process.poll() or 0) <= 0
 
-    @interrupts.held()
+    @interrupts.deferred()
     def begin(self, incumbent: Incumbent, clock: Clock) -> None:
-        """Start the process, once, where there is time and the system has a way to.
+        """Start the process, once, if enough time is left and the system supports it.
 
         The incumbent must have a schedule.
         """
@@ -107,7 +107,7 @@ class RemoteSubsetDP:
     def close(self) -> None:
         """End the process."""
         if self._process is not None and self._link is not None and self._clock is not None:
-            with interrupts.held():
+            with interrupts.deferred():
                 self._clock.poll = lambda: None
                 self._process.kill()
                 self._process.wait()
@@ -115,7 +115,7 @@ class RemoteSubsetDP:
 
 
 def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """A process that serves, and our end of the pipe to it; raises OSError."""
+    """Start a process that runs `serve`; return this end of the pipe to it. Raises OSError."""
     here, there = Pipe()
     with there:
         path = [str(Path(entry).absolute()) for entry in sys.path if isinstance(entry, str)]
@@ -137,7 +137,7 @@ def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
 
 @contextmanager
 def _signals_not_passed_on() -> Iterator[None]:
-    """Processes that are started here do not hear of Ctrl-C and the like: the search answers it."""
+    """Processes started in this block ignore Ctrl-C and the like; only the search handles them."""
     ours = {signal.SIGINT, *interrupts.TERMINATIONS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
     try:
@@ -147,7 +147,7 @@ def _signals_not_passed_on() -> Iterator[None]:
 
 
 def serve(number: int) -> None:
-    """Search for the other end of a pipe, until it ends or nothing is left to ask."""
+    """Solve subsets for the process at the other end of a pipe, until it ends or all are solved."""
     with Connection(number) as connection:
         job: Job = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
@@ -162,7 +162,7 @@ def serve(number: int) -> None:
 
 
 def _search(incumbent: Incumbent, clock: Clock, params: RemoteParams) -> None:
-    """Rounds of twice the length of the last, by the clock."""
+    """Run rounds, each twice as long as the last."""
     subsets, seconds = SubsetDP(incumbent.problem, SubsetParams()), params.first_round
     while subsets.open and not (clock.over or incumbent.closed):
         subsets.run(incumbent, Budget(incumbent, clock, BY_CLOCK, 0, seconds))
@@ -181,7 +181,7 @@ class _Link:
         *,
         leads: bool,
     ) -> None:
-        """The one that leads alone has schedules, and goes on where the other one has ended."""
+        """`leads`: this end has schedules, and continues when the other process has ended."""
         assert incumbent.value is not None
         self.connection = connection
         self._incumbent = incumbent
@@ -194,7 +194,7 @@ class _Link:
         self._next = 0.0
 
     def exchange(self) -> None:
-        """Take what the other side has found, and tell it what is new here, now and then."""
+        """Receive what the other side has found and send improvements, at most once per pause."""
         now = time.monotonic()
         if self._cut or now < self._next:
             return
@@ -204,7 +204,7 @@ class _Link:
         self.tell()
 
     def _received(self) -> list[News]:
-        """What the other side has sent; raises VerificationError where its bounds failed it."""
+        """Messages of the other side; raises VerificationError if its bound contradicts a value."""
         found = []
         try:
             while self.connection.poll():
@@ -217,7 +217,7 @@ class _Link:
         return found
 
     def tell(self) -> None:
-        """Tell the other side what it does not know."""
+        """Send the value and the bound if the other side has worse ones."""
         search = self._incumbent
         assert search.value is not None
         if search.value < self._value or search.bound.value > self._bound:
@@ -225,7 +225,7 @@ class _Link:
             self.send(News(search.value, search.bound))
 
     def send(self, message: Job | News | VerificationError) -> None:
-        """Send a message, if there is anyone to read it."""
+        """Send a message, unless the other side has ended."""
         if self._cut:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a search returns: the schedule, its value, the bound, and why it is believed."""
+"""What a search returns: the schedule, its value, the bound, and the certificate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Status(StrEnum):
     OPTIMAL = "optimal"
     """The value equals the lower bound."""
     FEASIBLE = "feasible"
-    """A schedule, with a gap to the bound."""
+    """A schedule was found, with a gap to the bound."""
     INFEASIBLE = "infeasible"
     """Proved: no schedule keeps the memory limit."""
     UNKNOWN = "unknown"
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 
 class Progress(NamedTuple):
-    """Where a search stands; times in the user's unit."""
+    """State of a search; value and bound in the user's unit."""
 
     seconds: float
     phase: str
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """All that is needed to repeat a search."""
+    """Settings and versions that are needed to repeat a search."""
 
     seed: int
     workers: int
@@ -61,17 +61,17 @@ class Result:
     value: Fraction | None
     """Objective of the schedule in the user's unit; None without a schedule."""
     lower_bound: Fraction | None
-    """No schedule of this search space is below it, in the user's unit; None where infeasible."""
+    """No schedule of this search space has a lower value, in the user's unit; None: infeasible."""
     proof: str
     """The argument behind `lower_bound`, or behind infeasibility, in words."""
     certificate: Certificate
-    """The same, to be checked again by `ppopt.recheck`."""
+    """The same argument, for `ppopt.recheck`."""
     provenance: Provenance
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
     hint: HintRecord | None = None
-    """The schedule it started from, where one was given."""
+    """What is known of the hint, if one was given."""
 
     @property
     def gap(self) -> Fraction | None:
@@ -84,7 +84,7 @@ class Result:
     def gain(self) -> Fraction | None:
         """Share by which the schedule is better than the hint: (hint - value) / hint.
 
-        Below 0 only where the hint is over the memory limit or outside the search space; None
+        It is negative only if the hint is over the memory limit or outside the search space; None
         without a hint or a schedule.
         """
         if self.hint is None or self.value is None:
@@ -93,7 +93,7 @@ class Result:
 
     @property
     def claim(self) -> Claim | None:
-        """Its bound, or that no schedule keeps the limits; None where it states neither."""
+        """The claimed bound, or the claim of infeasibility; None if there is neither."""
         if self.lower_bound is None and self.status is not Status.INFEASIBLE:
             return None
         bound = None

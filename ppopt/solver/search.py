@@ -21,27 +21,27 @@ from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
-from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget, Clock
-from ppopt.solver.cp_sat import pairs
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.steady_state import SteadyStates
+from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, supported
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.policy import Turn, Turns, alternate
+from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
 MOST_OPERATIONS = 2_000_000
-"""Most operations that a search takes on."""
+"""Largest number of operations of a problem."""
 MOST_WORKERS = 1024
 FIRST_SCHEDULE = 1000
-"""Operations from which one microbatch at a time is scheduled before all else."""
+"""Operations from which the schedule of one microbatch at a time is made before all else."""
 
 
 _LOG = logging.getLogger(__name__)
@@ -66,13 +66,14 @@ def solve(
     """Search the schedule of least makespan or device span within the memory limits.
 
     The search space: every backward split into B and W (default) or every backward whole
-    (`fused`); any order on every device. `mem_limit`, when given, replaces the pipeline's own.
-    `time_limit` in seconds; `workers` default to the processors available: with more than one, and
-    several stages per device, part of the search is done by a process of its own. `hint` is a
-    schedule to start from (see `ppopt.solver.warm_start`): the result is never worse than a hint
-    of the search space that keeps the limits, and says by how much it is better. `progress` is
-    called whenever the value or the bound gets better; `stop` (see `ppopt.stop`) is asked between
-    two steps whether that will do. Ctrl-C ends the search and returns the best so far. Raises
+    (`fused`); any order on every device. `mem_limit`, when given, replaces the limit of the
+    pipeline. `time_limit` is in seconds. `workers` defaults to the processors available; with more
+    than one, and several stages per device, part of the search runs in a process of its own.
+
+    `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
+    than a hint that is in the search space and keeps the limits, and says by how much it is better.
+    `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
+    polled between steps. Ctrl-C ends the search and returns the best schedule so far. Raises
     InputError on misuse only; "infeasible" is a result.
     """
     began = time.monotonic()
@@ -81,7 +82,7 @@ def solve(
     provenance = provenance_of(time_limit, workers, seed)
     problem = problem_of(pipeline, Objective(objective), fused=fused)
     _check_names(params.without)
-    start = WarmStart() if hint is None else WarmStart(warm_starts.read(problem, hint))
+    start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
 
 
@@ -95,7 +96,7 @@ def _check_names(without: frozenset[str]) -> None:
 
 
 def problem_of(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Problem:
-    """State what is searched; raises InputError where it is too large."""
+    """The problem of a search; raises InputError if it is too large."""
     problem = Problem(pipeline, objective, fused)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
@@ -106,7 +107,7 @@ def problem_of(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Prob
 
 
 def provenance_of(time_limit: float, workers: int | None, seed: int) -> Provenance:
-    """Check how a search is to be done, and note what it takes to repeat it; raises InputError."""
+    """Check the settings of a search and record them with versions; raises InputError."""
     workers = processors.available() if workers is None else workers
     if not 0 < time_limit < float("inf"):
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
@@ -127,14 +128,14 @@ def search_from(
     stop: Stop | None = None,
     params: SolveParams = SolveParams(),
 ) -> Result:
-    """Search with what is known before: schedules, and a bound that holds for this problem.
+    """Search from known schedules and a known bound of this problem.
 
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
     search = Search(problem, provenance, params, progress, stop, began)
     search.run(start)
-    with interrupts.noted() as pressed:
-        hinted = start.told(problem, followed=not search.incumbent.infeasible)
+    with interrupts.recorded() as pressed:
+        hinted = start.record(problem, followed=not search.incumbent.infeasible)
         result = _result(search, provenance, hinted)
         _LOG.info(
             "%s: value %s, lower bound %s, %.1f s",
@@ -144,7 +145,7 @@ def search_from(
 
 
 class Search:
-    """One search: its incumbent, its clock, and the methods that take turns."""
+    """One search: its incumbent, its clock, and methods that take turns."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class Search:
         self.provenance = provenance
         self.params = params
         self.clock = Clock(provenance.time_limit, began)
-        bound = head_body_tail.device_bound(problem.instance, problem.objective)
+        bound = device_bounds.device_bound(problem.instance, problem.objective)
         self.incumbent = Incumbent(problem, bound, self._announced)
         self._progress = progress
         self._phase = "bounds"
@@ -183,7 +184,7 @@ class Search:
         return Progress(seconds, self._phase, shown, ticks.time(bound))
 
     def budget(self, seconds: float = float("inf")) -> Budget:
-        """A share of the time left, or with one worker so many units of work."""
+        """A budget of so many seconds of the time left, or with one worker of units of work."""
         provenance = self.provenance
         return Budget(self.incumbent, self.clock, provenance.workers, provenance.seed, seconds)
 
@@ -194,9 +195,9 @@ class Search:
         lets it run.
         """
         problem, incumbent = self.problem, self.incumbent
-        incumbent.infeasible = head_body_tail.infeasibility(problem.instance) or ""
+        incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         try:
-            warm_starts.begin(incumbent, self.clock, start)
+            warm_starts.apply_warm_start(incumbent, self.clock, start)
             with interrupts.heard():
                 if problem.operations >= FIRST_SCHEDULE:
                     self._schedule_one_at_a_time()
@@ -207,7 +208,7 @@ class Search:
             self.clock.interrupted = True
 
     def _schedule_one_at_a_time(self) -> None:
-        """Without a schedule yet, take one microbatch at a time, however little time is left."""
+        """If there is no schedule yet, schedule one microbatch at a time, at any time left."""
         problem, incumbent = self.problem, self.incumbent
         if incumbent.value is None and not incumbent.infeasible:
             incumbent.submit_orders(list_scheduling.one_at_a_time(problem.instance))
@@ -229,31 +230,33 @@ class Search:
         return turn.method.run(self.incumbent, self.budget(turn.seconds))
 
     def _construction(self) -> Turns:
-        """A shorter run for a long one; then priority rules and hand strategies by turns."""
+        """For a long run, unroll a shorter one; then rules and hand strategies in turn."""
         pool = self.pool
         rules = ListScheduling(pool, self.params.priority_rules)
-        for method in self._supported(SteadyStates(self._solve_short, self.params.steady_state)):
+        for method in self._supported(
+            ShortRunUnrolling(self._solve_short, self.params.steady_state)
+        ):
             yield Turn(method, 0.0)
         yield from alternate(*self._supported(rules, HandStrategies(pool)))
         pool.end_construction()
 
     @cached_property
     def pool(self) -> Pool:
-        """What the heuristics share."""
+        """The state that heuristics share."""
         return Pool(self.problem, self.params.pool)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
 
     def _improvement(self) -> Turns:
-        """Local search, bounds and exact methods: they need CP-SAT, which takes long to load."""
-        with interrupts.held():
+        """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
+        with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
-        paired = pairs.useful(self.problem.instance)
-        too_many = pairs.count(self.problem.pipeline) > self.params.cp_sat.max_pairs
+        paired = pairs.pairing_saves_time(self.problem.instance)
+        too_many = pairs.pair_count_bound(self.problem.pipeline) > self.params.cp_sat.max_pairs
         if paired and too_many and self.incumbent.value is not None:
             return
-        yield from portfolio.improvement(
+        yield from portfolio.improvement_turns(
             self.incumbent, self.clock, self.pool, self.provenance, self.params
         )
 
@@ -291,7 +294,7 @@ def _proof(incumbent: Incumbent) -> str:
     if incumbent.infeasible:
         return incumbent.infeasible
     problem = incumbent.problem
-    return incumbent.bound.proof + head_body_tail.space(problem.instance)
+    return incumbent.bound.proof + device_bounds.proof_scope(problem.instance)
 
 
 def _status(incumbent: Incumbent) -> Status:

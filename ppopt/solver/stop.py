@@ -1,10 +1,10 @@
-"""Stop criteria: when a search may end before proof and before its time limit.
+"""Stop criteria: when a search ends before proof and before its time limit.
 
-A criterion is any function from `Progress` to bool; these are the usual ones:
+A criterion is any function from `Progress` to bool. The usual ones are defined here:
 
     ppopt.solve(pipe, stop=ppopt.stop.GapBelow(0.01))
 
-The search asks at every step, from the thread that called it.
+The search polls the criterion at every step, in the thread that called `solve`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FirstSchedule:
     """Stop at the first schedule that keeps the limits."""
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether there is one."""
+        """Whether there is a schedule."""
         return progress.value is not None
 
 
@@ -35,7 +35,7 @@ class GapBelow:
     share: float
 
     def __post_init__(self) -> None:
-        """Refuse shares that no gap can have."""
+        """Raise InputError unless 0 <= share < 1."""
         if not 0 <= self.share < 1:
             raise InputError(f"stop: a gap of {self.share} is not between 0 and 1, such as 0.01")
 
@@ -47,19 +47,19 @@ class GapBelow:
 
 @dataclass
 class NoImprovement:
-    """Stop after so many seconds in which neither value nor bound got better."""
+    """Stop after so many seconds in which neither value nor bound improved."""
 
     seconds: float
     _best: tuple[Fraction | None, Fraction] | None = field(default=None, init=False, repr=False)
     _since: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse times that are none."""
+        """Raise InputError unless the time is positive."""
         if not self.seconds > 0:
             raise InputError(f"stop: {self.seconds} is not above 0 seconds")
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether nothing got better for that long; a new search starts anew."""
+        """Whether nothing improved for that long; a new search resets the time."""
         state = progress.value, progress.lower_bound
         if state != self._best or progress.seconds < self._since:
             self._best, self._since = state, progress.seconds
@@ -76,6 +76,6 @@ class AnyOf:
         object.__setattr__(self, "criteria", criteria)
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether one of them holds. Every criterion is asked, since some count time."""
+        """Whether one of them holds. All are evaluated, because some measure time."""
         answers = [criterion(progress) for criterion in self.criteria]
         return any(answers)

@@ -1,10 +1,10 @@
-"""A schedule of the user's own as the start of a search.
+"""Warm starts: a schedule given by the user (the hint), and known schedules and bounds.
 
-It must run the same stages, microbatches and placement as the pipeline searched. Where its times
-are those of that pipeline its starts are kept; where they are not, its order is timed anew. What
-the search space does not hold is brought into it: whole backwards are split, or split ones made
-whole. A hint over the memory limit is no start, since its order is over the limit at any times:
-list scheduling follows it as closely as the limit allows (`ppopt.solver.heuristics.repair`).
+A hint must have the stages, microbatches and placement of the pipeline searched. If its durations
+and delays are those of that pipeline, its starts are kept; else its order is timed again. A hint
+outside the search space is converted: whole backwards are split, or split backwards are joined. The
+order of a hint over the memory limit is over the limit at any starts, so it is repaired: list
+scheduling follows it as closely as the limit allows (`ppopt.solver.heuristics.repair`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, join_split, split_whole
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Clock
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.verifier import verify
 
-RETIMED = "its times are not those of this pipeline: its order is timed anew"
+RETIMED = "its times are not those of this pipeline: its order is timed again"
 OTHER_MEMORY = "its memory is not that of this pipeline: it is judged by the memory given here"
 SPLIT = "its whole backwards are split into B and W (--fused searches whole ones)"
 JOINED = "its split backwards are made whole, each at the place of its B (--fused)"
@@ -36,12 +36,12 @@ MEMORY = ("activation", "memory_b", "static")
 
 
 class Hint(NamedTuple):
-    """A hint, checked, on the pipeline that is searched."""
+    """A checked hint on the pipeline that is searched."""
 
     given: Schedule
-    """As it was given, or timed anew, on the pipeline searched; it may exceed the limits."""
+    """The hint as given, or timed again, on the pipeline searched; it may exceed the limits."""
     moved: Orders | None = None
-    """Its orders brought into the search space; None: they are in it."""
+    """Its orders converted to the search space; None: they are in it."""
     notes: tuple[str, ...] = ()
     """What was changed, in words."""
 
@@ -50,8 +50,8 @@ class Hint(NamedTuple):
         """Whether it keeps the memory limits."""
         return self.given.fits_limits
 
-    def told(self, problem: Problem, *, followed: bool) -> HintRecord:
-        """What the result says of it; `followed`: whether a search could start from it."""
+    def record(self, problem: Problem, *, followed: bool) -> HintRecord:
+        """The hint as the result reports it; `followed`: whether the search started from it."""
         figures, ticks = self.given.metrics, problem.pipeline.ticks
         notes = self.notes if self.fits or not followed else (*self.notes, OVER)
         return HintRecord(
@@ -62,10 +62,10 @@ class Hint(NamedTuple):
         )
 
 
-def read(problem: Problem, schedule: Schedule) -> Hint:
-    """Check a hint and bring it to the pipeline and the space that are searched.
+def read_hint(problem: Problem, schedule: Schedule) -> Hint:
+    """Check a hint and convert it to the pipeline and the search space.
 
-    Raises InputError where it is of another pipeline or breaks a rule other than the limit.
+    Raises InputError if it is of another pipeline or breaks a rule other than the memory limit.
     """
     _check(problem.pipeline, schedule)
     given, notes = _on(problem, schedule)
@@ -80,24 +80,24 @@ def read(problem: Problem, schedule: Schedule) -> Hint:
 
 
 class WarmStart(NamedTuple):
-    """What a search knows before it begins."""
+    """What is known before a search starts."""
 
     hint: Hint | None = None
-    """The schedule of the user's own."""
+    """The schedule given by the user."""
     schedules: tuple[Schedule, ...] = ()
-    """Further ones of the same pipeline and search space, perhaps over the limits."""
+    """Further schedules of the same pipeline and search space; they may exceed the limits."""
     bound: Bound | None = None
-    """A lower bound proved before, for this problem or one of larger limits."""
+    """A lower bound proved before, for this problem or for larger limits."""
 
-    def told(self, problem: Problem, *, followed: bool) -> HintRecord | None:
-        """What the result says of the hint, where there is one."""
-        return None if self.hint is None else self.hint.told(problem, followed=followed)
+    def record(self, problem: Problem, *, followed: bool) -> HintRecord | None:
+        """The hint as the result reports it; None without a hint."""
+        return None if self.hint is None else self.hint.record(problem, followed=followed)
 
 
-def begin(incumbent: Incumbent, clock: Clock, start: WarmStart) -> None:
-    """Give a search what is known before, also where its time is already up.
+def apply_warm_start(incumbent: Incumbent, clock: Clock, start: WarmStart) -> None:
+    """Give a warm start to the incumbent, even when the time is already up.
 
-    Only what is over the limits, and must be followed within them, takes time of the search.
+    Only the repair of schedules over the limits takes time of the search.
     """
     if start.bound is not None:
         incumbent.raise_bound(start.bound)
@@ -108,7 +108,7 @@ def begin(incumbent: Incumbent, clock: Clock, start: WarmStart) -> None:
 
 
 def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
-    """Submit a hint at its own times where it may keep them, and in its order."""
+    """Submit a hint at its own starts and at those of its order, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
     made = hint.given
     if hint.moved is not None:
@@ -121,7 +121,7 @@ def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:
-    """Raise InputError unless the schedule is one of this pipeline, whatever its costs."""
+    """Raise InputError unless the schedule is of this pipeline; costs may differ."""
     theirs = schedule.pipeline
     sizes = (
         ("devices", theirs.num_devices, pipeline.num_devices),
@@ -148,7 +148,7 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
 
 
 def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
-    """The schedule on the pipeline searched, and what had to be changed for that."""
+    """The schedule on the pipeline searched, and notes on what had to be changed."""
     here, there = problem.pipeline.ticks, schedule.pipeline.ticks
     notes = []
     given = replace(schedule, pipeline=problem.pipeline)

@@ -17,8 +17,8 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
-from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
@@ -129,14 +129,14 @@ def frontier(
     made, skipped = evaluate_all(
         pipeline, problem.objective, options or Options(), fused=fused, seconds=HANDS * time_limit
     )
-    impossible = head_body_tail.infeasibility(problem.instance)
+    impossible = device_bounds.infeasibility(problem.instance)
     curve = Curve([] if impossible else memory_limits.candidates(pipeline, fused=fused))
     explorer = Explorer(
         problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
     )
     if not impossible:
         explorer.run(schedule for schedule, _ in made)
-    with interrupts.noted() as pressed:
+    with interrupts.recorded() as pressed:
         points = tuple(_point(explorer, found) for found in curve.found)
         hands = _hands(problem, made, points)
     return Frontier(
@@ -169,7 +169,7 @@ def _point(explorer: Explorer, found: Found) -> FrontierPoint:
         schedule=None,
         value=ticks.time(found.value),
         lower_bound=ticks.time(bound.value),
-        proof=bound.proof + head_body_tail.space(problem.instance),
+        proof=bound.proof + device_bounds.proof_scope(problem.instance),
         certificate=bound.certificate,
         provenance=explorer.provenance,
         solve_seconds=explorer.spent[found.limit],
@@ -184,7 +184,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
     """The best bound for a limit; its proof names the larger limit where it was proved for one."""
     proved = curve.bound(limit)
     if proved is None:
-        return head_body_tail.device_bound(problem.instance, problem.objective)
+        return device_bounds.device_bound(problem.instance, problem.objective)
     if proved.limit == limit:
         return proved.bound
     larger = exact.plain(problem.pipeline.ticks.memory(proved.limit))
@@ -202,7 +202,7 @@ def _bounds(problem: Problem, curve: Curve) -> tuple[tuple[Fraction, Fraction], 
     ticks = problem.pipeline.ticks
     known = [(proved.limit, proved.bound) for proved in curve.proved]
     if curve.limits and (not known or known[-1][0] < curve.limits[-1]):
-        anyway = head_body_tail.device_bound(problem.instance, problem.objective)
+        anyway = device_bounds.device_bound(problem.instance, problem.objective)
         known.append((curve.limits[-1], anyway))
     return tuple((ticks.memory(limit), ticks.time(bound.value)) for limit, bound in known)
 
@@ -224,11 +224,11 @@ def _proof(problem: Problem, curve: Curve) -> str:
     """Why no limit below the first point's works, or why there is no point."""
     if _is_impossible(curve):
         words = "all orders within the pipeline's own limits were searched and none found"
-        return words + head_body_tail.space(problem.instance)
+        return words + device_bounds.proof_scope(problem.instance)
     if not curve.found:
         return "nothing was found before the time was up"
     pipeline, first = problem.pipeline, curve.found[0]
-    least = head_body_tail.least_limits(problem.instance)
+    least = device_bounds.minimum_memory(problem.instance)
     device = least.index(max(least))
     shown = exact.plain(pipeline.ticks.memory(least[device]))
     words = f"device {device} needs {shown} even for one microbatch at a time"

@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.device_bounds import Bound
 
 
 class Found(NamedTuple):

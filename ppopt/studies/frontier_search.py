@@ -23,8 +23,8 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders, codes, split_whole
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
@@ -172,7 +172,7 @@ class Explorer:
         assert result.lower_bound is not None
         value = int(result.lower_bound * result.pipeline.ticks.per_unit)
         proof = result.proof.removesuffix(
-            head_body_tail.space(Instance.uniform(result.pipeline, fused=result.fused))
+            device_bounds.proof_scope(Instance.uniform(result.pipeline, fused=result.fused))
         )
         return Bound(value, proof, result.certificate)
 

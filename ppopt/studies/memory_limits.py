@@ -14,7 +14,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.bounds.head_body_tail import least_limits
+from ppopt.solver.bounds.device_bounds import minimum_memory
 
 LARGEST_SET = 2**22
 """Largest range of sums, in steps of their common divisor, that is enumerated."""
@@ -43,7 +43,7 @@ def candidates(pipeline: Pipeline, *, fused: bool) -> Sequence[int]:
     own = pipeline.ticks.limits
     if own is not None:
         tops = [min(pair) for pair in zip(tops, own, strict=True)]
-    least = max(least_limits(instance))
+    least = max(minimum_memory(instance))
     top = max(*tops, least)
     sums = [np.array([top])]
     for device in devices:

@@ -7,14 +7,14 @@ from math import inf
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Budget, Clock
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Begun:
 
 def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
     """A search that knows the bound of a device, and no schedule."""
-    known = bound or head_body_tail.device_bound(problem.instance, problem.objective)
+    known = bound or device_bounds.device_bound(problem.instance, problem.objective)
     return Begun(Incumbent(problem, known), Clock(seconds))
 
 

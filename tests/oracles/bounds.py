@@ -14,10 +14,10 @@ from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds import head_body_tail, relaxation_bound
-from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.budget import Limits
-from ppopt.solver.exact.dynamic_program import applies
+from ppopt.solver.bounds import device_bounds, relaxation_bound
+from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.budget import SolverLimits
+from ppopt.solver.exact.dynamic_program import is_supported
 from ppopt.solver.parameters import RelaxationParams
 from tests.factories import searches
 from tests.factories.instances import Case, draw
@@ -90,13 +90,13 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
         assert found.lower_bound is not None
         ended = "search" if found.status is Status.OPTIMAL else "search, cut short"
         yield sample(ended, int(found.lower_bound * pipeline.ticks.per_unit))
-    yield sample("work", head_body_tail.device_bound(problem.instance, objective).value)
+    yield sample("work", device_bounds.device_bound(problem.instance, objective).value)
     if best is None:
         return
     for devices in device_sets(case):
         value = relaxation(case, objective, devices, horizon=3 * best + 7)
         yield sample(f"{len(devices)} of several devices", value)
-        if applies(problem):
+        if is_supported(problem):
             value = searches.ended(problem, devices, below=3 * best + 8).least
             yield sample(f"{len(devices)} of several devices, partial schedules", value)
 
@@ -104,9 +104,9 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
 def device_sets(case: Case) -> list[tuple[int, ...]]:
     """The sets that searches relax to, and one more at random."""
     pipeline = case.pipeline
-    found = relaxation_bound.singles(pipeline)
-    for count in RelaxationParams().spreads:
-        found += relaxation_bound.spread(pipeline, count)
+    found = relaxation_bound.single_devices(pipeline)
+    for count in RelaxationParams().subset_sizes:
+        found += relaxation_bound.evenly_spaced_subsets(pipeline, count)
     rng = Random(pipeline.num_stages)
     devices = range(pipeline.num_devices)
     some = tuple(sorted(rng.sample(devices, rng.randint(1, len(devices)))))
@@ -117,8 +117,8 @@ def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horiz
     """What some devices alone need, in ticks, starting from no known bound."""
     problem = Problem(case.pipeline, objective, case.fused)
     nothing = Bound(0, "", Certificate(Argument.WORK))
-    limits = Limits(seconds=20, workers=1, seed=0)
-    return relaxation_bound.bound_of(problem, devices, nothing, horizon, limits)[0].value
+    limits = SolverLimits(seconds=20, workers=1, seed=0)
+    return relaxation_bound.raise_by_subset(problem, devices, nothing, horizon, limits)[0].value
 
 
 def rechecked(sample: Sample, devices: tuple[int, ...] = ()) -> Verdict:

@@ -245,7 +245,7 @@ def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
         assert recheck(one, workers=1).verdict is verdict
 
 
-def test_following_beginnings_refutes_what_is_below_the_optimum_and_nothing_else() -> None:
+def test_following_partial_schedules_refutes_what_is_below_the_optimum_and_nothing_else() -> None:
     """Of all devices; with few of them it never refutes more."""
     confirmed = {True: 0, False: 0}
     for case in cases(seed=41, count=80):
@@ -270,12 +270,12 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
 ) -> None:
     """To the tick: the last W of a stage elsewhere counts in the one as in the other."""
     pipeline = replace(V, batches=8, placement=placement)
-    sweep = ended(Problem(pipeline, Objective.MAKESPAN, fused=False), (device,), 1000)
-    assert sweep.best is not None
-    claim = Claim(pipeline, span=False, fused=False, bound=sweep.best, devices=(device,))
+    program = ended(Problem(pipeline, Objective.MAKESPAN, fused=False), (device,), 1000)
+    assert program.best is not None
+    claim = Claim(pipeline, span=False, fused=False, bound=program.best, devices=(device,))
     never = monotonic() + 600
     assert partial_schedules.refuted(claim, never, print) == (device,)
-    assert partial_schedules.refuted(claim._replace(bound=sweep.best + 1), never, print) is None
+    assert partial_schedules.refuted(claim._replace(bound=program.best + 1), never, print) is None
 
 
 def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
@@ -330,7 +330,7 @@ def test_an_operation_of_no_time_is_followed_even_where_another_one_starts_befor
     assert checked(claimed(case, makespan, best + 1)).verdict is Verdict.WRONG
 
 
-def test_beginnings_with_operations_of_no_time() -> None:
+def test_partial_schedules_with_operations_of_no_time() -> None:
     """Every pipeline has some; a tick above the optimum is never refuted, by all devices or few."""
     followed = 0
     for seed in range(150):

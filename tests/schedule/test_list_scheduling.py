@@ -15,7 +15,7 @@ from ppopt.schedule.list_scheduling import (
     one_at_a_time,
     uniform_rule,
 )
-from ppopt.solver.bounds.head_body_tail import infeasibility, least_limits
+from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
 from ppopt.solver.heuristics.annealing import anneal
 from ppopt.solver.heuristics.priority_rules import priority_rules
 
@@ -137,7 +137,7 @@ def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> No
         pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
         instance = Instance.uniform(pipeline, fused=fused)
         made = timing.schedule(pipeline, one_at_a_time(instance))
-        assert list(made.metrics.peak_memory) == least_limits(instance)
+        assert list(made.metrics.peak_memory) == minimum_memory(instance)
 
 
 def test_local_search_betters_its_start_and_repeats_itself() -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from ppopt import Objective, Pipeline, verify
 from ppopt.problem.problem import Problem
-from ppopt.solver.budget import Limits
+from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.cyclic import cycle, cycles, least_period
-from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.heuristics.operation_network import OperationNetwork
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import waiting
 from tests.solver.test_window_lns import feasible
 
-LIMITS = Limits(60, 1, 0)
+LIMITS = SolverLimits(60, 1, 0)
 ONE_DEVICE = Pipeline(stages=2, batches=4, placement=(0, 0), backward=2, weight=1, mem_limit=2)
 """Two stages of 1/1/1; room for two activations."""
 

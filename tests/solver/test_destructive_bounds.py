@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds.destructive_bounds import Between, question
+from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.cp_sat import cpsat
 
 
@@ -15,35 +15,35 @@ from ppopt.solver.cp_sat import cpsat
 def test_the_least_value_is_found_if_all_is_answered(a: int, b: int, c: int, hard: int) -> None:
     """Of any least value between bound and value; a question left open stops nothing below it."""
     low, least, high = sorted((a, b, c))
-    between = Between(low, high)
+    sequence = TargetSequence(low, high)
     asked = []
-    for target in between.questions(lambda: low):
-        assert between.low <= target < between.high
+    for target in sequence.targets(lambda: low):
+        assert sequence.low <= target < sequence.high
         asked.append(target)
         if target == hard:
-            between.skip(target)
+            sequence.skip(target)
         elif target < least:
-            between.low = target + 1
+            sequence.low = target + 1
         else:
-            between.high = target
+            sequence.high = target
     assert len(set(asked)) == len(asked)
-    assert between.low <= least <= between.high
+    assert sequence.low <= least <= sequence.high
     if hard not in asked:
-        assert between.low == between.high == least
+        assert sequence.low == sequence.high == least
     elif hard >= least:
-        assert between.low == least or hard == low
+        assert sequence.low == least or hard == low
 
 
 def test_the_first_questions_are_near_the_bound() -> None:
     """Steps double from a 64th of the distance until a question is not refuted."""
-    between = Between(0, 6400)
+    sequence = TargetSequence(0, 6400)
     asked = []
-    for target in between.questions(lambda: 0):
+    for target in sequence.targets(lambda: 0):
         asked.append(target)
         if target < 1000:
-            between.low = target + 1
+            sequence.low = target + 1
         else:
-            between.high = target
+            sequence.high = target
         if len(asked) == 6:
             break
     assert asked == [0, 101, 302, 703, 1504, (704 + 1504) // 2]
@@ -51,19 +51,19 @@ def test_the_first_questions_are_near_the_bound() -> None:
 
 def test_a_bound_from_elsewhere_is_asked_from_on() -> None:
     """Also where it lies above a question without an answer: nothing stands in the way then."""
-    between, known = Between(100, 200), [100]
+    sequence, known = TargetSequence(100, 200), [100]
     asked = []
-    for target in between.questions(lambda: known[0]):
+    for target in sequence.targets(lambda: known[0]):
         asked.append(target)
         if target < 110:
-            between.low = target + 1
+            sequence.low = target + 1
         elif target < 130:
-            between.skip(target)
+            sequence.skip(target)
             known[0] = 160
         else:
-            between.high = target
+            sequence.high = target
     assert min(target for target in asked if target >= 130) == 160
-    assert between.low == between.high == 160
+    assert sequence.low == sequence.high == 160
     assert len(set(asked)) == len(asked)
 
 
@@ -76,7 +76,7 @@ def test_a_question_of_few_devices_is_no_harder() -> None:
     )
     for devices in (None, (1,)):
         for target, possible in ((6, False), (7, True)):
-            built = question(problem, target, devices)
-            limits = cpsat.Limits(20, 1, 0)
+            built = feasibility_model(problem, target, devices)
+            limits = cpsat.SolverLimits(20, 1, 0)
             outcome = cpsat.search(built, limits, lambda _value, _bound: None)
             assert (outcome.ended, outcome.infeasible) == (possible, not possible)

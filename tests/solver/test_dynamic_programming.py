@@ -14,15 +14,20 @@ from ppopt import Objective, Pipeline, Status, solve, verify
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
-from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram, applies, step
+from ppopt.solver.exact.dynamic_program import (
+    BeamSearch,
+    DynamicProgram,
+    is_supported,
+    layer_seconds,
+)
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
 from tests.factories.searches import Begun, begun, ended
 from tests.oracles import exhaustive, pyjobshop
@@ -48,7 +53,7 @@ def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
     """Problems that the program applies to, whose limits one microbatch at a time keeps."""
     for pipeline, fused in cases:
         problem = Problem(pipeline, Objective.MAKESPAN, fused)
-        if applies(problem) and not head_body_tail.infeasibility(problem.instance):
+        if is_supported(problem) and not device_bounds.infeasibility(problem.instance):
             yield problem
 
 
@@ -190,9 +195,9 @@ def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
     """In many small shares of time; the optimum, 313241, is that of CP-SAT on the whole model."""
     search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
     params = DynamicProgramParams(first_reach=0, reach=0)  # else a turn goes on to the end
-    sweeps, rounds = DynamicProgram(search.incumbent.problem, params), 0
+    program, rounds = DynamicProgram(search.incumbent.problem, params), 0
     while not search.incumbent.closed:
-        sweeps.run(search.incumbent, search.budget(0.02, 1))
+        program.run(search.incumbent, search.budget(0.02, 1))
         rounds += 1
         assert rounds < 1000
     assert (search.incumbent.value, search.incumbent.bound.value) == (313241, 313241)
@@ -203,10 +208,10 @@ def test_what_grows_too_fast_is_given_up() -> None:
     """Without a limit of memory there are ever more states; the bound stays as it was."""
     problem = Problem(Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, False)
     search = begun(problem, seconds=1.0)
-    before, sweeps = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
-    while not search.budget().search_over and sweeps._open:
-        sweeps.run(search.incumbent, search.budget(1.0, 2))
-    assert not sweeps._open
+    before, program = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
+    while not search.budget().search_over and program._open:
+        program.run(search.incumbent, search.budget(1.0, 2))
+    assert not program._open
     assert search.incumbent.bound.value >= before
 
 
@@ -248,10 +253,10 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [0.0]
 
     def noted(program: LayeredDP) -> float:
-        steps.append(step(program))
+        steps.append(layer_seconds(program))
         return steps[-1]
 
-    monkeypatch.setattr("ppopt.solver.bounds.subset_dynamic_program.step", noted)
+    monkeypatch.setattr("ppopt.solver.bounds.subset_dynamic_program.layer_seconds", noted)
     pipeline = Pipeline(
         stages=4, batches=24, chunks=4, placement="interleaved", activation=4, mem_limit=16
     )
@@ -263,7 +268,7 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much() -> None:
     """With no hope of following all that is better than the best schedule."""
     search = begun(Problem(V, Objective.MAKESPAN, False))
-    few = SubsetDP(search.incumbent.problem, SubsetParams(hope=0))
+    few = SubsetDP(search.incumbent.problem, SubsetParams(max_remaining_share=0))
     before = search.incumbent.bound.value
     few.run(search.incumbent, search.budget(60.0, 1))
     assert before < search.incumbent.bound.value <= 595
@@ -282,10 +287,10 @@ def test_devices_of_one_stage_are_left_to_others() -> None:
         {"backward_input": 0, "weight": 1, "memory_b": 1},
     ],
 )
-def test_pipelines_that_are_not_as_sweeps_take_them(other: dict[str, object]) -> None:
+def test_problems_that_are_not_supported(other: dict[str, object]) -> None:
     pipeline = Pipeline(**({"stages": 2, "batches": 2} | other))
-    assert not applies(Problem(pipeline, Objective.MAKESPAN, False))
-    assert not applies(Problem(Pipeline(stages=2, batches=2), Objective.DEVICE_SPAN, False))
+    assert not is_supported(Problem(pipeline, Objective.MAKESPAN, False))
+    assert not is_supported(Problem(Pipeline(stages=2, batches=2), Objective.DEVICE_SPAN, False))
 
 
 def test_a_long_tight_run_is_proved() -> None:

@@ -15,9 +15,9 @@ from ppopt.rechecker import idle_bound
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.idle_bound import Filler
 from ppopt.schedule.origin import Argument
-from ppopt.solver.bounds import head_body_tail, idle_bounds
-from ppopt.solver.bounds.idle_bounds import Idle, Item
-from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.bounds import device_bounds, idle_bounds
+from ppopt.solver.bounds.idle_bounds import ForcedIdle, Item
+from ppopt.solver.relaxation.delays import Delays
 from tests.factories.instances import tiny_cases
 
 PAPER = [name for name in model_names() if name.startswith("zb-")]
@@ -34,7 +34,7 @@ def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) ->
     forward, back, weight = (durations[kind][0] for kind in (OpKind.F, OpKind.B, OpKind.W))
     link = p2p[0][1]
     idle = (devices - 1) * (forward + back - weight + 4 * link)
-    found = head_body_tail.device_bound(
+    found = device_bounds.device_bound(
         Instance.uniform(pipeline, fused=False), Objective.DEVICE_SPAN
     )
     assert found.value == batches * (forward + back + weight) + idle
@@ -53,23 +53,23 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
     assert "the idle time that its memory forces" in again.reason
 
 
-def idle(pipeline: Pipeline, device: int) -> Idle:
+def forced_idle(pipeline: Pipeline, device: int) -> ForcedIdle:
     """Least idle time of a device where every backward is split."""
-    return idle_bounds.idle(Delays(Instance.uniform(pipeline, fused=False)), device)
+    return idle_bounds.forced_idle(Delays(Instance.uniform(pipeline, fused=False)), device)
 
 
 def test_by_hand() -> None:
     """Two devices, F = B = W = 1, link 1, room for one: F . . . . B W on device 0, twice; the way
     from F to B is p2p + F + B + p2p = 4. Device 1 idles nowhere: its B follows its F at once."""
     pipeline = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1, mem_limit=1)
-    assert [idle(pipeline, device) for device in (0, 1)] == [
-        Idle(4, 4),
+    assert [forced_idle(pipeline, device) for device in (0, 1)] == [
+        ForcedIdle(4, 4),
         (0, 0),
     ]
     single = Pipeline(stages=2, batches=1, p2p=1, backward_input=1, weight=1, mem_limit=1)
-    assert idle(single, 0) == Idle(4, 0)
+    assert forced_idle(single, 0) == ForcedIdle(4, 0)
     free = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1)
-    assert idle(free, 0) == Idle(3, 0)
+    assert forced_idle(free, 0) == ForcedIdle(3, 0)
 
 
 def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
@@ -78,7 +78,7 @@ def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
     pipeline = Pipeline(
         stages=3, batches=9, p2p=1, backward_input=1, weight=1, memory_b="-0.5", mem_limit=3
     )
-    assert idle(pipeline, 0) == Idle(8 - 2, 8 - 4)
+    assert forced_idle(pipeline, 0) == ForcedIdle(8 - 2, 8 - 4)
 
 
 def test_both_codes_agree() -> None:
@@ -87,10 +87,10 @@ def test_both_codes_agree() -> None:
     for case in tiny_cases(seed=12, count=400, ops=60):
         pipeline, fused = case
         instance = Instance.uniform(pipeline, fused=fused)
-        if head_body_tail.infeasibility(instance):
+        if device_bounds.infeasibility(instance):
             continue
         for device in range(pipeline.num_devices):
-            found = sum(idle_bounds.idle(Delays(instance), device))
+            found = sum(idle_bounds.forced_idle(Delays(instance), device))
             claim = Claim(pipeline, span=True, fused=fused, bound=1)
             assert idle_bound.least_idle(claim, device) == found, (case, device)
             idle += found > 0

@@ -16,7 +16,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver import search as made
-from ppopt.solver.bounds.destructive_bounds import question
+from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat import cpsat
 
 
@@ -28,7 +28,7 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
     """Memory for six of eight, and W shorter than what it has to fill: minutes, left alone."""
     times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
     pipeline = replace(times, p2p=408, mem_limit=6)
-    solver = cpsat.solver(cpsat.Limits(60, 1, 0))
+    solver = cpsat.solver(cpsat.SolverLimits(60, 1, 0))
     begin = solver.solve
 
     def late(*given: Any) -> object:
@@ -37,7 +37,7 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
         return begin(*given)
 
     monkeypatch.setattr(solver, "solve", late)
-    built = question(Problem(pipeline, Objective.MAKESPAN, False), 2_120_000)
+    built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, False), 2_120_000)
     began = time.monotonic()
     _, interrupted = cpsat.run(solver, built.cp)
     assert interrupted
@@ -48,7 +48,7 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
     done = []
 
-    @interrupts.held()
+    @interrupts.deferred()
     def work() -> None:
         press()
         done.append(1)
@@ -60,14 +60,14 @@ def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
 
 
 def test_the_innermost_block_hears_of_it() -> None:
-    with interrupts.held(), interrupts.noted() as inner:
+    with interrupts.deferred(), interrupts.recorded() as inner:
         press()
     assert inner == [signal.SIGINT]
 
 
 def test_a_search_hears_it_once_and_what_comes_after_is_not_cut_short() -> None:
     done = []
-    with interrupts.noted() as pressed:
+    with interrupts.recorded() as pressed:
         with pytest.raises(KeyboardInterrupt), interrupts.heard():
             press()
         press()
@@ -76,14 +76,14 @@ def test_a_search_hears_it_once_and_what_comes_after_is_not_cut_short() -> None:
 
 
 def test_a_search_hears_what_came_before_it_began() -> None:
-    with interrupts.noted():
+    with interrupts.recorded():
         press()
         with pytest.raises(KeyboardInterrupt), interrupts.heard():
             pytest.fail("it was not heard")
 
 
 def test_deferred_it_is_heard_in_searches_only() -> None:
-    with interrupts.noted(), interrupts.heard():
+    with interrupts.recorded(), interrupts.heard():
         interrupts.defer()
         with interrupts.heard():
             pass
@@ -93,7 +93,8 @@ def test_deferred_it_is_heard_in_searches_only() -> None:
 
 
 def test_what_an_inner_block_notes_is_noted_outside_where_that_is_asked_for() -> None:
-    with interrupts.noted(inner=True) as outer, interrupts.noted() as middle, interrupts.noted():
+    outermost, middlemost = interrupts.recorded(inner=True), interrupts.recorded()
+    with outermost as outer, middlemost as middle, interrupts.recorded():
         press()
     assert (len(outer), middle) == (1, [])
 
@@ -102,7 +103,7 @@ def test_other_threads_do_without() -> None:
     heard: list[list[int]] = []
 
     def work() -> None:
-        with interrupts.noted() as pressed:
+        with interrupts.recorded() as pressed:
             heard.append(pressed)
 
     thread = threading.Thread(target=work)

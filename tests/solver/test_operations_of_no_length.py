@@ -11,7 +11,7 @@ from ppopt import Objective, Pipeline, VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.refute import refute
-from ppopt.solver.bounds.destructive_bounds import question
+from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.full_model import FullModel
 from ppopt.solver.parameters import CP_SAT, FullModelParams, RelaxationParams
@@ -51,9 +51,9 @@ SHARED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def asked(pipeline: Pipeline, value: int, limits: cpsat.Limits) -> bool:
+def asked(pipeline: Pipeline, value: int, limits: cpsat.SolverLimits) -> bool:
     """Whether CP-SAT refutes that there is a schedule of so much."""
-    built = question(Problem(pipeline, Objective.MAKESPAN, fused=False), value)
+    built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, fused=False), value)
     return cpsat.search(built, limits, lambda _value, _bound: None).infeasible
 
 
@@ -79,7 +79,7 @@ def test_the_optimum_is_never_refuted(presolve: bool) -> None:
         if least is None:
             continue
         for focus in FOCUSES:
-            limits = cpsat.Limits(20, max(1, len(focus)), 0, presolve=presolve, focus=focus)
+            limits = cpsat.SolverLimits(20, max(1, len(focus)), 0, presolve=presolve, focus=focus)
             assert not asked(pipeline, least, limits), (pipeline, least, focus)
 
 
@@ -97,7 +97,7 @@ def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
 
 def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-checker is asked before anyone hears that a search found no schedule."""
-    refused = cpsat.Outcome(
+    refused = cpsat.CpSatOutcome(
         None, 0, 0.0, ended=True, complete=False, infeasible=True, interrupted=False
     )
     problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, fused=False)

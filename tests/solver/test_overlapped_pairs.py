@@ -16,10 +16,10 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.timetable import ALONE
-from ppopt.solver.bounds.head_body_tail import Bound, device_bound
-from ppopt.solver.bounds.relaxation_bound import bound_of
-from ppopt.solver.cp_sat.cpsat import Limits
-from ppopt.solver.cp_sat.pairs import most_saved, useful
+from ppopt.solver.bounds.device_bounds import Bound, device_bound
+from ppopt.solver.bounds.relaxation_bound import raise_by_subset
+from ppopt.solver.cp_sat.cpsat import SolverLimits
+from ppopt.solver.relaxation.pairs import most_saved, pairing_saves_time
 from ppopt.solver.result import Result
 from tests.oracles.exhaustive_pairs import best
 
@@ -111,7 +111,7 @@ def test_pairs_that_save_nothing_are_never_needed() -> None:
         given = replace(
             given, overlap=[f + b for f, b in zip(given.forward, given.backward, strict=True)]
         )
-        assert not useful(Instance.uniform(given, fused=True))
+        assert not pairing_saves_time(Instance.uniform(given, fused=True))
         assert_like_the_oracle(given, fused=True, spans=False)
 
 
@@ -122,7 +122,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
     stages, routes = rng.choice((2, 3)), rng.choice((1, 2))
     given = tiny(rng, tuple(range(stages)), batches=4, routes=routes)
     fused = rng.random() < 0.5
-    limits = Limits(seconds=20, workers=1, seed=0, work=0.5)
+    limits = SolverLimits(seconds=20, workers=1, seed=0, work=0.5)
     for goal in Objective:
         found = solve(given, fused=fused, objective=goal, time_limit=1, workers=1)
         if found.schedule is None:
@@ -133,7 +133,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
         known = device_bound(Instance.uniform(given, fused=fused), goal)
         assert known.value <= value
         for devices in [(device,) for device in range(stages)] + [(0, stages - 1)]:
-            bound, _ = bound_of(problem, devices, known, value, limits)
+            bound, _ = raise_by_subset(problem, devices, known, value, limits)
             assert bound.value <= value
 
 
@@ -180,9 +180,9 @@ def test_a_bound_that_is_too_high_is_noticed() -> None:
     given = Pipeline(stages=1, batches=3, overlap=2)
     value = solve(given).value
     assert value == Fraction(7)
-    problem, limits = Problem(given, Objective.MAKESPAN, False), Limits(20, 1, 0)
+    problem, limits = Problem(given, Objective.MAKESPAN, False), SolverLimits(20, 1, 0)
     with pytest.raises(VerificationError, match="lost a schedule of 6 ticks"):
-        bound_of(problem, (0,), Bound(0, "", Certificate(Argument.WORK)), 6, limits)
+        raise_by_subset(problem, (0,), Bound(0, "", Certificate(Argument.WORK)), 6, limits)
 
 
 @pytest.mark.parametrize("given", [{"slices": 2}, {"overlap": 2}, {"overlap": 2, "routes": 2}])

@@ -17,12 +17,13 @@ from ppopt.schedule.list_scheduling import ListScheduler, one_at_a_time
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import relaxation_bound
-from ppopt.solver.bounds.head_body_tail import Bound, device_bound, infeasibility
-from ppopt.solver.cp_sat import cpsat, device_subset
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
-from ppopt.solver.cp_sat.symmetry import canonical
+from ppopt.solver.bounds.device_bounds import Bound, device_bound, infeasibility
+from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import schedules
 from tests.oracles import exhaustive
@@ -110,14 +111,14 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
         start = device_bound(Instance.uniform(case.pipeline, fused=case.fused), objective)
         assert start.value <= best, case
         for devices in [
-            *relaxation_bound.singles(case.pipeline),
-            *relaxation_bound.spread(case.pipeline, 2),
+            *relaxation_bound.single_devices(case.pipeline),
+            *relaxation_bound.evenly_spaced_subsets(case.pipeline, 2),
         ]:
-            limits = cpsat.Limits(seconds=20, workers=1, seed=0)
+            limits = cpsat.SolverLimits(seconds=20, workers=1, seed=0)
             zero = Bound(0, "", Certificate(Argument.WORK))
             ceiling = 4 * best + 10
             problem = Problem(case.pipeline, objective, case.fused)
-            bound, _ = relaxation_bound.bound_of(problem, devices, zero, ceiling, limits)
+            bound, _ = relaxation_bound.raise_by_subset(problem, devices, zero, ceiling, limits)
             assert bound.value <= best, (case, devices)
             checked += 1
             tight += bound.value == best

@@ -1,4 +1,4 @@
-"""Sweeps in a process of their own: what the two sides tell each other, and how they end."""
+"""Subsets solved in a process of their own: its messages, and how it ends."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
-from ppopt.solver.bounds.destructive_bounds import question
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.destructive_bounds import feasibility_model
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
-from ppopt.solver.budget import Limits
+from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.exact.dynamic_program import needed_by
+from ppopt.solver.exact.dynamic_program import dp_subset_bound
 from ppopt.solver.exact.full_model import TinyModel
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import RemoteParams, SubsetParams
@@ -61,7 +61,7 @@ LONG = Problem(
 
 @contextmanager
 def beside(search: Begun) -> Iterator[RemoteSubsetDP]:
-    """The process beside a search, not begun yet."""
+    """The process of a search, not started yet."""
     remote = RemoteSubsetDP(SubsetDP(search.incumbent.problem, SubsetParams()), RemoteParams())
     try:
         yield remote
@@ -77,7 +77,7 @@ def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def serving() -> tuple[Connection, threading.Thread]:
-    """The pipe to sweeps that wait for their job, in a thread of this process."""
+    """The pipe to a process that waits for its job, in a thread of this process."""
     here, there = Pipe()
     thread = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
     there.close()
@@ -108,8 +108,8 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
         other.begin(search.incumbent, search.clock)
         wait_for(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
         assert search.incumbent.bound.certificate == Certificate(Argument.DEVICES, (3,))
-    (sweeping,) = started
-    assert sweeping.returncode is not None
+    (server,) = started
+    assert server.returncode is not None
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -141,9 +141,9 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
     search = begun(LONG)
     with beside(search) as other:
         other.begin(search.incumbent, search.clock)
-        (sweeping,) = started
-        sweeping.kill()
-        sweeping.wait()
+        (server,) = started
+        server.kill()
+        server.wait()
         for _ in range(5):
             assert not search.budget().search_over
             time.sleep(0.1)
@@ -213,7 +213,7 @@ def test_both_sides_know_of_the_better_one() -> None:
         ours.exchange()
         theirs.exchange()
         assert remote.incumbent.value == search.incumbent.value
-        remote.incumbent.raise_bound(needed_by((3,), 590))
+        remote.incumbent.raise_bound(dp_subset_bound((3,), 590))
         theirs.tell()
         ours.tell()
         assert here.poll(1)
@@ -224,9 +224,9 @@ def test_both_sides_know_of_the_better_one() -> None:
         assert not there.poll(0)
 
 
-def test_a_bound_that_fails_sweeps_reaches_the_user() -> None:
-    """A bound above a schedule is a bug of ours: whose process finds it makes no difference."""
-    here, sweeping = serving()
+def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
+    """A bound above a schedule is a bug, whichever process finds it."""
+    here, server = serving()
     with here:
         search = begun(PROBLEM)
         assert search.incumbent.value is not None
@@ -237,44 +237,44 @@ def test_a_bound_that_fails_sweeps_reaches_the_user() -> None:
         assert here.poll(60)
         with pytest.raises(VerificationError, match="lies above a schedule"):
             ours.exchange()
-        sweeping.join(60)
+        server.join(60)
 
 
-def test_sweeps_are_told_of_values_and_tell_of_bounds() -> None:
+def test_the_process_receives_values_and_sends_bounds() -> None:
     """Told that there is a schedule of 595 they have nothing left to ask, and end."""
-    here, sweeping = serving()
+    here, server = serving()
     with here:
-        low = needed_by((0,), 594)
+        low = dp_subset_bound((0,), 594)
         here.send(Job(PROBLEM, 600.0, 700, low))
         here.send(News(595, low))
         assert here.poll(60)
         news: News = here.recv()
         assert (news.value, news.bound.value) == (595, 595)
         assert news.bound.certificate.devices == (3,)
-        sweeping.join(60)
-    assert not sweeping.is_alive()
+        server.join(60)
+    assert not server.is_alive()
 
 
-def test_a_bound_found_by_the_search_needs_no_sweeps() -> None:
-    here, sweeping = serving()
+def test_a_bound_found_by_the_search_needs_no_process() -> None:
+    here, server = serving()
     with here:
         here.send(Job(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
         here.send(News(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
-        sweeping.join(60)
-    assert not sweeping.is_alive()
+        server.join(60)
+    assert not server.is_alive()
 
 
-def test_sweeps_end_with_the_search() -> None:
+def test_the_process_ends_with_the_search() -> None:
     """However it ends: the pipe is closed then."""
-    here, sweeping = serving()
+    here, server = serving()
     search = begun(LONG)
     assert search.incumbent.value is not None
     here.send(Job(search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound))
     time.sleep(2)
-    assert sweeping.is_alive()
+    assert server.is_alive()
     here.close()
-    sweeping.join(60)
-    assert not sweeping.is_alive()
+    server.join(60)
+    assert not server.is_alive()
 
 
 def test_shares_of_several_workers_end_with_the_search() -> None:
@@ -291,18 +291,18 @@ def test_what_asks_whether_it_is_enough_may_fail() -> None:
     def fail() -> bool:
         raise RuntimeError("seen")
 
-    built = question(LONG, int(1.1 * begun(LONG).incumbent.bound.value))
+    built = feasibility_model(LONG, int(1.1 * begun(LONG).incumbent.bound.value))
     with pytest.raises(RuntimeError, match="seen"):
-        cpsat.search(built, Limits(600, 1, 0, enough=fail), lambda _value, _bound: None)
+        cpsat.search(built, SolverLimits(600, 1, 0, enough=fail), lambda _value, _bound: None)
     assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
 
 
 def test_cp_sat_stops_when_there_is_enough() -> None:
     """Which the search may hear of from elsewhere."""
     until = time.monotonic() + 2
-    limits = Limits(600, 1, 0, enough=lambda: time.monotonic() > until)
+    limits = SolverLimits(600, 1, 0, enough=lambda: time.monotonic() > until)
     target = int(1.1 * begun(LONG).incumbent.bound.value)
-    outcome = cpsat.search(question(LONG, target), limits, lambda _value, _bound: None)
+    outcome = cpsat.search(feasibility_model(LONG, target), limits, lambda _value, _bound: None)
     assert not (outcome.ended or outcome.interrupted)
     assert time.monotonic() < until + 60
 

@@ -10,7 +10,7 @@ from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.problem import Problem
 from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParams, SolveParams
-from ppopt.solver.policy import unit
+from ppopt.solver.turns import round_seconds
 from ppopt.verifier import verify
 from tests.factories.instances import tiny_cases
 from tests.oracles import exhaustive
@@ -192,7 +192,7 @@ def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
     """Half a millisecond per operation, at most half a second; each twice as long as the last."""
     for batches, first in ((10, 0.06), (100, 0.5)):
         problem = Problem(Pipeline(stages=4, batches=batches), Objective.MAKESPAN, False)
-        seconds = [unit(problem, number, RoundParams()) for number in range(3)]
+        seconds = [round_seconds(problem, number, RoundParams()) for number in range(3)]
         assert seconds == pytest.approx([first, 2 * first, 4 * first])
 
 

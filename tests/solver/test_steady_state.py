@@ -15,7 +15,7 @@ from ppopt.solver import search as solving
 from ppopt.solver.heuristics import steady_state
 from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.steady_state import Section, SteadyState, SteadyStates
+from ppopt.solver.heuristics.steady_state import Section, ShortRunUnrolling, SteadyStatePattern
 from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
 from ppopt.solver.result import Result
 from tests.factories import schedules
@@ -38,7 +38,7 @@ def search_of(pipeline: Pipeline) -> Begun:
 
 def offer(search: Begun, solved: Callable[[Problem, float], Result]) -> None:
     """Repeat the middle of what is solved."""
-    SteadyStates(solved, SHORT).run(search.incumbent, search.budget())
+    ShortRunUnrolling(solved, SHORT).run(search.incumbent, search.budget())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_steady_schedule_is_unrolled_without_loss(section: Section) -> None:
     short = evaluate(UNIT, "zb-h1")
     assert short.metrics.makespan == 3 + 3 * 16
     longer = replace(UNIT, batches=301, mem_limit=4)
-    made = SteadyState(short, problem(UNIT)).unroll(longer, section)
+    made = SteadyStatePattern(short, problem(UNIT)).unroll(longer, section)
     assert made.metrics.makespan == 3 + 3 * 301
     assert verify(made) == []
 
@@ -67,7 +67,7 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
         averaged += repeats > 1
         section = Section(first, size, repeats, rng.choice((0, 0.5, 1, 7, 40)))
         longer = replace(case.pipeline, batches=batches + rng.randint(1, 9))
-        steady = SteadyState(given, problem(case.pipeline, fused=case.fused))
+        steady = SteadyStatePattern(given, problem(case.pipeline, fused=case.fused))
         made = timing.schedule(longer, steady.orders(longer, section))
         assert verify(made) == [], case
     assert averaged > 10
@@ -75,7 +75,7 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
 
 def test_sections_are_judged_by_the_rate_that_they_lead_to() -> None:
     """1 F, 1 B and 1 W per microbatch on every device: no rate is below 3."""
-    rated = SteadyState(evaluate(UNIT, "zb-h1"), problem(UNIT)).ranked(lambda: False)
+    rated = SteadyStatePattern(evaluate(UNIT, "zb-h1"), problem(UNIT)).ranked(lambda: False)
     assert rated[0][:2] == (False, 3)
     assert rated == sorted(rated)
 
@@ -84,7 +84,7 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
     """In ZB-H1 device 0 holds 4: with room for 3 its middle cannot be repeated as it is."""
     tight = replace(UNIT, mem_limit=3)
     short = replace(evaluate(UNIT, "zb-h1"), pipeline=tight)
-    assert all(one.over for one in SteadyState(short, problem(tight)).ranked(lambda: False))
+    assert all(one.over for one in SteadyStatePattern(short, problem(tight)).ranked(lambda: False))
     search = search_of(replace(tight, batches=64))
     found = replace(solve(UNIT, time_limit=240), schedule=short)
     offer(search, lambda *_: found)

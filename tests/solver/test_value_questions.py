@@ -7,7 +7,7 @@ import pytest
 from ppopt import Objective, Pipeline, verify
 from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds import head_body_tail
+from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget
 from ppopt.solver.exact.value_questions import ValueQuestions
 from ppopt.solver.parameters import QuestionParams
@@ -29,7 +29,7 @@ def test_questions_lead_to_the_optimum_of_exhaustive_search(objective: Objective
     """Whatever the bound and the schedule it starts from: each is wrong by far at first."""
     rose = fell = 0
     for case in tiny_cases(72, 60):
-        if head_body_tail.infeasibility(Instance.uniform(case.pipeline, fused=case.fused)):
+        if device_bounds.infeasibility(Instance.uniform(case.pipeline, fused=case.fused)):
             continue
         search = begun(Problem(case.pipeline, objective, case.fused))
         if search.incumbent.value is None:

@@ -20,7 +20,7 @@ from ppopt.schedule.orders import split_whole
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.heuristics.construction import ADAPTIVE, initial_orders
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.result import Provenance
@@ -259,7 +259,7 @@ def test_a_hint_that_breaks_a_rule_is_refused() -> None:
 def test_a_bound_known_before_counts() -> None:
     """Proved at a larger limit, say: 72 for one microbatch at a time is 8 x (4 F + 4 B + W)."""
     problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, fused=False)
-    given = hints.read(problem, evaluate(UNIT, "zb-h1"))
+    given = hints.read_hint(problem, evaluate(UNIT, "zb-h1"))
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
     provenance = Provenance(0, 1, 60.0, {})
     for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):

@@ -12,20 +12,20 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.solver.bounds import head_body_tail
-from ppopt.solver.budget import Limits
-from ppopt.solver.cp_sat import pairs
-from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.budget import SolverLimits
+from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
 from ppopt.solver.heuristics.window_lns import WindowSearch, window_orders
 from ppopt.solver.parameters import WindowParams
+from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Status
 from ppopt.solver.search import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases
 from tests.factories.searches import waiting
 from tests.oracles import exhaustive
 
-LIMITS = Limits(60, 1, 0)
+LIMITS = SolverLimits(60, 1, 0)
 SKEW = WindowParams().skew
 
 
@@ -33,8 +33,8 @@ def feasible(cases: Iterator[Case]) -> Iterator[OperationNetwork]:
     """Networks of the cases that windows apply to and that have a schedule."""
     for case in cases:
         instance = Instance.uniform(case.pipeline, fused=case.fused)
-        paired = pairs.useful(instance)
-        if paired or head_body_tail.infeasibility(instance):
+        paired = pairs.pairing_saves_time(instance)
+        if paired or device_bounds.infeasibility(instance):
             continue
         network = OperationNetwork(Problem(case.pipeline, Objective.MAKESPAN, case.fused))
         if all(network.time):

@@ -20,7 +20,7 @@ from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, s
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.head_body_tail import Bound
+from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.result import Provenance, Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as made

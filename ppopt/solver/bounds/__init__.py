@@ -1,1 +1,1 @@
-"""Lower bounds, each with its certificate."""
+"""Lower bounds, each with a certificate that the re-checker can check."""

@@ -1,9 +1,9 @@
-"""Is there a schedule of at most so many ticks? Questions between a bound and a value.
+"""Target values for destructive bounds, and the feasibility model of each.
 
-Asked below what is possible, CP-SAT often finds a contradiction at once, which raises the bound
-("destructive" bounds: Klein and Scholl, "Computing lower bounds by destructive improvement",
-European Journal of Operational Research 112, 1999); above, a schedule that no search for the best
-comes upon.
+Is there a schedule of at most so many ticks? Where there is none, CP-SAT often finds a
+contradiction at once, and the bound rises (Klein and Scholl, "Computing lower bounds by destructive
+improvement", European Journal of Operational Research 112, 1999). Where there is one, CP-SAT often
+finds a schedule that minimisation does not find.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import model
 
 FIRST_STEPS = 64
-"""The first step up is the distance between bound and value over this."""
+"""The first step up is the distance between bound and value, divided by this number."""
 
 
 @dataclass
-class Between:
-    """What is known of the least value: proved not below `low`, met at `high`, in ticks."""
+class TargetSequence:
+    """The targets to ask about between a bound and a value.
+
+    The least value is proved to be at least `low` and at most `high`, in ticks.
+    """
 
     low: int
     high: int
     unanswered: float = field(default=inf, init=False)
-    """Least question above the bound that was left without an answer."""
+    """Least target above the bound that was left without an answer."""
 
-    def questions(self, known: Callable[[], int]) -> Iterator[int]:
-        """The bound itself; from there up by growing steps; then half-way to what is not refuted.
+    def targets(self, known: Callable[[], int]) -> Iterator[int]:
+        """Yield the bound itself, then targets above it by growing steps, then by bisection.
 
-        Near the bound a contradiction comes soonest, far from it CP-SAT may not come to an end.
-        None is put twice; answers are to be noted before the next. `known` gives the best bound,
-        which a question without a schedule raises, and others may meanwhile.
+        CP-SAT refutes targets near the bound soonest, and may never answer others. No target is
+        yielded twice. The caller records each answer (in `low`, `high` or by `skip`) before it
+        takes the next target. `known` gives the best bound, which the caller and other methods may
+        raise meanwhile.
         """
         asked = set[int]()
         target, step = self.low, max(1, (self.high - self.low) // FIRST_STEPS)
@@ -52,14 +56,16 @@ class Between:
             self.unanswered = inf
 
     def skip(self, target: int) -> None:
-        """Note that a question was left without an answer."""
+        """Record that a target was left without an answer."""
         if target > self.low:
             self.unanswered = min(self.unanswered, target)
 
 
-@interrupts.held()
-def question(problem: Problem, target: int, devices: Iterable[int] | None = None) -> model.Model:
-    """All schedules of at most so many ticks, of all devices or of few."""
+@interrupts.deferred()
+def feasibility_model(
+    problem: Problem, target: int, devices: Iterable[int] | None = None
+) -> model.Model:
+    """Model of all schedules of at most `target` ticks, of all devices or of a subset."""
     built = model.build(problem, horizon=target, bound=0, devices=devices)
     built.cp.proto.clear_objective()
     return built

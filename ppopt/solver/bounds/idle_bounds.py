@@ -1,14 +1,15 @@
-"""Idle time that a device cannot avoid at its two ends, because memory bounds what it can do then.
+"""Forced idle time: what memory forces a device to idle after its first F and after its last F.
 
-The argument needs no search. A device waits at least L from the start of its first F to the start
-of its first backward: that microbatch must go down to the last stage and back. In between it can
-run F alone, and no more than memory holds. In the same way, from the end of its last F to the start
-of that microbatch's backward, it can run only backwards and W of the other microbatches that memory
-held then. What remains of the two waits is idle time, in every schedule; where memory does not hold
-all microbatches at once, the first wait is over before the second begins, and both count.
+The argument needs no search. From the start of its first F to the start of its first backward, a
+device waits at least the round trip L of that microbatch to the last stage and back. Meanwhile the
+device can run only F, and only as many as memory holds. In the same way, from the end of its last F
+to the start of the backward of that microbatch, it can run only backwards and W of the other
+microbatches that memory held at that time. The rest of each wait is idle time in every schedule.
+Where memory does not hold all microbatches at once, the first wait ends before the second starts,
+and both count.
 
-Of memory, only what an operation keeps beyond its end is counted, which every schedule must hold.
-What it holds while it runs could only forbid more, so the argument stays right without it.
+Only memory that an operation keeps beyond its end is counted. Memory that it holds only while it
+runs can forbid more but allow nothing, so the bound remains valid without it.
 
 The idle time of ZB-H1 (arXiv 2401.10241, section 2.3), (p - 1)(F + B - W) on equal stages, is the
 sum of the two where the limit is p activations: (p - 1) B and (p - 1)(F - W).
@@ -19,10 +20,10 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.relaxation.delays import Delays
 
 
-class Idle(NamedTuple):
+class ForcedIdle(NamedTuple):
     """Least idle time of a device, in ticks."""
 
     first: int
@@ -42,21 +43,21 @@ class Item(NamedTuple):
     """How often it may be done."""
 
 
-def idle(delays: Delays, device: int) -> Idle:
-    """Least idle time of a device at its ends; none where the argument does not hold."""
+def forced_idle(delays: Delays, device: int) -> ForcedIdle:
+    """Forced idle time of a device; 0 where the argument does not hold."""
     instance, pipeline = delays.instance, delays.instance.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or delays.overlapped:
-        return Idle(0, 0)
+        return ForcedIdle(0, 0)
     first, last = _first(delays, device), _last(delays, device)
     each = sum(delays.operations[stage][0].change for stage in delays.hosted[device])
     room = instance.room(device)
     if room is not None and room < each * instance.batches:
-        return Idle(first, last)
-    return Idle(first, 0) if first >= last else Idle(0, last)
+        return ForcedIdle(first, last)
+    return ForcedIdle(first, 0) if first >= last else ForcedIdle(0, last)
 
 
 def _first(delays: Delays, device: int) -> int:
-    """L from the start of the first F, less the F that memory holds."""
+    """Round trip from the start of the first F, less the work of the F that memory holds."""
     stages = delays.hosted[device]
     low, high = stages[0], stages[-1]
     way = delays.head(high) - delays.head(low) + delays.forward[high] + delays.round_trip(high)
@@ -66,11 +67,12 @@ def _first(delays: Delays, device: int) -> int:
 
 
 def _last(delays: Delays, device: int) -> int:
-    """L from the end of the last F, less what can be done for the other microbatches held.
+    """Round trip from the end of the last F, less the work for the other microbatches held.
 
     When the last F, of the highest stage, starts, its microbatch holds the activations of all
-    stages of the device; each other one holds one before its B, and what B leaves before its W.
-    An F of no time is left out: it may share its instant with a B of no time.
+    stages of the device. Each other microbatch holds one activation before its B, and what B
+    leaves before its W. The bound is 0 for an F of no length: it may share its instant with a B of
+    no length.
     """
     stages = delays.hosted[device]
     if not delays.forward[stages[-1]]:
@@ -89,7 +91,7 @@ def _last(delays: Delays, device: int) -> int:
 
 
 def knapsack_bound(items: list[Item], room: int | None) -> int:
-    """Upper bound on the work that fits a room: exact for up to two items, else by relaxation."""
+    """Upper bound on the work that fits into `room`: exact for up to two items, else relaxed."""
     if room is None:
         return sum(item.copies * item.work for item in items)
     if room < 0:
@@ -111,7 +113,7 @@ def _count(item: Item, room: int) -> int:
 
 
 def _linear_relaxation(items: list[Item], room: int) -> int:
-    """The linear relaxation of the knapsack, rounded up: most work for its memory first."""
+    """Linear relaxation of the knapsack, rounded up: items by work per memory, largest first."""
     total = sum(item.copies * item.work for item in items if item.memory == 0)
     rest = [item for item in items if item.memory > 0]
     for item in sorted(rest, key=lambda item: Fraction(item.work, item.memory), reverse=True):

@@ -1,4 +1,4 @@
-"""Lower bounds from few devices: the relaxed models solved, most promising devices first."""
+"""Lower bounds from subsets of devices: CP-SAT solves their relaxed models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds.destructive_bounds import Between, question
-from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.budget import Budget, Limits
+from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
+from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
@@ -22,11 +22,12 @@ Devices = tuple[int, ...]
 
 
 class RelaxationBound:
-    """The relaxed models worth solving, and which of them are settled.
+    """Relaxed models of subsets of devices, until each is solved to its end.
 
-    Every other turn minimises, the most promising sets first; those between ask whether given
-    values can be met (`destructive_bounds`), sets that raised the bound first, and last those that
-    were asked in vain. Each set gets a share of the time; settled ones do not come back.
+    The first, third, ... turn minimises, the most promising subsets first. The second, fourth, ...
+    turn asks whether target values can be met (`destructive_bounds`): first the subsets that
+    raised the bound, last those that were asked in vain. Each subset gets a share of the time, and
+    a solved subset is not tried again.
     """
 
     name = "relaxation bounds"
@@ -36,19 +37,19 @@ class RelaxationBound:
         self._turn = 0
         pipeline = problem.pipeline
         first, *others = (
-            singles(pipeline),
-            *(spread(pipeline, count) for count in params.spreads),
+            single_devices(pipeline),
+            *(evenly_spaced_subsets(pipeline, count) for count in params.subset_sizes),
         )
         self._open = [*first[: params.first], *chain.from_iterable(others), *first[params.first :]]
         self._next = self._open
-        """The same sets, in the order in which they are asked."""
+        """The same subsets, in the order in which feasibility models are solved."""
 
     def supports(self, problem: Problem) -> bool:
-        """A device subset replaces the others by delays, which knows no slices."""
+        """Problems without slices, which the relaxation to a subset cannot state."""
         return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Solve what is open, or ask it."""
+        """Minimise the open subsets, or ask about target values."""
         before = incumbent.bound.value
         asks = self._turn % 2
         raised, in_vain, settled = self._tried(
@@ -66,7 +67,7 @@ class RelaxationBound:
     def _tried(
         self, sets: list[Devices], incumbent: Incumbent, budget: Budget
     ) -> tuple[list[Devices], ...]:
-        """Try sets of devices in turn; return those that raised the bound, in vain, settled."""
+        """Try subsets one after the other; return which raised the bound, did not, are solved."""
         solve = self._ask if self._turn % 2 else self._minimize
         raised: list[Devices] = []
         in_vain: list[Devices] = []
@@ -82,12 +83,12 @@ class RelaxationBound:
         return raised, in_vain, settled
 
     def _minimize(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Search the least value of a relaxed model; return whether it is found."""
+        """Minimise a relaxed model; return whether its least value is proved."""
         assert incumbent.value is not None
         focuses = self._params.focuses
         focus = focuses[self._turn // 2 % len(focuses)]
         limits = replace(budget.limits(self._params.share, focus), presolve=False)
-        bound, outcome = bound_of(
+        bound, outcome = raise_by_subset(
             incumbent.problem, devices, incumbent.bound, incumbent.value, limits
         )
         budget.pay(outcome.work)
@@ -95,37 +96,37 @@ class RelaxationBound:
         return outcome.complete
 
     def _ask(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Close in on that value by questions; return whether it is found."""
+        """Narrow that value down by feasibility models; return whether it is proved."""
         assert incumbent.value is not None
         share = self._params.share
         part = budget.part(share)
-        between = Between(incumbent.bound.value, incumbent.value)
-        for target in between.questions(lambda: incumbent.bound.value):
+        sequence = TargetSequence(incumbent.bound.value, incumbent.value)
+        for target in sequence.targets(lambda: incumbent.bound.value):
             if part.over:
                 break
             limits = replace(part.limits(share, CP_SAT.proof_subsolvers), presolve=False)
-            outcome = _answer(question(incumbent.problem, target, devices), limits)
+            outcome = _solve_relaxed(feasibility_model(incumbent.problem, target, devices), limits)
             part.pay(outcome.work)
             if outcome.infeasible:
-                incumbent.raise_bound(needed(devices, target + 1))
+                incumbent.raise_bound(subset_bound(devices, target + 1))
             elif outcome.ended:
-                between.high = target
+                sequence.high = target
             else:
-                between.skip(target)
+                sequence.skip(target)
         budget.pay(part.spent)
-        return between.low == between.high
+        return sequence.low == sequence.high
 
 
-def bound_of(
-    problem: Problem, devices: Devices, known: Bound, value: int, limits: Limits
-) -> tuple[Bound, cpsat.Outcome]:
-    """Raise a known bound by what `devices` alone need, up to the value of a known schedule.
+def raise_by_subset(
+    problem: Problem, devices: Devices, known: Bound, value: int, limits: SolverLimits
+) -> tuple[Bound, cpsat.CpSatOutcome]:
+    """Raise a known bound by the relaxation to `devices`, at most to the value of a schedule.
 
-    Of a relaxed model not solved to its end, the outcome gives its best bound, never its
-    incumbent.
+    Where the relaxed model is not solved to its end, its best bound counts, never its best
+    solution. Raises VerificationError if the relaxed model is infeasible: a bug.
     """
     relaxed = model.build(problem, horizon=value, bound=known.value, devices=devices)
-    outcome = _answer(relaxed, limits)
+    outcome = _solve_relaxed(relaxed, limits)
     if outcome.infeasible:
         raise VerificationError(
             f"the relaxation to devices {devices} lost a schedule of {value} ticks: "
@@ -133,18 +134,18 @@ def bound_of(
         )
     if outcome.bound <= known.value:
         return known, outcome
-    return needed(devices, outcome.bound), outcome
+    return subset_bound(devices, outcome.bound), outcome
 
 
-def _answer(built: model.Model, limits: Limits) -> cpsat.Outcome:
+def _solve_relaxed(built: model.Model, limits: SolverLimits) -> cpsat.CpSatOutcome:
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     if outcome.interrupted:
         raise KeyboardInterrupt
     return outcome
 
 
-def needed(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound:
-    """What `devices` alone need, as a bound."""
+def subset_bound(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound:
+    """The bound that `devices` alone need `value` ticks; `how` says how that was proved."""
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
     return Bound(
@@ -155,8 +156,8 @@ def needed(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound
     )
 
 
-def singles(pipeline: Pipeline) -> list[Devices]:
-    """Every device alone: the busiest, the first and the last before the others."""
+def single_devices(pipeline: Pipeline) -> list[Devices]:
+    """Every device alone: first the busiest, the first and the last one, then by work."""
     ticks = pipeline.ticks
     work = [
         sum(
@@ -172,11 +173,11 @@ def singles(pipeline: Pipeline) -> list[Devices]:
     return [(device,) for device in first]
 
 
-def spread(pipeline: Pipeline, count: int) -> list[Devices]:
-    """Sets of `count` devices evenly spaced along the pipeline, from the first and the second.
+def evenly_spaced_subsets(pipeline: Pipeline, count: int) -> list[Devices]:
+    """Up to two subsets of `count` devices, evenly spaced along the pipeline, half a step apart.
 
-    Where memory is tight, devices hold each other up: a few of them, far apart, often need as
-    long as all together.
+    Empty unless 1 < count < devices. Where memory is tight, devices delay each other: some devices
+    that are far apart often need as long as all devices together.
     """
     devices = pipeline.num_devices
     if not 1 < count < devices:

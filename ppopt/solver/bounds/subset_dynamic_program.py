@@ -1,8 +1,8 @@
-"""What few devices of several stages need, found by sweeps: one alone, then with others.
+"""Dynamic programming over subsets of devices of several stages: one device, then with others.
 
-CP-SAT proves little of such a device: every microbatch comes back to it, and its stages share
-memory. Of the beginnings of its own operations few are not outdone: of the device in the middle of
-a V some hundred of one length, however long the run.
+CP-SAT proves little about such a device: every microbatch comes back to it, and its stages share
+memory. Few partial schedules of such a device are non-dominated: a few hundred per layer for the
+middle device of a V.
 """
 
 from __future__ import annotations
@@ -10,34 +10,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds.destructive_bounds import Between
-from ppopt.solver.bounds.relaxation_bound import Devices, singles
+from ppopt.solver.bounds.destructive_bounds import TargetSequence
+from ppopt.solver.bounds.relaxation_bound import Devices, single_devices
 from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
-from ppopt.solver.exact.dynamic_program import applies, needed_by, small, step
+from ppopt.solver.exact.dynamic_program import (
+    dp_subset_bound,
+    is_supported,
+    layer_seconds,
+    state_is_small,
+)
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
 
 
 @dataclass
 class _Asked:
-    """A set of devices under way."""
+    """A subset that is not solved yet."""
 
     classes: Classes
-    sweep: LayeredDP | None
-    """The sweep for all that is better than the best schedule; None: it was hopeless."""
+    program: LayeredDP | None
+    """The layered DP for all values below the incumbent; None: given up as too long."""
 
 
 class SubsetDP:
     """Dynamic programming over subsets of devices of several stages, one subset after the other.
 
-    Each subset gets a share of the time; settled ones do not come back, and those asked in vain
-    come last in the next turn. A settled subset on which the bound rests is asked together with
-    each other device.
+    Each subset gets a share of the time. A solved subset does not come back, and one that was
+    asked in vain comes last in the next turn. When a solved subset gives the best bound, that
+    subset joined with each other device is added to the subsets to solve.
     """
 
     name = "subset dynamic program"
@@ -46,22 +51,22 @@ class SubsetDP:
         self._problem = problem
         self._params = params
         self._delays = Delays(problem.instance)
-        alone = singles(problem.pipeline) if applies(problem) else []
+        alone = single_devices(problem.pipeline) if is_supported(problem) else []
         several = [one for one in alone if self._delays.host.count(one[0]) > 1]
         self._needs = dict.fromkeys(several, 0)
-        """What is known of devices alone, in ticks."""
+        """Bound of every such device alone, in ticks; 0: not solved yet."""
         self._asked: dict[Devices, _Asked] = {}
         self._base: Devices = ()
-        """The last settled set on which the bound rested."""
+        """The last solved subset that gave the best bound."""
         self.open: dict[Devices, None] = dict.fromkeys(self._needs)
-        """The sets to ask, in order."""
+        """The subsets to solve, in order."""
 
     def supports(self, problem: Problem) -> bool:
-        """Some device has several stages, and partial schedules are what they are taken for."""
-        return applies(problem) and bool(self.open)
+        """Problems that the dynamic program supports, with a device of several stages."""
+        return is_supported(problem) and bool(self.open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Ask one subset after the other."""
+        """Solve one subset after the other."""
         fruitful = False
         first: dict[Devices, None] = {}
         last: dict[Devices, None] = {}
@@ -73,7 +78,7 @@ class SubsetDP:
             raised = incumbent.bound.value > known
             if closed:
                 self._asked.pop(devices, None)
-            elif raised or self._asked[devices].sweep is not None:
+            elif raised or self._asked[devices].program is not None:
                 first[devices] = None
             else:
                 last[devices] = None
@@ -83,77 +88,79 @@ class SubsetDP:
         return Outcome(budget.spent, exhausted=not self.open, fruitful=fruitful)
 
     def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Raise the bound by what a set needs; return whether nothing is left to ask of it.
+        """Raise the bound by the subset; return whether nothing is left to find out about it.
 
-        At first all that is better than the best schedule is followed, which settles it; where that
-        is too much, what is nearer to the bound: there are fewer beginnings to follow.
+        First a layered DP over all values below the incumbent, which solves the subset. Where that
+        takes too long, layered DPs over target values nearer to the bound, which have fewer states.
         """
         if len(devices) > 1 and not {*self._base} < {*devices}:
             return True
         assert incumbent.value is not None
         if devices not in self._asked:
             classes = Classes(DeviceSubset(self._delays, frozenset(devices)))
-            if not small(classes):
+            if not state_is_small(classes):
                 return True
             self._asked[devices] = _Asked(classes, LayeredDP(classes, incumbent.value))
         asked = self._asked[devices]
-        if asked.sweep is None:
+        if asked.program is None:
             return self._questioned(devices, asked.classes, incumbent, budget)
-        asked.sweep.below = incumbent.value
-        if self._followed(asked.sweep, budget, self._params.hope * budget.clock.seconds):
-            self._settle(devices, asked.sweep, incumbent)
+        asked.program.below = incumbent.value
+        if self._followed(
+            asked.program, budget, self._params.max_remaining_share * budget.clock.seconds
+        ):
+            self._settle(devices, asked.program, incumbent)
             return True
         if not budget.over:
-            asked.sweep = None
+            asked.program = None
             return self._questioned(devices, asked.classes, incumbent, budget)
         return False
 
     def _questioned(
         self, devices: Devices, classes: Classes, incumbent: Incumbent, budget: Budget
     ) -> bool:
-        """Ask from the bound up, until one question is too much; return whether it is settled."""
+        """Try targets from the bound up, until one takes too long; return whether it is solved."""
         assert incumbent.value is not None
-        between = Between(incumbent.bound.value, incumbent.value)
-        for target in between.questions(lambda: incumbent.bound.value):
-            sweep, part = LayeredDP(classes, target + 1), budget.part(self._params.share)
-            ended = self._followed(sweep, part, self._params.bulge * part.left)
+        sequence = TargetSequence(incumbent.bound.value, incumbent.value)
+        for target in sequence.targets(lambda: incumbent.bound.value):
+            program, part = LayeredDP(classes, target + 1), budget.part(self._params.share)
+            ended = self._followed(program, part, self._params.max_overrun_factor * part.left)
             budget.pay(part.spent)
-            if ended and sweep.best is not None:
-                self._settle(devices, sweep, incumbent)
+            if ended and program.best is not None:
+                self._settle(devices, program, incumbent)
                 return True
             if ended:
-                incumbent.raise_bound(needed_by(devices, target + 1))
-            elif budget.over or target == between.low:
+                incumbent.raise_bound(dp_subset_bound(devices, target + 1))
+            elif budget.over or target == sequence.low:
                 return False
             else:
-                between.skip(target)
-        return between.low == between.high
+                sequence.skip(target)
+        return sequence.low == sequence.high
 
-    def _followed(self, sweep: LayeredDP, budget: Budget, hope: float) -> bool:
-        """Follow a sweep to its end; False where the time is up, or there is no hope.
+    def _followed(self, program: LayeredDP, budget: Budget, max_seconds: float) -> bool:
+        """Run a layered DP to its end; False where the time is up, or there is no hope.
 
-        That is so where what is left would take more seconds, if there came to be no fewer
-        beginnings than there are now.
+        There is no hope when the remaining layers, at the present width, would exceed the time
+        allowed.
         """
-        while not sweep.ended:
-            seconds = step(sweep)
-            if sweep.left * seconds > hope or sweep.entries > self._params.most_entries:
+        while not program.ended:
+            seconds = layer_seconds(program)
+            if program.left * seconds > max_seconds or program.entries > self._params.most_entries:
                 return False
             if budget.over or 2 * seconds > budget.clock.left:
                 return False
-            sweep.advance()
+            program.advance()
             budget.pay(seconds)
         return True
 
-    def _settle(self, devices: Devices, sweep: LayeredDP, incumbent: Incumbent) -> None:
-        """Take what a set needs; where the bound rests on it, ask for it with each other device.
+    def _settle(self, devices: Devices, program: LayeredDP, incumbent: Incumbent) -> None:
+        """Record the bound of a subset; if it is the best one, extend the subset by a device.
 
-        Those that need most come first. Sets without it are no longer asked, but devices alone. All
-        devices together are no matter of few.
+        Devices with the largest bounds come first. From then on only supersets of this subset and
+        single devices are solved. All devices together are left to `DynamicProgram`.
         """
-        incumbent.raise_bound(needed_by(devices, sweep.least))
+        incumbent.raise_bound(dp_subset_bound(devices, program.least))
         if devices in self._needs:
-            self._needs[devices] = sweep.least
+            self._needs[devices] = program.least
         if incumbent.bound.certificate.devices != devices:
             return
         self._base = devices

@@ -1,1 +1,1 @@
-"""The CP-SAT model of an instance, of all devices or a subset, and how it is run."""
+"""The CP-SAT model of an instance, of all devices or a subset, and runs of CP-SAT."""

@@ -1,4 +1,4 @@
-"""Run CP-SAT on a model: report progress, accept interruption, say what is proved."""
+"""Run CP-SAT on a model: report progress, handle Ctrl-C, return what is found and proved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ppopt.problem.instance import devices
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
-from ppopt.solver.budget import Limits
+from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat.model import Model
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
@@ -26,33 +26,33 @@ _OWN = {
         f"{_ORDERING} search_branching: PORTFOLIO_WITH_QUICK_RESTART_SEARCH"
     ),
 }
-"""Subsolvers of our own: their names, and the parameters by which they differ from CP-SAT's."""
+"""Subsolvers defined here: their names, and their parameters."""
 _INSTANTS = "max_size_to_create_precedence_literals_in_disjunctive: 0"
 """Works around wrong refutations of operations of no length.
 
-CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation, equal
-to "the one ends before the other starts" and the reverse. For two operations of no length at one
-instant both hold, and CP-SAT refutes them. These literals come with strong propagation, also in
-subsolvers of its own (reduced_costs, lb_tree_search, probing), unless their number is limited to
-none; and with precedences found on the way, so that our own subsolvers are left out."""
+CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation: "the
+first ends before the second starts" and the reverse. For two operations of no length at the same
+instant both hold, and CP-SAT refutes them. Strong propagation creates these literals, also in
+subsolvers of CP-SAT (reduced_costs, lb_tree_search, probing), unless their number is limited to 0.
+Dynamic precedences create them too, so the subsolvers defined here are left out."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CpSatOutcome:
     """What CP-SAT found and proved."""
 
     schedule: Schedule | None
-    """Best solution, at its own times, in an order the data flow allows; None: none found."""
+    """Best solution, at its own times; None: none found."""
     bound: int
     """Proved lower bound in ticks, within the model's horizon."""
     work: float
     """Deterministic units spent."""
     ended: bool
-    """Whether the search came to its end: no solution is better by a step of the model."""
+    """Whether the search reached its end: no solution is better by a step of the model."""
     complete: bool
     """Whether the best solution is proved best."""
     infeasible: bool
-    """Whether it proved that nothing is within the horizon."""
+    """Whether it is proved that no schedule is within the horizon."""
     interrupted: bool
 
 
@@ -68,11 +68,11 @@ class _Watch(cp_model.CpSolverSolutionCallback):
 
 def search(
     model: Model,
-    limits: Limits,
+    limits: SolverLimits,
     report: Callable[[int | None, int], None],
     params: CpSatParams = CP_SAT,
-) -> Outcome:
-    """Search until proof, limit or Ctrl-C; `report(value, bound)` is called with news, in ticks."""
+) -> CpSatOutcome:
+    """Search until proof, limit or Ctrl-C; `report(value, bound)` gets improvements, in ticks."""
     solving = solver(limits, params, instants=model.instants)
     bounds = [0]
 
@@ -88,7 +88,7 @@ def search(
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return Outcome(
+    return CpSatOutcome(
         schedule=_schedule(model, solving) if found else None,
         bound=model.low(solving.best_objective_bound) if found else max(bounds),
         ended=status == cp_model.OPTIMAL,
@@ -99,9 +99,9 @@ def search(
     )
 
 
-@interrupts.held()
+@interrupts.deferred()
 def solver(
-    limits: Limits, params: CpSatParams = CP_SAT, *, instants: bool = False
+    limits: SolverLimits, params: CpSatParams = CP_SAT, *, instants: bool = False
 ) -> cp_model.CpSolver:
     """CP-SAT with its parameters set; `instants`: for a model with operations of no length."""
     made = cp_model.CpSolver()
@@ -118,8 +118,8 @@ def solver(
     return made
 
 
-def _focus(made: cp_model.CpSolver, limits: Limits, params: CpSatParams) -> None:
-    """Choose subsolvers; a single worker takes the parameters of the first one instead."""
+def _focus(made: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -> None:
+    """Choose subsolvers; a single worker takes the parameters of the first one defined here."""
     plain = f"linearization_level: {params.linearization_level}"
     tiny = f"linearization_level: {params.tiny_linearization_level}"
     own = [name for name in limits.focus if name in _OWN]
@@ -147,10 +147,10 @@ def run(
     enough: Callable[[], bool] = lambda: False,
     poll_seconds: float = CP_SAT.poll_seconds,
 ) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Solve; return the status, and whether Ctrl-C came.
+    """Solve; return the status, and whether Ctrl-C was pressed.
 
-    CP-SAT runs in a thread of its own, so that Ctrl-C reaches this one. The call returns when that
-    thread has ended, since a process that ends before is aborted.
+    CP-SAT runs in a thread of its own, so that Ctrl-C reaches this thread. The call returns after
+    that thread has ended, because a process that exits earlier aborts.
     """
     status: list[cp_model.CpSolverStatus] = []
     done = threading.Event()
@@ -161,7 +161,7 @@ def run(
         finally:
             done.set()
 
-    with interrupts.noted() as pressed:
+    with interrupts.recorded() as pressed:
         threading.Thread(target=solve, daemon=True).start()
         try:
             while not done.wait(poll_seconds):
@@ -173,7 +173,7 @@ def run(
     return status[0], bool(pressed)
 
 
-@interrupts.held()
+@interrupts.deferred()
 def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     codes = np.array(list(model.start), dtype=np.int64)

@@ -1,14 +1,14 @@
-"""The CP-SAT model: starts of all operations under every rule of a schedule.
+"""The CP-SAT model: starts of all operations, under all rules of a schedule.
 
 Symmetry breaking by microbatch order. Per route and stage the k-th forward goes to microbatch k,
-the k-th backward to microbatch k, and the k-th W to microbatch k. No optimum is lost: take any
+the k-th backward to microbatch k, and the k-th W to microbatch k. This loses no optimum: take any
 schedule and give the sorted slots of each class (kind, stage, route, slice) to the microbatches in
-order. Slots of one class never overlap, so sorting them by start also sorts them by end, though
-those of pairs are longer. A constraint of constant lag between two classes says end(a_j) + lag <=
+order. Slots of one class never overlap, so sorting them by start also sorts them by end, although
+slots of pairs are longer. A constraint of constant lag between two classes says end(a_j) + lag <=
 start(b_j) for every j; the k-th smallest start of b has at least k of these b_j at or before it,
 hence at least k a's ending by that start minus lag, so the k-th smallest end of a meets the k-th
-smallest start of b. Slots, hence times, memory and device use, stay what they were, and a pair has
-two microbatches still: F of a microbatch ends before any of its backwards starts.
+smallest start of b. Slots do not change, hence neither do times, memory and device use. A pair
+still has two different microbatches, because F of a microbatch ends before its backwards start.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.cp_sat import device_subset
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
-from ppopt.solver.cp_sat.pairs import Pair, options
-from ppopt.solver.cp_sat.symmetry import canonical
+from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.pairs import Pair, candidate_pairs
+from ppopt.solver.relaxation.symmetry import canonical
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Model:
     bound: int
     """Least objective of the model, in ticks."""
     step: int
-    """Ticks by which one schedule must be better than another to count, so that CP-SAT does not
-    improve by one tick at a time."""
+    """Ticks by which a schedule must be better than another one to count as better, so that CP-SAT
+    does not improve by one tick at a time."""
     latest: int
     """Last instant of the model, in ticks."""
     pairs: dict[Pair, cp_model.IntVar]
@@ -65,7 +65,7 @@ class Model:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline whose operations it has."""
+        """The pipeline of the problem."""
         return self.problem.pipeline
 
     @property
@@ -74,9 +74,9 @@ class Model:
         return not all(self.duration[code] for code in self.start)
 
     def low(self, steps: float) -> int:
-        """Lower bound of the objective, in ticks, where CP-SAT has proved so many steps.
+        """Lower bound of the objective in ticks, from CP-SAT's bound on the number of steps.
 
-        `steps` are whole numbers but for the rounding of floats; the objective is above
+        `steps` is a whole number up to rounding of floats; the objective is greater than
         `bound + step (steps - 1)`.
         """
         if self.step == 1:
@@ -84,7 +84,7 @@ class Model:
         return self.bound + max(0, self.step * (round(steps) - 1) + 1)
 
 
-@interrupts.held()
+@interrupts.deferred()
 def build(
     problem: Problem,
     *,
@@ -95,13 +95,13 @@ def build(
 ) -> Model:
     """Model of all schedules with objective in [bound, horizon] (ticks), least objective first.
 
-    Schedules whose objectives lie within the same `step` ticks from the bound are equal to it.
-    `devices` are those kept (default all): fewer give a relaxation
-    (`ppopt.solver.cp_sat.device_subset`). For device span the starts reach to twice the horizon:
-    two devices' windows always overlap, since a later stage's first forward follows an earlier
-    stage's first and precedes its last backward, so no device starts a whole span after another. On
-    one route time then counts from the first forward of the lowest stage kept, which everything
-    else follows.
+    The model treats objectives within the same `step` ticks from the bound as equal. `devices` are
+    those kept (default all): a subset gives a relaxation (`ppopt.solver.relaxation.device_subset`).
+
+    For device span the starts reach to twice the horizon. The first forward of a later stage
+    follows the first forward of an earlier stage and precedes its last backward, so the spans of
+    two devices always overlap, and no device starts a whole span after another. On one route time
+    then counts from the first forward of the lowest stage kept, which precedes everything else.
     """
     pipeline, instance, objective = problem.pipeline, problem.instance, problem.objective
     cp = cp_model.CpModel()
@@ -115,7 +115,7 @@ def build(
         for code in subset.operations.tolist()
     }
     value = cp.new_int_var(bound, horizon, str(objective))
-    pairs = {pair: cp.new_bool_var("") for pair in options(instance, kept)}
+    pairs = {pair: cp.new_bool_var("") for pair in candidate_pairs(instance, kept)}
     end: dict[int, cp_model.LinearExpr] = {
         code: begin + int(duration[code]) for code, begin in start.items()
     }
@@ -168,7 +168,7 @@ def _add_slices(model: Model) -> None:
 
 
 def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
-    """Instants from which the objective counts on a device: 0, or the first F of every route."""
+    """Origins of the objective on a device: 0, or the start of the first F of every route."""
     if model.problem.objective is Objective.MAKESPAN:
         return [0]
     routes = range(model.pipeline.routes)
@@ -176,17 +176,17 @@ def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
 
 
 def _first(model: Model, device: int, route: int) -> int:
-    """The operation that comes first of those of a device on a route: F of its lowest stage."""
+    """The first operation of a device on a route: F of microbatch 0 of its lowest stage."""
     instance = model.problem.instance
     lowest = model.pipeline.hosted[route][device][0]
     return int(instance.codes[instance.number(OpKind.F, lowest, route), 0])
 
 
 def _add_objective(model: Model, subset: DeviceSubset) -> None:
-    """State the objective by its cuts; those of one route leave out the first F of the other.
+    """Add releases and objective cuts of one route.
 
-    With two routes a device's first operation may be of either, so its span is at least the end
-    on one route less the start on the other too.
+    With two routes the first operation of a device may be of either route. So the span of a device
+    is also at least an end on one route minus the first start on the other.
     """
     cp, objective = model.cp, model.problem.objective
     if objective is Objective.MAKESPAN:
@@ -209,10 +209,10 @@ def _add_crossing_spans(model: Model, subset: DeviceSubset) -> None:
 
 
 def _add_devices(model: Model) -> None:
-    """State that a device runs one operation at a time, or one pair.
+    """Add that a device runs one operation, or one pair, at a time.
 
-    A pair has the interval of its F; its backward then has none. Sets the ends of operations that
-    may be in a pair.
+    A pair uses the interval of its F, and its backward then has none. This also sets the ends of
+    operations that may be in a pair.
     """
     pipeline, cp = model.pipeline, model.cp
     intervals: dict[int, list[cp_model.IntervalVar]] = {device: [] for device in model.devices}
@@ -277,9 +277,9 @@ def _holdings(model: Model, devices: list[int]) -> list[tuple[int, int, int, int
     return sorted(found, key=lambda holding: model.pipeline.op(holding[1])[1:])
 
 
-@interrupts.held()
+@interrupts.deferred()
 def hint(model: Model, schedule: Schedule) -> None:
-    """Hint at a schedule, its microbatches renamed into order."""
+    """Hint at a schedule, its microbatches in canonical order."""
     new = canonical(schedule)
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         model.cp.add_hint(model.start[code], start)

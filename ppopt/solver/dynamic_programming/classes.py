@@ -1,6 +1,7 @@
-"""What the dynamic program schedules: the classes of some devices, or of all, and what binds them.
+"""The operation classes that the dynamic program schedules, and their constraints.
 
-A class is one kind and stage, with one operation per microbatch.
+A class is one kind and stage, with one operation per microbatch. The classes are those of all
+devices or of a subset.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.solver.cp_sat.device_subset import DeviceSubset, objective_cuts, releases
+from ppopt.solver.relaxation.device_subset import DeviceSubset, objective_cuts, releases
 
 
-class Precedence(NamedTuple):
-    """Operations of one class wait for those of another, of the same microbatch."""
+class ClassPrecedence(NamedTuple):
+    """Operations of class `after` wait for those of class `before`, of the same microbatch."""
 
     before: int
     after: int
     lag: int
     """Ticks from an end to a start."""
     width: int
-    """Most microbatches that are done in `before` and not in `after`."""
+    """Largest number of microbatches that are done in `before` and not in `after`."""
 
 
 class DeviceMemory(NamedTuple):
@@ -35,17 +36,17 @@ class DeviceMemory(NamedTuple):
     takes: Ints
     """Taken by an operation of every class at its start; 0 for classes of other devices."""
     change: Ints
-    """What an operation of every class leaves taken at its end; 0 for classes of other devices."""
+    """Net change by an operation of every class; 0 for classes of other devices."""
     room: int | None
     """None: unlimited."""
 
 
 class Classes:
-    """The classes of the kept devices of a subset, and what binds them.
+    """The classes of the kept devices of a subset, and their constraints.
 
-    Without dropped devices this is the whole pipeline. With them, constraints of
-    `ppopt.solver.cp_sat.device_subset` that look several microbatches back are left out: the least
-    makespan of what remains is a lower bound all the same.
+    Without dropped devices this is the whole pipeline. With dropped devices, those constraints of
+    `ppopt.solver.relaxation.device_subset` that join different microbatches are left out: the
+    least makespan under the other constraints is still a lower bound.
     """
 
     def __init__(self, subset: DeviceSubset) -> None:
@@ -63,7 +64,7 @@ class Classes:
         self.duration = [one.duration for one in self.of]
         self.batches = delays.batches
         self.needs = [self._needs(number) for number in numbers]
-        """Classes of the same stage that an operation comes after, of the same microbatch."""
+        """Per class: the classes of its stage whose operations come before it."""
         self.precedences = self._precedences()
         self.into = {one.after: place for place, one in enumerate(self.precedences)}
         self.out = {one.before: place for place, one in enumerate(self.precedences)}
@@ -72,16 +73,16 @@ class Classes:
         return len(self.of)
 
     def _needs(self, number: int) -> list[int]:
-        """They are on the same device: the order of its operations is enough, without times."""
+        """Predecessors on the same stage; they share its device, so their order is enough."""
         instance = self.subset.instance
         before = (instance.classes[other] for other, _ in instance.predecessors[number])
         stage = instance.classes[number].stage
         return [self.place[one.kind, stage] for one in before if one.stage == stage]
 
-    def _precedences(self) -> list[Precedence]:
-        """From stage to stage, dropped ones as delays; F and B of the last stage as a round trip.
+    def _precedences(self) -> list[ClassPrecedence]:
+        """Precedence from stage to stage and the round trip at the last stage.
 
-        Between stages of the same device the lag may be 0.
+        Dropped stages are delays. Between stages of the same device the lag may be 0.
         """
         delays, kept = self.subset.delays, self.subset.kept
         backward, place = self.subset.instance.backward, self.place
@@ -89,27 +90,27 @@ class Classes:
         for a, b in pairwise(kept):
             width = min(width, self._most(a))
             down, up = delays.down(a, b), delays.up(b, a)
-            found.append(Precedence(place[OpKind.F, a], place[OpKind.F, b], down, width))
-            found.append(Precedence(place[backward, b], place[backward, a], up, width))
+            found.append(ClassPrecedence(place[OpKind.F, a], place[OpKind.F, b], down, width))
+            found.append(ClassPrecedence(place[backward, b], place[backward, a], up, width))
         last = kept[-1]
         trip = delays.round_trip(last)
         if trip:
             width = min(width, self._most(last))
-            found.append(Precedence(place[OpKind.F, last], place[backward, last], trip, width))
+            found.append(ClassPrecedence(place[OpKind.F, last], place[backward, last], trip, width))
         return found
 
     def _most(self, stage: int) -> int:
-        """Most microbatches that a stage has begun and not ended."""
+        """Largest number of microbatches between their F and their W on a stage."""
         until_w = self.subset.delays.most_until_w[stage]
         return self.batches if until_w is None else until_w
 
     @property
     def rows(self) -> int:
-        """Numbers that describe a state, about."""
+        """Approximate number of rows of a state."""
         return len(self) + len(self.hosts) + sum(one.width for one in self.precedences)
 
     def orders(self, path: list[int]) -> tuple[Ints, ...]:
-        """The order of every device's operations, from the class of each in some order."""
+        """The operations of every device in order, from the classes of all operations in order."""
         codes = self.codes.tolist()
         done = [0] * len(self)
         orders: list[list[int]] = [[] for _ in self.hosts]
@@ -132,7 +133,7 @@ class Classes:
 
     @cached_property
     def sharing(self) -> list[int]:
-        """Classes that keep memory that another class of their device may want."""
+        """Classes that keep memory which another class of their device takes too."""
         found = []
         for takes, change, room in self.memory:
             if room is not None and np.count_nonzero(takes) > 1:
@@ -152,7 +153,7 @@ class Classes:
     def tail(self) -> Ints:
         """Least ticks from the end of an operation, [class, microbatch], to the end of all.
 
-        What the objective cuts say: after the kept operations, dropped devices have work left.
+        By the objective cuts: dropped devices have work left after the kept operations.
         """
         found = np.zeros((len(self), self.batches), dtype=np.int64)
         codes = self.codes.ravel().tolist()
@@ -166,8 +167,9 @@ class Classes:
     def remaining(self) -> Ints:
         """Least ticks from the start of an operation, [class, microbatch], to the end of all.
 
-        The operations of its class that follow; those of other classes after the last one; and the
-        operation of its class that memory holds back until this microbatch is through.
+        The longest of: the later operations of its class, one after the other; the classes that
+        wait for this one; and the later operation of this class that must wait for this microbatch
+        to release memory.
         """
         found = np.zeros((len(self), self.batches + 1), dtype=np.int64)
         tails: dict[int, int] = {}
@@ -189,7 +191,7 @@ class Classes:
         return found
 
     def _sorted(self) -> list[int]:
-        """Every class after those that it waits for: F down the stages, B up, then W."""
+        """The classes in topological order: F down the stages, B up the stages, then W."""
         places = range(len(self))
         order = [place for place in places if self.of[place].kind is OpKind.F]
         backward = self.subset.instance.backward
@@ -205,7 +207,7 @@ class Classes:
         return after
 
     def _held(self, place: int) -> tuple[int | None, int]:
-        """After how many more F of its stage an F waits for this one's W, and how long that is."""
+        """How many F of its stage later an F waits for the W of this one, and after how long."""
         kind, stage, *_ = self.of[place]
         if kind is not OpKind.F:
             return None, 0

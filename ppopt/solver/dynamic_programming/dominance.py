@@ -1,7 +1,7 @@
 """Dominance between states with the same counts.
 
-A state dominates another one if it is nowhere later and has no flag that the other one has not: it
-can be extended in every way in which the other one can.
+A state dominates another state if none of its times is later and each of its flags is set in the
+other state too. Every extension of the other state is then an extension of the dominating one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ppopt.solver.dynamic_programming.states import Mask, Matrix, Places
 from ppopt.solver.parameters import DOMINANCE, DominanceParams
 
 _SUM_BITS = 24
-"""Lowest bits of a key: the sum of the times."""
+"""Number of the lowest bits of a key, which hold the sum of the times."""
 Hashes = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -22,13 +22,13 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 def non_dominated(
     counts: Matrix, flags: Matrix, times: Matrix, params: DominanceParams = DOMINANCE
 ) -> Places:
-    """Places of the columns to keep: every other one is dominated by one of them.
+    """Places of the columns to keep: every other column is dominated by one of them.
 
-    Columns with equal counts are brought together by a hash. In each such group all are compared
-    with the first, that of least sum of times, which a column of larger sum cannot dominate. Those
-    it dominates are left out, and the rest is a group again. After `params.max_comparisons` rounds
-    all that is left is kept. Counts are compared too, so that columns that share a hash by chance
-    are all kept.
+    Columns with equal counts form a group, by a hash. In each group all columns are compared with
+    the first one, that of least sum of times, which no column of larger sum can dominate. Columns
+    that it dominates are left out, and the rest forms a group again. After
+    `params.max_comparisons` rounds all remaining columns are kept. The counts are compared too, so
+    that columns with different counts and the same hash are kept.
     """
     keys = _keys(counts, times)
     order = np.argsort(keys)
@@ -59,7 +59,7 @@ def non_dominated(
 
 
 def _keys(counts: Matrix, times: Matrix) -> Hashes:
-    """A hash of the counts, then the sum of the times."""
+    """Sort keys: a hash of the counts in the upper bits, the sum of the times in the lower."""
     total = times.sum(axis=0, dtype=np.int64)
     total -= total.min(initial=2**62)
     excess = max(0, int(total.max(initial=0)).bit_length() - _SUM_BITS)
@@ -80,7 +80,7 @@ def hashed(counts: Matrix) -> Hashes:
 
 
 def _dominated_by(rows: list[Matrix], flags: Matrix, these: Places, others: Places) -> Mask:
-    """Whether each column is nowhere earlier than the other, and has all of its flags."""
+    """Whether each column has no earlier time than the other column, and all of its flags."""
     found = np.zeros(these.size, dtype=bool)
     left = np.arange(these.size)
     for row in rows:

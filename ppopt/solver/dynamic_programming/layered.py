@@ -2,7 +2,7 @@
 
 With a beam, each layer is restricted to its most promising states, after Malandraki and Dial ("A
 restricted dynamic programming heuristic algorithm for the time dependent traveling salesman
-problem", European Journal of Operational Research 90, 1996): it finds good schedules and proves
+problem", European Journal of Operational Research 90, 1996). A beam finds good schedules and proves
 nothing.
 """
 
@@ -27,11 +27,11 @@ class Beam:
     width: int
     """Most states of a layer."""
     bounds_first: bool
-    """Whether the least bound is preferred, and among equal ones the least sum over devices of
-    waits and work; else that sum alone counts."""
+    """Whether states are ranked by their lower bounds first and by loads second, or by loads alone.
+    The load of a state is the sum over all devices of idle time and work."""
 
     def select(self, space: States, states: Matrix, bounds: Matrix, places: Places) -> Places:
-        """The most promising of these places of `states`."""
+        """The most promising states among these places (columns of `states`)."""
         if places.size <= self.width:
             return places
         keys = [np.sum(list(space.loads(states.take(places, axis=1))), axis=0)]
@@ -41,7 +41,7 @@ class Beam:
 
 
 class Layer(NamedTuple):
-    """How the states of one layer came from those of the layer before."""
+    """For every state of a layer: the state of the layer before that it extends."""
 
     parent: npt.NDArray[np.int32]
     added: npt.NDArray[np.int16]
@@ -49,7 +49,7 @@ class Layer(NamedTuple):
 
 
 class LayeredDP:
-    """A search for the schedule that ends first, before a given time; it can be resumed."""
+    """A resumable search for the schedule of least makespan below a given value."""
 
     def __init__(
         self, classes: Classes, below: int, dominance_params: DominanceParams = DOMINANCE
@@ -62,7 +62,7 @@ class LayeredDP:
         self._layers: list[Layer] = []
         self._length = len(classes) * classes.batches
         self.below = below
-        """Only schedules that end before this are searched; it may be lowered between layers."""
+        """Only shorter schedules are searched, in ticks; it may be lowered between layers."""
 
     @property
     def width(self) -> int:
@@ -71,7 +71,7 @@ class LayeredDP:
 
     @property
     def left(self) -> int:
-        """Operations to be added until states are whole schedules."""
+        """Layers left until states are whole schedules."""
         return self._length - len(self._layers)
 
     @property
@@ -81,13 +81,13 @@ class LayeredDP:
 
     @property
     def entries(self) -> int:
-        """Numbers held for the states of the present layer."""
+        """Matrix entries of the present layer."""
         return self._states.size
 
     def advance(self, beam: Beam | None = None) -> None:
         """Add one operation to every state; keep the non-dominated ones that may end in time.
 
-        With a beam only some of these: then the end is no longer proved to be the best.
+        With a beam only the most promising of these are kept: then nothing is proved.
         """
         space = self._space
         states, parent, added = space.extend(self._states, self._starts)
@@ -109,17 +109,17 @@ class LayeredDP:
 
     @property
     def best(self) -> int | None:
-        """Once ended: the least end, if it is before `below`; else None."""
+        """Once ended: the least makespan, if it is less than `below`; else None."""
         ends = self._states[self._space.least]
         return min((int(end) for end in ends if end < self.below), default=None)
 
     @property
     def least(self) -> int:
-        """Once ended: no schedule ends before."""
+        """Once ended: a lower bound on the makespan."""
         return self.below if self.best is None else self.best
 
     def path(self) -> list[int]:
-        """Class of every operation of the schedule that ends first, in an order that works."""
+        """Class of every operation of the schedule of least makespan, in topological order."""
         place, found = int(self._states[self._space.least].argmin()), []
         for layer in reversed(self._layers):
             found.append(int(layer.added[place]))

@@ -1,17 +1,17 @@
 """States of the dynamic program, as columns of one matrix, and their extension by one operation.
 
-A state is a partial schedule. Its rows: the count of every class and one row of flags; then, per
-device, when it may begin its next operation, and per precedence, when the operations that it lets
-through may begin; last, the least end of all.
+A state is a partial schedule. Its rows are: the count of every class; one row of flags; per device,
+the earliest start of its next operation; per precedence, the earliest starts of the operations that
+it allows; and a lower bound on the makespan.
 
-Active schedules are enough (Giffler and Thompson, "Algorithms for solving production-scheduling
-problems", Operations Research 8, 1960): of the operations that may come next, take the one that
-ends first; an operation of its device that may start before that end comes next there.
+Active schedules suffice (Giffler and Thompson, "Algorithms for solving production-scheduling
+problems", Operations Research 8, 1960): take the eligible operation that ends first; one of the
+operations of its device that can start before that end comes next on the device.
 
-Memory needs one thing more. Where operations of several classes of a device take memory, to run
-one early may take it from another. So where the one that ends first keeps memory, either it comes
-next on its device, or a flag says that another one does. Where it keeps none, to run it first
-loses nothing, whatever it holds while it runs: the others find as much memory as before.
+Memory needs an extra branch. Where several classes of a device take memory, an operation that runs
+early may take the memory of another one. If the operation that ends first retains memory, branch:
+run it next, or flag that it must not be next. If it retains none, running it next loses nothing,
+whatever it holds while it runs: the others find as much memory as before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class States:
     """The layout of the matrices of a dynamic program, and the operations on them."""
 
     def __init__(self, classes: Classes, below: int) -> None:
-        """Lay out the rows, for schedules that end before `below` ticks."""
+        """Lay out the rows, for schedules of less than `below` ticks."""
         self.classes = classes
         reach = below + int(classes.remaining.max(initial=0)) + max(classes.first)
         narrow = 4 * reach < 2**31
@@ -74,21 +74,21 @@ class States:
         """Place of the flag of every class that has one."""
 
     def root(self) -> Matrix:
-        """The state in which nothing is done."""
+        """The state in which no operation is scheduled."""
         made = np.zeros((self.rows, 1), dtype=self.dtype)
         for device, first in enumerate(self.classes.first):
             made[self.free + device] = first
         return made
 
     def _sum(self, states: Matrix, weights: Ints) -> Matrix:
-        """Counts times weights, summed over the classes."""
+        """Sum over the classes of count times weight, per state."""
         found = np.zeros(states.shape[1], dtype=np.int64)
         for number in np.flatnonzero(weights).tolist():
             found += weights[number] * states[number]
         return found
 
     def starts(self, states: Matrix) -> Matrix:
-        """Earliest start of the next operation of every class; `never` where it cannot be next."""
+        """Earliest start of the next operation of every class; `never` where it is not eligible."""
         classes = self.classes
         found = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
         used = [self._sum(states, change) for change in self.changes]
@@ -111,10 +111,9 @@ class States:
         return found
 
     def normalise(self, states: Matrix, starts: Matrix) -> None:
-        """Raise times to implied bounds, so that states that allow the same look equal.
+        """Raise times to implied bounds, so that equivalent states become equal.
 
-        An operation that may not come next on a device comes after the end of one that may come
-        next, on some device.
+        An ineligible operation cannot start before some eligible operation ends.
         """
         ends = (starts + self.duration[:, None]).min(axis=0)
         for device, mine in enumerate(self.on):
@@ -145,13 +144,13 @@ class States:
         return found
 
     def loads(self, states: Matrix) -> Iterator[Matrix]:
-        """Per device, when it ends if it never waits again."""
+        """Per device: its end if it never idles again."""
         for device, total in enumerate(self.work):
             done = self._sum(states, self.here[device] * self.duration)
             yield states[self.free + device] + (total - done)
 
     def extend(self, states: Matrix, starts: Matrix) -> Extensions:
-        """All states with one operation more that may lead to the best schedule."""
+        """All extensions by one operation that are needed to reach a best schedule."""
         parts: list[Extensions] = []
         parent = np.arange(states.shape[1])
         shares = np.zeros(len(self.classes), dtype=bool)
@@ -186,7 +185,7 @@ class States:
         )
 
     def _flagged(self, states: Matrix, chosen: Places) -> Matrix:
-        """The same states, flagged: not the chosen operation comes next on its device."""
+        """The same states, flagged: the chosen operation must not be next on its device."""
         bits = np.zeros(len(self.classes), dtype=self.dtype)
         for number, place in self.bit.items():
             bits[number] = 1 << place

@@ -1,1 +1,1 @@
-"""Methods that end with a proof over all devices."""
+"""Methods over all devices; most can prove optimality."""

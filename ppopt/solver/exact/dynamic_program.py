@@ -1,4 +1,4 @@
-"""Sweeps of all devices and of few, resumed from round to round of a search."""
+"""Layered DP over all devices and over subsets, resumed from round to round; and beam search."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.bounds.relaxation_bound import Devices, needed, spread
+from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bounds.relaxation_bound import Devices, evenly_spaced_subsets, subset_bound
 from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat import pairs
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
+from ppopt.solver.relaxation import pairs
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
 
 
 class DynamicProgram:
-    """Dynamic programming over all devices, and over few of them where that is enough.
+    """Dynamic programming over all devices, and over evenly spaced subsets.
 
-    Each set of devices goes on for a share of the time, all devices first; what would take longer
-    than the search is given up.
+    Each turn resumes the layered DP of every subset for a share of the time, all devices first. A
+    DP that would take longer than the search is given up.
     """
 
     name = "dynamic program"
@@ -35,15 +35,15 @@ class DynamicProgram:
         self._problem = problem
         self._params = params
         self._begun: dict[Devices, LayeredDP] = {}
-        self._open = dict(_sets(problem, params)) if applies(problem) else {}
+        self._open = dict(_sets(problem, params)) if is_supported(problem) else {}
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Partial schedules are what they are taken for, and few numbers describe them."""
+        """Problems that the dynamic program supports and whose states are small."""
         return bool(self._open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Go on with every set of devices."""
+        """Resume the layered DP of every subset."""
         self._turn += 1
         before = incumbent.bound.value
         for devices in tuple(self._open):
@@ -57,44 +57,41 @@ class DynamicProgram:
         return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
 
     def _goes_on(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Go on with one set; return whether it has ended. Hopeless ones are given up."""
+        """Resume one layered DP or give it up; return whether it has reached its end."""
         assert incumbent.value is not None
         if devices not in self._begun:
             self._begun[devices] = LayeredDP(self._open[devices], incumbent.value)
-        sweep, params = self._begun[devices], self._params
-        sweep.below = incumbent.value
+        program, params = self._begun[devices], self._params
+        program.below = incumbent.value
         reach = params.reach if self._turn > 1 else params.first_reach
-        while not sweep.ended and not budget.search_over:
-            part = self._part(sweep, budget)
+        while not program.ended and not budget.search_over:
+            part = self._part(program, budget)
             if part > 1:
                 self._close(devices)
                 return False
-            if 2 * params.state_seconds * sweep.width > budget.clock.left:
+            if 2 * params.state_seconds * program.width > budget.clock.left:
                 return False
             if budget.over and not (self._whole(devices) and part < reach):
                 return False
-            sweep.advance()
-            budget.pay(step(sweep, params))
-        return sweep.ended
+            program.advance()
+            budget.pay(layer_seconds(program, params))
+        return program.ended
 
-    def _part(self, sweep: LayeredDP, budget: Budget) -> float:
-        """What a set has left to do, as a part of what the whole search may do.
-
-        As if there came to be no more states than there are now.
-        """
-        if sweep.entries > self._params.most_entries:
+    def _part(self, program: LayeredDP, budget: Budget) -> float:
+        """Time of the remaining layers at the present width, as a share of the whole search."""
+        if program.entries > self._params.most_entries:
             return inf
-        return sweep.left * step(sweep, self._params) / budget.clock.seconds
+        return program.left * layer_seconds(program, self._params) / budget.clock.seconds
 
     def _note(self, devices: Devices, incumbent: Incumbent) -> None:
-        """Submit what a set that has ended found out."""
-        sweep = self._begun[devices]
+        """Submit the schedule and the bound of a layered DP that has reached its end."""
+        program = self._begun[devices]
         if self._whole(devices):
-            if sweep.best is not None:
-                incumbent.submit_orders(sweep.classes.orders(sweep.path()))
-            incumbent.raise_bound(_none_below(self._problem, sweep.least))
+            if program.best is not None:
+                incumbent.submit_orders(program.classes.orders(program.path()))
+            incumbent.raise_bound(_none_below(self._problem, program.least))
         else:
-            incumbent.raise_bound(needed_by(devices, sweep.least))
+            incumbent.raise_bound(dp_subset_bound(devices, program.least))
         self._close(devices)
 
     def _whole(self, devices: Devices) -> bool:
@@ -105,7 +102,7 @@ class DynamicProgram:
 
 
 class BeamSearch:
-    """Dynamic programming over all devices restricted to the most promising states: no proof."""
+    """Dynamic programming over all devices, restricted to the most promising states: no proof."""
 
     name = "beam search"
 
@@ -113,66 +110,68 @@ class BeamSearch:
         self._params = params
         self._turn = 0
         self._classes = None
-        if applies(problem):
+        if is_supported(problem):
             delays = Delays(problem.instance)
             every = frozenset(range(problem.pipeline.num_devices))
             classes = Classes(DeviceSubset(delays, every))
-            if small(classes, params) and len(classes) <= params.most_classes:
+            if state_is_small(classes, params) and len(classes) <= params.most_classes:
                 self._classes = classes
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Partial schedules are what they are taken for, and few numbers describe them."""
+        """Problems that the dynamic program supports and whose states are small."""
         return self._classes is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Follow as many states of all devices as the budget allows, the most promising ones."""
+        """Keep as many states per layer as the budget allows, the most promising ones."""
         self._turn += 1
         assert self._classes is not None
         if incumbent.value is None:
             return Outcome()
-        sweep, least = LayeredDP(self._classes, incumbent.value), self._params.least_beam
-        if self._affordable(sweep, budget) < least:
+        program, least = LayeredDP(self._classes, incumbent.value), self._params.least_beam
+        if self._affordable(program, budget) < least:
             return Outcome()
-        while not sweep.ended and not budget.search_over:
-            most = max(least, self._affordable(sweep, budget))
-            sweep.advance(Beam(most, bounds_first=self._turn % 2 == 1))
-            budget.pay(self._params.step_seconds + self._chosen * sweep.width)
-        found = sweep.ended and sweep.best is not None
+        while not program.ended and not budget.search_over:
+            most = max(least, self._affordable(program, budget))
+            program.advance(Beam(most, bounds_first=self._turn % 2 == 1))
+            budget.pay(self._params.layer_overhead_seconds + self._chosen * program.width)
+        found = program.ended and program.best is not None
         if found:
-            incumbent.submit_orders(self._classes.orders(sweep.path()))
+            incumbent.submit_orders(self._classes.orders(program.path()))
         return Outcome(budget.spent, fruitful=found)
 
     @property
     def _chosen(self) -> float:
-        """Seconds that each chosen state takes: it is found among more of them."""
+        """Seconds per state kept: as many again are generated and dropped, about."""
         return 2 * self._params.state_seconds
 
-    def _affordable(self, sweep: LayeredDP, budget: Budget) -> int:
-        """States of each length that can be followed to their ends within a budget."""
-        each = budget.left / sweep.left - self._params.step_seconds
+    def _affordable(self, program: LayeredDP, budget: Budget) -> int:
+        """States per layer with which all remaining layers fit into a budget."""
+        each = budget.left / program.left - self._params.layer_overhead_seconds
         return int(min(each / self._chosen, self._params.most_entries))
 
 
-def step(sweep: LayeredDP, params: DynamicProgramParams = DynamicProgramParams()) -> float:
-    """Seconds that the next step of a sweep takes, about."""
-    return params.step_seconds + params.state_seconds * sweep.width
+def layer_seconds(
+    program: LayeredDP, params: DynamicProgramParams = DynamicProgramParams()
+) -> float:
+    """Estimated seconds of the next layer."""
+    return params.layer_overhead_seconds + params.state_seconds * program.width
 
 
-def needed_by(devices: Devices, value: int) -> Bound:
-    """What sweeps found that `devices` alone need, as a bound."""
-    return needed(devices, value, "found by following partial schedules")
+def dp_subset_bound(devices: Devices, value: int) -> Bound:
+    """The bound that `devices` alone need `value` ticks, proved by dynamic programming."""
+    return subset_bound(devices, value, "found by following partial schedules")
 
 
-def applies(problem: Problem) -> bool:
-    """Whether beginnings are what this package takes them for.
+def is_supported(problem: Problem) -> bool:
+    """Whether the assumptions of the dynamic program hold for this problem.
 
-    One route, whole microbatches, one operation at a time, and nothing that takes memory for no
-    time (it may share its instant with what gives memory back).
+    Makespan, one route, no slices, no overlapped pairs that save time, and no operation of no
+    length that takes memory (it may share its instant with a release of memory).
     """
     pipeline, fused = problem.pipeline, problem.fused
     if problem.objective is not Objective.MAKESPAN or pipeline.routes > 1:
         return False
-    if pipeline.num_slices > 1 or pairs.useful(problem.instance):
+    if pipeline.num_slices > 1 or pairs.pairing_saves_time(problem.instance):
         return False
     ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
@@ -184,23 +183,25 @@ def applies(problem: Problem) -> bool:
 
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
-    """All devices, and few of them; those alone whose beginnings have few enough rows."""
+    """All devices and one evenly spaced subset per size, where their states are small."""
     pipeline, delays = problem.pipeline, Delays(problem.instance)
-    spreads = (sets[0] for size in params.spreads if (sets := spread(pipeline, size)))
-    for devices in (tuple(range(pipeline.num_devices)), *spreads):
+    spaced = (
+        sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
+    )
+    for devices in (tuple(range(pipeline.num_devices)), *spaced):
         classes = Classes(DeviceSubset(delays, frozenset(devices)))
-        if small(classes, params):
+        if state_is_small(classes, params):
             yield devices, classes
 
 
-def small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
-    """Whether beginnings have few enough rows."""
+def state_is_small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
+    """Whether a state has few enough numbers and flags."""
     return classes.rows <= params.most_rows and len(classes.sharing) <= params.most_flags
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
     words = (
-        f"all orders of the {problem.operations} operations were followed, partial schedules that "
-        "another one outdoes left out, and none ends below"
+        f"all orders of the {problem.operations} operations were followed, dominated partial "
+        "schedules left out, and none ends below"
     )
     return Bound(value, words, Certificate(Argument.SEARCH))

@@ -1,4 +1,4 @@
-"""CP-SAT on the whole pipeline: from the best schedule known, or from nothing."""
+"""The CP-SAT model of all devices, solved from the best schedule known, or without one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ppopt.problem.problem import Problem
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds.head_body_tail import Bound
-from ppopt.solver.budget import Budget, Limits
+from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
-from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import FullModelParams
+from ppopt.solver.relaxation.delays import Delays
 
 
 class FullModel:
-    """The model of all devices, from the best schedule and below it, until proof."""
+    """Search for values below the incumbent by the model of all devices, until proof."""
 
     name = "full model"
 
@@ -30,27 +30,27 @@ class FullModel:
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:
-        """Small problems, and those to which little else applies."""
+        """Small problems, and larger ones with slices or overlapped pairs."""
         small = problem.operations <= self._params.operations or not is_plain(problem)
         return small and problem.operations <= self._params.most_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search by reasoning about orders, with other subsolvers in each turn."""
+        """Search with ordering subsolvers, another list of them in each turn."""
         focuses, turn = self._params.focuses, self._turn
         self._turn += 1
         limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
         return self.search(incumbent, budget, self._with_presolve(limits))
 
-    def search(self, incumbent: Incumbent, budget: Budget, limits: Limits) -> Outcome:
-        """Search with steps that get finer as the gap closes."""
+    def search(self, incumbent: Incumbent, budget: Budget, limits: SolverLimits) -> Outcome:
+        """Search for improvements of at least one step; the steps get finer as the gap closes."""
         before = incumbent.value, incumbent.bound.value
         while _searched(incumbent, budget, limits, self._params) and not budget.search_over:
             limits = replace(limits, seconds=min(limits.seconds, budget.clock.left))
         fruitful = (incumbent.value, incumbent.bound.value) != before
         return Outcome(budget.spent, fruitful=fruitful)
 
-    def _with_presolve(self, limits: Limits) -> Limits:
-        """Leave the time by which CP-SAT may overrun while it simplifies, or do without that."""
+    def _with_presolve(self, limits: SolverLimits) -> SolverLimits:
+        """Reserve the time by which presolve may overrun the limit, or skip presolve."""
         presolve = self._params.presolve_seconds * self._problem.operations
         if limits.seconds > presolve:
             return replace(limits, seconds=limits.seconds - presolve)
@@ -58,7 +58,7 @@ class FullModel:
 
 
 class TinyModel(FullModel):
-    """The same by linear relaxations, once: they prove tiny models soonest."""
+    """The same model with linear relaxations, once: they prove tiny models soonest."""
 
     name = "tiny model"
 
@@ -67,17 +67,18 @@ class TinyModel(FullModel):
         return problem.operations <= self._params.tiny_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search by linear relaxations."""
+        """Search with linear relaxations."""
         limits = self._with_presolve(replace(budget.limits(), linear=True))
         return self.search(incumbent, budget, limits)._replace(exhausted=True)
 
 
 def _searched(
-    incumbent: Incumbent, budget: Budget, limits: Limits, params: FullModelParams
+    incumbent: Incumbent, budget: Budget, limits: SolverLimits, params: FullModelParams
 ) -> bool:
-    """Search below the best value until proof, time or Ctrl-C; the incumbent takes what is found.
+    """Search below the best value until proof, time limit or Ctrl-C, and submit what is found.
 
-    Returns whether nothing much better is left, so that a search with finer steps may follow.
+    Returns whether no schedule is better by a whole step, so that a search with finer steps may
+    follow.
     """
     problem = incumbent.problem
     built = model.build(
@@ -116,23 +117,23 @@ def _searched(
 
 
 def searched(problem: Problem) -> str:
-    """Words of a proof by search, to be followed by what there is none of."""
+    """Words of a proof by search; the caller appends what was not found."""
     return f"CP-SAT searched all orders of the {problem.operations} operations and found none"
 
 
 def _step(state: Incumbent, steps: int) -> int:
-    """By how much a schedule must be better than the last: the finer, the smaller the gap."""
+    """Ticks by which a schedule must be better than the last: a share of the gap."""
     if state.value is None:
         return 1
     return max(1, (state.value - state.bound.value) // steps)
 
 
 def _horizon(state: Incumbent) -> int:
-    """The best value; without one, more than some schedule needs if there is any.
+    """The best value; without one, more than the best schedule needs if there is any.
 
-    Where nothing runs and nothing is under way, all that follows may come sooner: so a schedule
-    need not take longer than all operations and all transfers, one after the other. More, because a
-    bound that reaches the horizon ends a search.
+    A time in which no operation and no transfer runs can be cut out of a schedule. So the best
+    schedule takes at most the sum of all operations and transfers. The horizon is one tick more,
+    because a bound that reaches the horizon ends a search.
     """
     if state.value is not None:
         return state.value
@@ -142,8 +143,8 @@ def _horizon(state: Incumbent) -> int:
     return pipeline.batches * pipeline.num_slices * each + 1
 
 
-def _close_infeasible(state: Incumbent, seconds: float, limits: Limits) -> None:
-    """Take it that there is no schedule, unless one is known or the re-checker finds one."""
+def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:
+    """Record infeasibility, unless a schedule is known or the re-checker finds one."""
     problem = state.problem
     span = problem.objective is Objective.DEVICE_SPAN
     claim = Claim(problem.pipeline, span, problem.fused, bound=None)

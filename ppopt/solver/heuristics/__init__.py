@@ -1,1 +1,1 @@
-"""Methods that find schedules, without a proof."""
+"""Methods that find schedules without a proof, and the state that they share."""

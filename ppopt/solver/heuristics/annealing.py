@@ -1,7 +1,7 @@
-"""Local search over policies: change a few entries, keep what is not much worse, cool down.
+"""Simulated annealing over priority-rule parameters.
 
-Simulated annealing (Kirkpatrick, Gelatt, Vecchi, Science 220, 1983) with list scheduling as
-decoder; the search runs for a number of evaluations, not for a time, so that it repeats itself.
+List scheduling decodes a rule into a schedule (Kirkpatrick, Gelatt, Vecchi, Science 220, 1983). A
+search has a number of evaluations, not a time, so that it is deterministic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ppopt.solver.parameters import AnnealingParams
 
 
 class RuleAnnealing:
-    """Search around the best priority rules, and justify what each leads to."""
+    """Search around the best priority rules, and apply double justification to each result."""
 
     name = "rule annealing"
 
@@ -32,7 +32,7 @@ class RuleAnnealing:
         self._steps = pool.params.steps(pool.problem.operations)
 
     def supports(self, problem: Problem) -> bool:
-        """Justification knows neither overlapped pairs nor slices."""
+        """Problems without slices and overlapped pairs, which justification cannot handle."""
         return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -77,9 +77,9 @@ def anneal(
     stop: Callable[[], bool],
     params: AnnealingParams = AnnealingParams(),
 ) -> tuple[int, PriorityRule]:
-    """Search from a rule of this value (ticks); return the best one met and its value.
+    """Search from a rule of this value in ticks; return the best value found and its rule.
 
-    `found` is told of every schedule that is better than all before.
+    `found` is called with every schedule that is better than all before.
     """
     best, best_value = start, value
     current, current_value = start, value
@@ -91,7 +91,7 @@ def anneal(
         if built is None:
             continue
         reached = built.value(objective)
-        slack = params.warmth * best_value * (1 - step / steps) * rng.random()
+        slack = params.temperature * best_value * (1 - step / steps) * rng.random()
         if reached <= current_value + slack:
             current, current_value = rule, reached
         if reached < best_value:
@@ -103,7 +103,7 @@ def anneal(
 def _neighbour(
     rule: PriorityRule, scheduler: ListScheduler, rng: Random, params: AnnealingParams
 ) -> PriorityRule:
-    """Change one to three entries."""
+    """The rule with one to three random entries changed."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         field = rng.randrange(
             len(PriorityRule._fields) - (scheduler.instance.pipeline.num_chunks == 1)

@@ -1,7 +1,7 @@
 """Construction: schedules by list scheduling and by hand strategies, one per turn.
 
-Either may be at the bound: a priority rule takes less time than most strategies, and on some
-pipelines no rule is as good as a strategy.
+They alternate, because each may reach the bound: a priority rule takes less time than most
+strategies, and on some pipelines no rule is as good as a strategy.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ppopt.solver.parameters import PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
 
 ADAPTIVE = 1e-4
-"""Seconds per operation that a strategy which follows the real times may take: twice what the
-slowest took on the machine on which this was measured."""
+"""Estimated seconds per operation of a strategy that adapts to the times: twice the slowest one
+measured."""
 FIXED = 5e-6
-"""The same for the other strategies, of which the slowest simulate rounds of equal length."""
+"""The same for all other strategies; the slowest of them simulate rounds of equal length."""
 BUILDING = {True: 2e-6, False: 6e-6}
-"""Seconds per operation that the first rule is taken to need, for plain pipelines and for others;
-the next rule is taken to need what the last one did."""
+"""Estimated seconds per operation of the first rule, for plain pipelines and for others. Each later
+rule is estimated by the time of the last one."""
 GRACE = 0.5
-"""Seconds beyond the time limit that a rule may take: half of what the limit allows."""
+"""Seconds by which a rule or strategy may overrun the time limit."""
 
 
 class ListScheduling:
@@ -49,11 +49,11 @@ class ListScheduling:
         self._seconds = BUILDING[pool.scheduler.plain] * pool.problem.operations
 
     def supports(self, problem: Problem) -> bool:
-        """List scheduling knows no slices."""
+        """Problems without slices, which list scheduling cannot handle."""
         return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Build the schedule of the next rule, unless it would end long after the time limit."""
+        """Build the schedule of the next rule, unless that would overrun the time limit."""
         late = incumbent.value is not None and budget.clock.left + GRACE < self._seconds
         rule = next(self._rules, None)
         if rule is None or late:
@@ -70,7 +70,7 @@ class ListScheduling:
 
 
 class HandStrategies:
-    """The published strategies of this placement, one per turn, brought within the limits."""
+    """The published strategies of this placement, one per turn, repaired if over the limits."""
 
     name = "hand strategies"
 
@@ -79,11 +79,11 @@ class HandStrategies:
         self._orders: Iterator[Orders | None] | None = None
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Some strategy applies to every problem."""
+        """All problems."""
         return True
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Submit the next strategy's order, or one that follows it within the limits."""
+        """Submit the order of the next strategy, repaired if it is over the limits."""
         problem = self._pool.problem
         if self._orders is None:
             deadline = budget.clock.deadline
@@ -129,10 +129,10 @@ def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
 
 
 def _stated(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with its chunks and placement stated, and no limits.
+    """The pipeline with explicit chunks and placement, and without limits.
 
-    Strategies that do not apply refuse it at once, and the others need no pipeline of their own,
-    which would take time to check.
+    Strategies that do not apply reject it at once. The others use it as it is, which saves the time
+    to check another pipeline.
     """
     if not pipeline.named_placement or pipeline.num_devices == 1:
         return replace(pipeline, mem_limit=None)
@@ -141,7 +141,7 @@ def _stated(pipeline: Pipeline) -> Pipeline:
 
 
 def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
-    """Orders of a strategy on exactly this pipeline, None where it does not apply."""
+    """Orders of a strategy on exactly this pipeline; None if it does not apply."""
     try:
         placed = strategy.apply(pipeline, Options())
         return strategy.built(placed, Options()) if placed.layout == pipeline.layout else None

@@ -1,4 +1,4 @@
-"""Cyclic schedules: one microbatch again and again, every period the same, as a place to start.
+"""Cyclic schedules: the operations of one microbatch, repeated once per period.
 
 Repeating building blocks are the method of arXiv 2405.15362 (section 2: peak memory is the sum of
 lifespans over the period); here CP-SAT finds them. The model is that of periodic event scheduling
@@ -10,9 +10,9 @@ microbatch, and for every two of a device how many periods apart they fall,
     time(a) <= start(b) - start(a) - period q(a, b) <= period - time(b),
 
 so that neither runs while any copy of the other does. Memory is linear in these counts: when an
-operation x begins, q(taker, x) - q(giver, x) copies of a holding are there. The model does not
-contain the number of microbatches, so it stays small. A schedule of any length holds no more than
-the endless cycle does, and its ends are left to local search.
+operation x starts, q(taker, x) - q(giver, x) copies of a holding exist. The size of the model does
+not depend on the number of microbatches. A schedule of any length needs no more memory than the
+endless cycle. Local search improves its warm-up and its cool-down.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ppopt.problem.instance import Holding, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
-from ppopt.solver.budget import Budget, Limits
+from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.parameters import CyclicParams
 
 
 class Cycle(NamedTuple):
-    """Starts of one microbatch's operations, and when the next one's follow, in ticks, rounded."""
+    """Starts of the operations of one microbatch and the period, in rounded ticks."""
 
     period: int
     start: list[int]
     """Per class of operations."""
 
     def unroll(self, network: OperationNetwork) -> list[int]:
-        """Earliest starts of all operations of a run in the order of the cycle."""
+        """Earliest starts of all operations of the whole run, in the order of the cycle."""
         instance = network.problem.instance
         starts = np.array(self.start, dtype=np.int64)[:, None]
         places = (starts + self.period * np.arange(instance.batches)).ravel()
@@ -57,10 +57,10 @@ def cycles(
     seed: Callable[[], int],
     params: CyclicParams = CyclicParams(),
 ) -> Iterator[Cycle]:
-    """Cycles of ever shorter periods, up to `most` ticks, by bisection, while the budget lasts.
+    """Cycles of ever shorter periods, at most `most` ticks, by bisection, while the budget lasts.
 
-    For one route, whole microbatches, and operations that all take time. Raises KeyboardInterrupt
-    on Ctrl-C.
+    Assumes one route, no slices, and no operations of no length. Raises KeyboardInterrupt on
+    Ctrl-C.
     """
     low, high, period = least_period(problem), most, least_period(problem)
     while low <= high and not budget.over:
@@ -78,16 +78,16 @@ def cycles(
 
 
 def least_period(problem: Problem) -> int:
-    """The longest work of a device for one microbatch, in ticks."""
+    """The largest work of a device per microbatch, in ticks."""
     instance = problem.instance
     return max(sum(instance.classes[i].duration for i in mine) for mine in instance.hosted)
 
 
-@interrupts.held()
+@interrupts.deferred()
 def cycle(
-    problem: Problem, period: int, limits: Limits, params: CyclicParams = CyclicParams()
+    problem: Problem, period: int, limits: SolverLimits, params: CyclicParams = CyclicParams()
 ) -> tuple[Cycle | None, float]:
-    """A cycle of about this period, and CP-SAT's deterministic units spent; None: none found."""
+    """A cycle of about this period (None: none found), and the deterministic units spent."""
     instance = problem.instance
     grain = max(1, period // params.fineness)
     model = _CycleModel(instance, grain, period // grain, params.reach)
@@ -105,7 +105,7 @@ def cycle(
 
 
 Counts = dict[tuple[int, int], cp_model.LinearExpr]
-"""q(a, b) of the module's docstring, for two classes of a device."""
+"""q(a, b) of the module docstring, for two classes of a device."""
 
 
 class _CycleModel:
@@ -145,7 +145,7 @@ class _CycleModel:
             self.cp.add(self.start[after] >= self.start[before] + self.time[before] + lag)
 
     def add_device(self, device: int, mine: list[int]) -> None:
-        """No operation runs while a copy of another does, and memory stays within its limit."""
+        """Add a device: one operation at a time, and memory within the limit."""
         counts = self._counts(mine)
         room = self.instance.room(device)
         if room is not None:
@@ -158,7 +158,7 @@ class _CycleModel:
             self._add_lifespans(held, room)
 
     def _counts(self, mine: list[int]) -> Counts:
-        """Keep the operations of a device apart; returns their counts q, 0 of one with itself."""
+        """Add that operations of a device do not overlap; return their q, with q(a, a) = 0."""
         counts: Counts = {(i, i): self.cp.new_constant(0) for i in mine}
         most = 1 + self.latest // self.period
         for a, b in combinations(mine, 2):
@@ -170,7 +170,7 @@ class _CycleModel:
         return counts
 
     def _add_peak(self, held: list[Holding], counts: Counts, room: int) -> None:
-        """Whenever an operation takes memory, all that is held then has room."""
+        """Add the memory limit at the start of every operation that takes memory."""
         for at in dict.fromkeys(one.taker for one in held):
             copies = [
                 amount * (counts[taker, at] - counts[giver, at]) for taker, giver, amount in held
@@ -178,9 +178,9 @@ class _CycleModel:
             self.cp.add(sum(copies) <= room)
 
     def _add_lifespans(self, held: list[Holding], room: int) -> None:
-        """What is held on average has room: amounts times lifespans over the period.
+        """Add the memory limit on average: the sum of amount times lifespan over the period.
 
-        arXiv 2405.15362, section 2. The limit of the peak implies it, but CP-SAT does not see that.
+        arXiv 2405.15362, section 2. The limit of the peak implies it, but CP-SAT does not infer it.
         """
         spans = [
             amount * (self.start[giver] + self.time[giver] - self.start[taker])

@@ -1,9 +1,9 @@
-"""Iterated local search over schedules: disturb the order, justify, keep what is not worse.
+"""Iterated local search over schedules: perturb, justify, accept what is not much worse.
 
-Each step moves operations of a stretch of time, of all devices or a few, by random amounts (each
-by its own, or all of a kind on a device by one), and justifies the schedule in that order
-(`ppopt.solver.heuristics.double_justification`). A turn is a number of steps, not a time, so that
-with one worker the search repeats itself.
+Each step moves the operations of a time interval, on all devices or on some, by random amounts (one
+per operation, or one per kind and device). Double justification then makes a schedule of that order
+(`ppopt.solver.heuristics.operation_network`). A turn is a number of steps, not a time, so that the
+search is deterministic with one worker.
 
 Lourenco, Martin, Stutzle, "Iterated local search", Handbook of Metaheuristics, 2003.
 """
@@ -26,9 +26,9 @@ from ppopt.solver.parameters import LocalSearchParams
 
 
 class IteratedLocalSearch:
-    """Search around the best schedule of the pool and around another one by turns.
+    """Search around the best schedule of the pool and, alternately, around the others.
 
-    The neighbourhood of the best one may hold nothing better, and that of a worse one may.
+    A better schedule may be near a worse one even if none is near the best one.
     """
 
     name = "iterated local search"
@@ -40,11 +40,11 @@ class IteratedLocalSearch:
         self._steps = pool.params.steps(pool.problem.operations)
 
     def supports(self, problem: Problem) -> bool:
-        """Justification knows neither overlapped pairs nor slices."""
+        """Problems without slices and overlapped pairs, which justification cannot handle."""
         return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search for a number of steps from each of some schedules; the next turn takes twice."""
+        """Search for a number of steps from each schedule; the next turn takes twice as many."""
         pool = self._pool
         if pool.schedules:
             pool.add_best(incumbent)
@@ -62,7 +62,7 @@ class IteratedLocalSearch:
         return budget.over or self._pool.late(budget)
 
     def search(self, start: Starts, incumbent: Incumbent, budget: Budget) -> Starts:
-        """Search from these starts; return the best ones met, and submit every better one."""
+        """Search from these starts; submit every improvement and return the best starts found."""
         rng, network, params = self._rng, self._pool.network, self._params
         best, best_start = network.value(start), start
         value, since = best, 0
@@ -75,7 +75,7 @@ class IteratedLocalSearch:
             if reached < value:
                 reached, moved = self._pool.justify(moved, incumbent, budget)
             since += 1
-            if reached <= value + params.warmth * best * rng.random() ** 3:
+            if reached <= value + params.temperature * best * rng.random() ** 3:
                 start, value = moved, reached
             if reached < best:
                 best, best_start, since = reached, moved, 0
@@ -85,10 +85,10 @@ class IteratedLocalSearch:
         return best_start
 
     def _moved(self, start: Starts, value: int) -> Starts:
-        """Starts disturbed and justified.
+        """Perturbed and justified starts.
 
-        Justification keeps to the order in which memory is taken and given back wherever that is
-        more than a count of microbatches; list scheduling finds another order there.
+        On devices whose memory limit is not a number of microbatches, justification keeps the order
+        of allocations and releases. Repair by list scheduling can change that order.
         """
         network = self._pool.network
         keys = self._disturbed(start, value)
@@ -102,7 +102,7 @@ class IteratedLocalSearch:
         return network.double_justified(network.starts(made))
 
     def _disturbed(self, start: Starts, value: int) -> list[float]:
-        """Ends of the operations, some moved at random: keys of the pass backwards."""
+        """Ends of the operations, some moved at random: the keys of the backward pass."""
         network, params = self._pool.network, self._params
         rng, begins = self._rng, np.array(start, dtype=np.int64)
         times: Ints = np.array(network.time, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Where local search starts: constructed schedules justified, expedited, and cyclic ones."""
+"""Schedules from which local search starts: justified, expedited and cyclic ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.cyclic import cycles
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.window_lns import applies
+from ppopt.solver.heuristics.window_lns import windows_apply
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import CyclicParams, JustificationParams
 
 
 class DoubleJustification:
-    """The best constructed schedules justified, a part of them per turn."""
+    """Apply double justification to the best constructed schedules, some per turn."""
 
     name = "double justification"
 
@@ -26,11 +26,11 @@ class DoubleJustification:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Justification knows neither overlapped pairs nor slices."""
+        """Problems without slices and overlapped pairs, which justification cannot handle."""
         return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Justify a part of the schedules in proportion to the budget; of an empty one, a few."""
+        """Justify a share of the schedules by the budget; with an empty budget, `params.first`."""
         pool, params = self._pool, self._params
         part = min(1.0, budget.seconds / params.seconds_for_all)
         most = ceil(part * pool.to_justify) if part else params.first
@@ -45,11 +45,11 @@ class DoubleJustification:
 
 
 class ExpediteBackwards:
-    """Another beginning of the best schedule, in which backwards come to the busiest device sooner.
+    """Change the start of the best schedule: backwards reach the busiest device sooner.
 
-    Idle gaps often cancel the gain until windows remove them, so that what is about as good is
-    kept as an alternative. Where memory is more than a count of microbatches, cyclic schedules are
-    the better alternatives.
+    Idle gaps often cancel the gain until window LNS removes them, so a schedule that is about as
+    good is kept as an alternative. Where a memory limit is not a number of microbatches, cyclic
+    schedules are better alternatives.
     """
 
     name = "expedited backwards"
@@ -59,7 +59,7 @@ class ExpediteBackwards:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """One route, no pairs, no slices."""
+        """Problems of one route, without slices and overlapped pairs."""
         return is_plain(problem) and problem.pipeline.routes == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -85,7 +85,7 @@ class ExpediteBackwards:
 
 
 class CyclicSchedules:
-    """Runs unrolled from cyclic schedules of ever shorter periods, as alternatives for windows."""
+    """Unroll cyclic schedules of ever shorter periods, as alternatives for window LNS."""
 
     name = "cyclic schedules"
 
@@ -95,13 +95,13 @@ class CyclicSchedules:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """There is something to repeat, and memory that makes it hard."""
+        """Problems of one route with several microbatches and memory limits."""
         pipeline = problem.pipeline
         limited = pipeline.ticks.limits is not None
-        return limited and pipeline.routes == 1 and pipeline.batches > 1 and applies(problem)
+        return limited and pipeline.routes == 1 and pipeline.batches > 1 and windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search cycles once; keep those that lead to the best runs."""
+        """Search for cycles once; keep the best of their unrolled schedules."""
         pool, params, found = self._pool, self._params, []
         if incumbent.value is None:
             return Outcome()

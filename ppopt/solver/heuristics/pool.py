@@ -1,4 +1,4 @@
-"""The pool: schedules and priority rules from which local search starts."""
+"""State that heuristics share: schedules, rules, network, justification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import ListSchedule, ListScheduler, PriorityRule
 from ppopt.schedule.orders import Orders
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import PoolParams
 
@@ -20,23 +20,23 @@ Starts = list[int]
 
 
 class Pool:
-    """What the heuristics of one search share: each may start from what another has found."""
+    """Schedules and rules of one search; each heuristic may start from those of the others."""
 
     def __init__(self, problem: Problem, params: PoolParams) -> None:
         self.problem = problem
         self.params = params
         self.constructed: list[tuple[int, bool, Orders]] = []
-        """Value in ticks, whether by a priority rule, and orders: to be justified."""
+        """Schedules to justify: value in ticks, whether it is of a priority rule, and orders."""
         self.rules: list[tuple[int, PriorityRule]] = []
-        """Value in ticks and priority rule: the best ones, once construction has ended."""
+        """Value in ticks and rule; only the best ones after construction."""
         self.schedules: list[tuple[int, Starts]] = []
-        """Value in ticks and starts: justified schedules of different values, the best first."""
+        """Justified schedules of different values, the best first: value in ticks and starts."""
         self.alternatives: list[tuple[int, Starts]] = []
-        """Schedules of another kind from which windows are searched too."""
+        """Other schedules from which window LNS starts too."""
 
     @cached_property
     def network(self) -> OperationNetwork:
-        """The operations of the problem with their precedence."""
+        """The network of operations of the problem."""
         return OperationNetwork(self.problem, self.params.network)
 
     @cached_property
@@ -46,7 +46,7 @@ class Pool:
 
     @cached_property
     def to_justify(self) -> int:
-        """How many constructed schedules are justified at most."""
+        """Largest number of constructed schedules to justify."""
         return max(2, self.params.justified_operations // self.problem.operations)
 
     def end_construction(self) -> None:
@@ -61,7 +61,7 @@ class Pool:
             self.schedules = sorted([*self.schedules, (value, start)])[: self.params.schedules]
 
     def add_best(self, incumbent: Incumbent) -> None:
-        """Add the incumbent where it is better than all schedules of the pool."""
+        """Add the incumbent if it is better than all schedules of the pool."""
         best, value = incumbent.best, incumbent.value
         if best is None or value is None:
             return
@@ -69,12 +69,12 @@ class Pool:
             self.add(value, self.network.starts(best))
 
     def late(self, budget: Budget) -> bool:
-        """Whether the search is over, or will be before a schedule is justified."""
+        """Whether the search is over or too little time is left to justify a schedule."""
         seconds = self.params.justifying_seconds * self.problem.operations
         return budget.search_over or budget.clock.left < seconds
 
     def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
-        """Justify as long as it helps, and submit what that leads to: value and starts."""
+        """Justify while the value improves; submit the result and return its value and starts."""
         network = self.network
         value = network.value(start)
         for _ in range(self.params.passes):
@@ -98,15 +98,15 @@ class Pool:
         return self.justify(self.network.starts(timed), incumbent, budget)
 
     def submit(self, value: int, start: Starts, incumbent: Incumbent) -> None:
-        """Submit a schedule of this value where it is better than the incumbent."""
+        """Submit a schedule of this value if it is better than the incumbent."""
         if incumbent.value is None or value < incumbent.value:
             incumbent.submit(self.network.schedule(start))
 
     def submit_built(self, built: ListSchedule, incumbent: Incumbent) -> None:
-        """Submit a schedule that is better than the incumbent, or may be once it is timed.
+        """Submit a schedule that is, or after timing may be, better than the incumbent.
 
-        For makespan the simulated starts are the earliest; for device span later first starts
-        can be better.
+        For makespan the simulated starts are the earliest ones. For device span, later starts of
+        first operations can be better.
         """
         value = built.value(self.problem.objective)
         if incumbent.value is None or value < incumbent.value + self._margin:

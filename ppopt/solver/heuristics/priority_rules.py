@@ -1,8 +1,8 @@
-"""Priority rules of list scheduling that lead to good schedules on most pipelines.
+"""Priority rules of list scheduling that give good schedules on most pipelines.
 
-Three families of rules, which differ in the caps: caps by the time until the first backward is back
-(with forwards first where the cap allows one, they lead to the best schedule most often), caps that
-share out a device's memory to its chunks, and caps that fall along the stages as in 1F1B.
+There are three families of rules, which differ in their caps: caps by the round trip until the
+first backward (with forwards first they give the best schedule most often), caps that divide the
+memory of a device among its chunks, and caps that fall along the stages as in 1F1B.
 `ppopt.solver.parameters.PriorityRuleParams` holds the styles of each family.
 """
 
@@ -15,14 +15,14 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.list_scheduling import PriorityRule, uniform_rule
-from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.parameters import PriorityRuleParams
+from ppopt.solver.relaxation.delays import Delays
 
 
 def priority_rules(
     instance: Instance, params: PriorityRuleParams = PriorityRuleParams()
 ) -> Iterator[PriorityRule]:
-    """Rules worth trying, each once; first those that are best on most pipelines."""
+    """Rules to try, each once, the best on most pipelines first."""
     met = set[PriorityRule]()
     for rule in _families(instance, params):
         effective = _without_idle_fields(rule, instance)
@@ -32,7 +32,7 @@ def priority_rules(
 
 
 def _without_idle_fields(rule: PriorityRule, instance: Instance) -> PriorityRule:
-    """The rule with fields reset that have no effect: on W where there is none, on limits too."""
+    """The rule with ineffective fields reset: those on W without W, on memory without limits."""
     devices = len(rule.reserve)
     none, never = (0,) * devices, (False,) * devices
     if instance.fused:
@@ -50,10 +50,10 @@ def _families(instance: Instance, params: PriorityRuleParams) -> Iterator[Priori
 
 
 def _round_trip_caps(delays: Delays, params: PriorityRuleParams) -> Iterator[PriorityRule]:
-    """Caps of as many microbatches as come until the first one is back.
+    """Caps by the number of microbatches that arrive until the first backward.
 
-    They come as often as the slowest forward on the way, or the forwards of the slowest device on
-    it, lets them.
+    The rate of arrival is that of the slowest forward up to the stage, or that of all forwards of
+    the slowest device up to it.
     """
     pipeline, forward = delays.instance.pipeline, delays.forward
     work = [sum(forward[stage] for stage in stages) for stages in pipeline.hosted[0]]
@@ -76,9 +76,9 @@ def _falling_caps(pipeline: Pipeline, params: PriorityRuleParams) -> Iterator[Pr
 
 
 def _shared_memory_caps(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
-    """Caps that share out the memory of a device to its chunks, more to the first than to the last.
+    """Caps that divide the memory of a device among its chunks, with most for the first chunk.
 
-    A forward of a first chunk without room for what follows it is held for nothing.
+    A forward of the first chunk wastes memory if its successors find no room.
     """
     pipeline = instance.pipeline
     devices, chunks = pipeline.num_devices, pipeline.num_chunks
@@ -111,6 +111,6 @@ def _activations_that_fit(instance: Instance, device: int) -> int:
 
 
 def _spread(low: int, high: int, most_steps: int) -> list[int]:
-    """Whole numbers from low to high, both included, in at most so many even steps."""
+    """Whole numbers from low to high, inclusive, in at most `most_steps` even steps."""
     steps = min(high - low, most_steps)
     return sorted({low + (high - low) * step // max(1, steps) for step in range(steps + 1)})

@@ -1,11 +1,11 @@
 """Repair: orders within the memory limits, as close to a given schedule as the limits allow.
 
-Serial schedule generation by the starts of the given schedule, with deadlock avoidance. Every
-device takes, of the operations that have arrived or are on their way, the one that comes first in
-the given schedule, and waits for it if need be. An operation for which there is no room is put off,
-and what is ready goes before it. The room that the oldest microbatch still needs on a device is
-never given to another one, so every microbatch is completed where one at a time can be (the
-banker's rule of Dijkstra, EWD 123, section 6, for microbatches).
+Serial schedule generation by the starts of the given schedule, with deadlock avoidance. Of the
+operations that have arrived or are on their way, every device takes the one that comes first in the
+given schedule, and waits for it if necessary. An operation that does not fit into memory is
+postponed, and ready ones overtake it. Memory that the oldest microbatch still needs on a device is
+reserved for it, so every microbatch is completed if one at a time can be (the banker's algorithm
+of Dijkstra, EWD 123, section 6, for microbatches).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from ppopt.problem.operation import OpKind
 from ppopt.schedule.list_scheduling import Arrivals
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.cp_sat.symmetry import canonical
+from ppopt.solver.relaxation.symmetry import canonical
 
 
 @dataclass
 class _Device:
-    """What one device has done and holds."""
+    """State of one device: its operations so far, and the memory it holds."""
 
     classes: tuple[int, ...]
     room: float
     held: int = 0
     busy: int = 0
     oldest: int = 0
-    """Place, in the order of microbatches, of the first that is not done here."""
+    """Place, in the order of microbatches, of the first one that is not completed here."""
     order: list[int] = field(default_factory=list)
 
 
 def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Orders | None:
     """Orders within the limits of an instance that follow a schedule of the same operations.
 
-    The limits of the schedule's own pipeline do not matter. None where no order is found by
-    `deadline`, an instant of `time.monotonic`. Without a deadline this happens only where a B of no
-    length takes memory, where one microbatch alone has too little room, and for slices, whose order
-    within a microbatch is not kept here.
+    The limits of the pipeline of the schedule are ignored. Returns None if no order is found by
+    `deadline`, an instant of `time.monotonic`. Without a deadline this happens only if a B of no
+    length takes memory, if one microbatch alone does not fit, or with slices, whose order within a
+    microbatch is not supported here.
     """
     if instance.pipeline.num_slices > 1:
         return None
@@ -52,9 +52,9 @@ def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Ord
 
 
 class _Repair:
-    """One simulation. The k-th operation of a class is that of the route's microbatch k.
+    """One simulation. The k-th operation of a class is that of microbatch k of the route.
 
-    This canonical order excludes nothing: the docstring of `ppopt.solver.cp_sat.model`.
+    This canonical order loses no schedule: see the docstring of `ppopt.solver.cp_sat.model`.
     """
 
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
@@ -96,9 +96,10 @@ class _Repair:
         return [np.array(device.order, dtype=np.int64) for device in self.devices]
 
     def _dispatch(self, device: _Device, now: int) -> None:
-        """Start the first operation by priority that is here and fits, or wait for its arrival.
+        """Start the first operation by priority that has arrived and fits, or wait for it.
 
-        A device does not wait once an operation is put off: only what ends soon makes room for it.
+        A device does not wait after it has postponed an operation, because only other operations
+        release memory for that one.
         """
         blocked = False
         for _, number in sorted(self._next(device)):
@@ -122,7 +123,7 @@ class _Repair:
         ]
 
     def _fits(self, device: _Device, number: int) -> bool:
-        """Whether there is room, and the share of the oldest microbatch stays free."""
+        """Whether it fits, with the memory reserved that the oldest microbatch still needs."""
         one = self.classes[number]
         if not one.takes:
             return True
@@ -135,7 +136,7 @@ class _Repair:
         return after + self._missing(device, route, microbatch) <= device.room
 
     def _missing(self, device: _Device, route: int, microbatch: int) -> int:
-        """Room that a microbatch still needs on a device."""
+        """Memory that a microbatch still needs on a device."""
         left = [
             self.classes[number]
             for number in device.classes
@@ -158,7 +159,7 @@ class _Repair:
             device.oldest += 1
 
     def _finished(self, device: _Device) -> bool:
-        """Whether a device is done with its oldest microbatch."""
+        """Whether a device has completed its oldest microbatch."""
         route, microbatch = self.by_age[device.oldest]
         return all(
             self.done[number] > microbatch

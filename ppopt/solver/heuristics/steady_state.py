@@ -1,10 +1,10 @@
 """Very long runs: the steady state of a good schedule of fewer microbatches, unrolled.
 
 Warm-up and cool-down are those of the short schedule. Between them its microbatches first to
-first + size - 1 are repeated, each time a period later. Every microbatch thus runs like one of the
-short schedule, shifted as a whole in time, and precedence joins operations of one microbatch alone:
-the order of all operations by these times has no circle of waits, whatever is repeated. Only memory
-has to be checked, and the makespan of the order once it is timed. Steady states of pipelines that
+first + size - 1 are repeated, each time a period later. So every microbatch runs like one of the
+short schedule, shifted in time as a whole. Precedence joins only operations of the same microbatch,
+so the order of all operations by these times has no cycle, whatever section is repeated. Only its
+memory must be checked, and its makespan after it is timed. Steady states of pipelines that
 repeat are those of cyclic scheduling (Hanen and Munier, "A study of the cyclic scheduling problem
 on parallel processors", 1995) and of the repeating building blocks of arXiv 2405.15362, section 2.
 """
@@ -40,18 +40,18 @@ class Section(NamedTuple):
     size: int
     """Microbatches of one period."""
     repeats: int
-    """Periods of the short run that are averaged: the mean keeps precedence too."""
+    """Periods of the short run that are averaged; the mean keeps precedence too."""
     period: float
     """Ticks from one period to the next."""
 
     @property
     def after(self) -> int:
-        """The first microbatch of the short run behind the section."""
+        """The first microbatch of the short run after the section."""
         return self.first + self.size * self.repeats
 
 
 class RatedSection(NamedTuple):
-    """A section and what it leads to; sorted, the best comes first."""
+    """A section and its rating; in sorted order the best one comes first."""
 
     over: bool
     """Whether it breaks the memory limits, so that its order has to be repaired."""
@@ -63,7 +63,7 @@ class RatedSection(NamedTuple):
 def short_problem(
     problem: Problem, params: SteadyStateParams = SteadyStateParams()
 ) -> Problem | None:
-    """The same pipeline with fewer microbatches; None where the run itself is not long."""
+    """The same pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1:
         return None
@@ -75,7 +75,7 @@ def short_problem(
     return replace(problem, pipeline=replace(pipeline, batches=short))
 
 
-class SteadyStates:
+class ShortRunUnrolling:
     """For a long run, the unrolled steady states of a solved shorter run."""
 
     name = "steady state"
@@ -90,14 +90,14 @@ class SteadyStates:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Long runs of one route and whole microbatches, without pairs."""
+        """Long runs of one route, without slices and overlapped pairs."""
         return is_plain(problem) and short_problem(problem, self._params) is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve the short run and unroll its steady state, once.
 
-        One microbatch at a time is submitted first where there is no schedule yet, so that there is
-        one to return. Raises KeyboardInterrupt where the short search was interrupted.
+        If there is no schedule yet, one microbatch at a time is submitted first, so that there is
+        one to return. Raises KeyboardInterrupt if the short search was interrupted.
         """
         problem = short_problem(incumbent.problem, self._params)
         assert problem is not None
@@ -110,12 +110,12 @@ class SteadyStates:
         closed = found.status is Status.OPTIMAL
         if found.schedule is not None and (closed or found.provenance.workers > 1):
             part = Budget(incumbent, budget.clock, 2, 0, share * budget.clock.left)
-            _unroll(incumbent, SteadyState(found.schedule, problem, self._params), part)
+            _unroll(incumbent, SteadyStatePattern(found.schedule, problem, self._params), part)
         return Outcome(exhausted=True)
 
 
-def _unroll(incumbent: Incumbent, steady: SteadyState, budget: Budget) -> None:
-    """Submit what the sections of the best rates lead to, as far as the time allows."""
+def _unroll(incumbent: Incumbent, steady: SteadyStatePattern, budget: Budget) -> None:
+    """Submit the unrolled schedules of the best sections, as far as the time allows."""
     problem = incumbent.problem
     for rated in steady.ranked(lambda: budget.over)[: steady.params.unrolled]:
         if budget.search_over:
@@ -128,20 +128,20 @@ def _unroll(incumbent: Incumbent, steady: SteadyState, budget: Budget) -> None:
 
 
 @dataclass(frozen=True)
-class SteadyState:
-    """A schedule of few microbatches, as a pattern for more of them."""
+class SteadyStatePattern:
+    """A schedule of few microbatches as a pattern for longer runs."""
 
     short: Schedule
     problem: Problem
-    """That of the short schedule."""
+    """The problem of the short schedule."""
     params: SteadyStateParams = SteadyStateParams()
 
     @cached_property
     def starts(self) -> Ints:
         """Starts in ticks, [kind, stage, microbatch], microbatches in order within each.
 
-        The k-th operation of a kind and stage is given to microbatch k; that this breaks no
-        constraint is shown in the docstring of `ppopt.solver.cp_sat.model`.
+        The k-th operation of a kind and stage is given to microbatch k. This breaks no constraint:
+        see the docstring of `ppopt.solver.cp_sat.model`.
         """
         schedule, instance = self.short, self.problem.instance
         place = np.lexsort((schedule.start, schedule.stage, schedule.kind))
@@ -149,7 +149,7 @@ class SteadyState:
         return schedule.start[place].reshape(shape)
 
     def ranked(self, stop: Callable[[], bool]) -> list[RatedSection]:
-        """Sections by the rate they lead to, those within the memory limits first."""
+        """Sections by rate, those within the memory limits first."""
         batches = self.short.pipeline.batches
         value = self.short.metrics.value(self.problem.objective)
         rated = []
@@ -176,7 +176,7 @@ class SteadyState:
         return Section(first, size, repeats, float(apart.mean()) / repeats)
 
     def _regular(self, quarter: int, sizes: Sequence[int]) -> list[Section]:
-        """Single periods whose operations come again after the most equal times."""
+        """Single periods whose operations repeat at the most equal distances."""
         found = []
         for size in sizes:
             first = np.arange(quarter, 3 * quarter - size)
@@ -206,12 +206,12 @@ class SteadyState:
     def _unrolled(self, batches: int, section: Section) -> Ints:
         """Starts of a run of so many microbatches: warm-up, repeated section, cool-down."""
         starts, (first, size, repeats, period) = self.starts, section
-        kinds, stages, few = starts.shape
+        kinds, stages, short = starts.shape
         parts = starts[:, :, first : section.after].reshape(kinds, stages, repeats, size)
         mean = (parts - period * np.arange(repeats)[:, None]).mean(axis=2)
-        middle = np.arange(batches - few + size * repeats)
+        middle = np.arange(batches - short + size * repeats)
         body = mean[:, :, middle % size] + middle // size * period
-        later = (batches - few) / size * period
+        later = (batches - short) / size * period
         whole = [starts[:, :, :first], body, starts[:, :, section.after :] + later]
         run: Ints = np.floor(np.concatenate(whole, axis=2)).astype(np.int64)
         return run

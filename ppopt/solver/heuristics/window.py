@@ -1,11 +1,11 @@
-"""Windows: CP-SAT puts the operations of a stretch of time in the best order and keeps the rest.
+"""Windows: CP-SAT reorders the operations of a time interval and keeps the rest.
 
 Large neighbourhood search (Shaw, CP 1998, LNCS 1520; of time windows for scheduling: Godard,
-Laborie, Nuijten, ICAPS 2005). All times before the window are kept, and the order on every device
-after it. What follows is a tail to every operation of the window: the longest way from its start to
-the end of the schedule. Memory depends on the order on each device alone, so only what is held in
-the window matters. Such a model has some dozen operations per device, however long the schedule,
-and CP-SAT solves most of them to optimality within a tenth of a second.
+Laborie, Nuijten, ICAPS 2005). All times before the window are kept, and after it the order on every
+device. Each operation of the window has a tail: the longest path from its start to the end of the
+schedule. Memory depends only on the order on each device, so only memory held in the window
+matters. Such a model has some dozen operations per device, however long the schedule is, and CP-SAT
+solves most of them to optimality within a tenth of a second.
 
 A window is cut from a topological order of the operations. Ordered by start, it is a stretch of
 time; by start and a skew per device, it follows a wave of operations through the devices.
@@ -24,18 +24,18 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.arrays import Ints
 from ppopt.solver import interrupts
-from ppopt.solver.budget import Limits
+from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.heuristics.operation_network import OperationNetwork
 
 
 class WindowResult(NamedTuple):
-    """What the optimisation of a window led to."""
+    """Result of the optimisation of a window."""
 
     order: list[int] | None
     """Operations of the window in a better order; None: none found."""
     complete: bool
-    """Whether the window has no better order than this."""
+    """Whether it is proved that the window has no better order."""
     work: float
     """CP-SAT's deterministic units spent."""
 
@@ -72,7 +72,7 @@ class SemiActiveSchedule:
 
     @cached_property
     def tails(self) -> list[int]:
-        """Longest way from the start of every operation to the end of the schedule."""
+        """Longest path from the start of every operation to the end of the schedule."""
         network, tails = self.network, [0] * self.network.size
         following = [0] * len(self.by_device)
         for op in reversed(self.order):
@@ -84,9 +84,9 @@ class SemiActiveSchedule:
 
     @cached_property
     def critical(self) -> list[tuple[int, int]]:
-        """Every two operations next to each other on a critical path.
+        """Every two consecutive operations on a critical path.
 
-        Before the first of such a path comes -1, after the last one the number of operations.
+        -1 precedes the first operation of a path; the number of operations follows the last.
         """
         network, value = self.network, self.value
         ways = [
@@ -107,7 +107,7 @@ class SemiActiveSchedule:
 
     @cached_property
     def bottleneck_gaps(self) -> list[list[int | None]]:
-        """Operations before which a busy device is idle, per busy device that is idle at all.
+        """Operations before which a busy device is idle, per busy device with idle gaps.
 
         Idle time before the first operation does not count; None is the end of the schedule.
         """
@@ -123,11 +123,11 @@ class SemiActiveSchedule:
 
 @dataclass(frozen=True)
 class TopologicalOrder:
-    """An order of all operations, none before what it waits for, to cut windows from."""
+    """A topological order of all operations, from which windows are cut."""
 
     schedule: SemiActiveSchedule
     skew: float = 0.0
-    """Ticks by which each device counts as later: windows then follow waves through devices."""
+    """Ticks per device that are added to the sort key: windows follow waves of operations."""
 
     @cached_property
     def order(self) -> list[int]:
@@ -266,9 +266,9 @@ class Window:
         )
         return bool((enters & leaves).any() or np.isin(entered, left).any())
 
-    @interrupts.held()
-    def reoptimise(self, limits: Limits) -> WindowResult:
-        """Look for an order of the window that makes the schedule shorter.
+    @interrupts.deferred()
+    def reoptimise(self, limits: SolverLimits) -> WindowResult:
+        """Search for an order of the window that makes the schedule shorter.
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
@@ -298,7 +298,7 @@ class Window:
     def _add_memory(
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], device: int, most: int
     ) -> None:
-        """What is held across the whole window, less room; the rest as cumulative intervals."""
+        """Add memory: holdings across the whole window reduce the room, others are intervals."""
         network = self.whole.schedule.network
         room = network.problem.instance.room(device)
         assert room is not None
@@ -316,7 +316,7 @@ class Window:
         cp.add_cumulative(items, amounts, room)
 
     def _solved(
-        self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: Limits
+        self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: SolverLimits
     ) -> WindowResult:
         solver = cpsat.solver(limits)
         solver.parameters.symmetry_level = 0

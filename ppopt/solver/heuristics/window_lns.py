@@ -1,11 +1,11 @@
-"""Large neighbourhood search by windows of time: one after another, at random.
+"""Large neighbourhood search by windows of time, at random places.
 
-Most lie around an operation that a busy device waits for: nothing else makes it end sooner. Some
-are skewed, and follow the forwards or the backwards through the devices.
+Most windows lie around an operation that a busy device waits for, because only these can make that
+device end sooner. Some windows are skewed and follow forwards or backwards through the devices.
 
-The size of the windows follows what CP-SAT can do: it grows while windows are solved to the end,
-and shrinks where they are not and nothing better was found. CP-SAT runs them with one worker each:
-a second one betters hardly any, while a second window, elsewhere, does.
+The size of the windows adapts to CP-SAT: it grows after windows that are solved to the end, and
+shrinks after windows that are not and bring no improvement. Each window is solved by one worker: a
+second worker rarely helps, and a second window elsewhere does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from random import Random
 
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.solver.budget import Budget, Limits
-from ppopt.solver.heuristics.double_justification import OperationNetwork
+from ppopt.solver.budget import Budget, SolverLimits
+from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.window import (
     NO_BETTER_ORDER,
@@ -34,7 +34,7 @@ from ppopt.solver.parameters import WindowParams
 
 
 def window_orders(schedule: SemiActiveSchedule, part: float) -> list[TopologicalOrder]:
-    """Orders to cut windows from: upright, and skewed by a part of the steepest skews."""
+    """Orders to cut windows from: unskewed, and skewed by a part of the largest skews."""
     skews = (part * skew for skew in schedule.network.skews)
     return [TopologicalOrder(schedule), *(TopologicalOrder(schedule, skew) for skew in skews)]
 
@@ -42,8 +42,8 @@ def window_orders(schedule: SemiActiveSchedule, part: float) -> list[Topological
 class WindowLNS:
     """Large neighbourhood search by windows, half from the best schedule and half from another.
 
-    After turns in vain the next best schedules take the place of the best by turns, and a turn
-    uses part of its budget where the full model needs the time more.
+    After turns in vain, the next turns start from the next best schedules instead, and use only
+    part of their budget if the full model can use the time better.
     """
 
     name = "window LNS"
@@ -56,8 +56,8 @@ class WindowLNS:
         self._in_vain = 0
 
     def supports(self, problem: Problem) -> bool:
-        """One time for all devices, and no operation of no length."""
-        return applies(problem)
+        """Makespan problems without slices, overlapped pairs and operations of no length."""
+        return windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search from the best schedule, then from an alternative."""
@@ -95,14 +95,14 @@ class WindowLNS:
         return pool.network.value(found), found
 
 
-def applies(problem: Problem) -> bool:
-    """Whether windows apply: one time for all devices, and every operation takes some."""
+def windows_apply(problem: Problem) -> bool:
+    """Whether windows apply: makespan, no slices or pairs, and no operations of no length."""
     one_time = is_plain(problem) and problem.objective is Objective.MAKESPAN
     return one_time and all(one.duration for one in problem.instance.classes)
 
 
 class WindowSearch:
-    """Window after window on one problem; remembers the size that works."""
+    """Solves windows of one problem and adapts their size."""
 
     def __init__(
         self, network: OperationNetwork, rng: Random, params: WindowParams = WindowParams()
@@ -118,7 +118,7 @@ class WindowSearch:
     def search(
         self, start: list[int], budget: Budget, found: Callable[[int, list[int]], None]
     ) -> list[int]:
-        """Search from these starts while the budget lasts; `found` is told of every better.
+        """Search from these starts while the budget lasts; `found` gets every improvement.
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
@@ -152,7 +152,7 @@ class WindowSearch:
         return current.start
 
     def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
-        """Windows that may shorten the run; those that overlap one before are left out."""
+        """Windows that may shorten the run and do not overlap each other."""
         made: list[Window] = []
         for _ in range(count * self._params.draws):
             window = self._window(whole)
@@ -176,7 +176,7 @@ class WindowSearch:
         return Window(whole, first, first + size)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
-        """One of the operations around which the fewest windows were drawn, now one more."""
+        """One of the operations with the fewest windows drawn around them; counts one more."""
         least = min(self._drawn[op] for op in ops)
         op = self._rng.choice([op for op in ops if self._drawn[op] == least])
         self._drawn[op] += 1
@@ -189,9 +189,9 @@ class WindowSearch:
             self._size = max(self._params.least_size, self._size / self._params.shrinkage)
 
     def _joined(self, windows: list[Window], outcomes: list[WindowResult]) -> list[int]:
-        """Starts with all that is better, or with the best part of it; empty where nothing is.
+        """Best starts after all improvements together or after each alone; empty without any.
 
-        Each part was better while the others stood: together they may be worse.
+        Each window improved the schedule alone; together the changes may make it worse.
         """
         network, made = self._network, list[list[int]]()
         better = [pair for pair in zip(windows, outcomes, strict=True) if pair[1].order is not None]
@@ -205,16 +205,17 @@ class WindowSearch:
         return min(made, key=network.value, default=[])
 
 
-Job = tuple[Window, Limits]
+Job = tuple[Window, SolverLimits]
 
 
 @contextmanager
 def _side_by_side(
     count: int,
 ) -> Iterator[Callable[[Callable[[Job], WindowResult], list[Job]], list[WindowResult]]]:
-    """A way to do jobs, so many at a time; one at a time they are done here, and Ctrl-C stops them.
+    """A function that runs jobs, `count` at a time.
 
-    Elsewhere Ctrl-C takes effect when the jobs under way have ended.
+    With a count of 1 they run in this thread, and Ctrl-C stops them. Else Ctrl-C takes effect when
+    the running jobs have ended.
     """
     if count == 1:
         yield lambda do, jobs: [do(job) for job in jobs]

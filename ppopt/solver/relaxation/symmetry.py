@@ -1,6 +1,7 @@
-"""Symmetry of microbatches: the canonical order, which excludes no value of a schedule.
+"""Symmetry of microbatches: their canonical order.
 
-The proof stands in `ppopt.solver.cp_sat.model`.
+Renumbering microbatches canonically loses no attainable objective value. The proof is in the
+docstring of `ppopt.solver.cp_sat.model`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ppopt.schedule.schedule import Schedule
 
 
 def canonical(schedule: Schedule) -> Ints:
-    """Number of every operation, row by row, once microbatches are in canonical order.
+    """Operation number of every row of a schedule after canonical renumbering of microbatches.
 
     Within each class (kind, stage, route, slice), the k-th operation by start goes to the route's
     microbatch k.

@@ -1,4 +1,7 @@
-"""Lower bounds and limits that need no search, each with its certificate in words."""
+"""One-device bounds (head + work + forced idle time) and memory feasibility checks.
+
+Neither needs a search.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +15,39 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import idle_bounds
-from ppopt.solver.cp_sat import pairs
-from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.relaxation import pairs
+from ppopt.solver.relaxation.delays import Delays
 
 
 class Bound(NamedTuple):
-    """A proved lower bound, in ticks, and the argument for it, in words and to be checked again."""
+    """A proved lower bound in ticks, and its argument in words and as a certificate."""
 
     value: int
     proof: str
     certificate: Certificate
 
 
-def least_limits(instance: Instance) -> list[int]:
-    """Memory without which each device cannot run at all, in ticks.
+def minimum_memory(instance: Instance) -> list[int]:
+    """Memory without which no schedule can run, per device, in ticks of memory.
 
-    Of a microbatch cut into slices, all F come before the first B, so that all slices count. When
-    F of the k-th hosted stage starts for a microbatch, what the F of the hosted stages up to k
-    keep is all held, since their backwards come after. A B (or BW) of stage k that takes time holds
-    what it takes in addition, and a W that takes time holds what its own stage has taken by then.
-    One microbatch at a time, W at once, needs no more, unless an operation takes memory for no
-    time: it may share its instant with what gives back memory of other stages, and limits that
-    this leaves open are decided by search.
+    Consider one microbatch on a device. When F of its k-th hosted stage starts, the device holds
+    what the F of the first k hosted stages keep, because their backwards come later. All slices of
+    a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
+    time also holds what it takes itself, and a W that takes time also holds what its own stage
+    keeps until then. What F and W hold only while they run counts too.
 
-    What F and W hold only while they run counts too; today neither holds any.
+    A schedule of one microbatch at a time, with every W right after its B, needs no more. The
+    exception are operations of no length that take memory: they may share an instant with releases
+    of other stages, and the search decides whether a limit suffices there.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
-    return [_least_limit(routes, device) for device in range(instance.pipeline.num_devices)]
+    return [
+        _minimum_device_memory(routes, device) for device in range(instance.pipeline.num_devices)
+    ]
 
 
-def _least_limit(routes: list[Delays], device: int) -> int:
-    """Least memory of one device; see `least_limits`."""
+def _minimum_device_memory(routes: list[Delays], device: int) -> int:
+    """Minimum memory of one device; see `minimum_memory`."""
     pipeline = routes[0].instance.pipeline
     need = 0
     for delays in routes:
@@ -65,12 +70,12 @@ def _least_limit(routes: list[Delays], device: int) -> int:
 
 
 def infeasibility(instance: Instance) -> str | None:
-    """Why no schedule keeps the memory limits, naming the least that would do; None if one can."""
+    """Why no schedule keeps the memory limits, with the least limit; None if one may exist."""
     ticks = instance.pipeline.ticks
     limits = ticks.limits
     if limits is None:
         return None
-    least = least_limits(instance)
+    least = minimum_memory(instance)
     short = [device for device, need in enumerate(least) if need > limits[device]]
     if not short:
         return None
@@ -79,13 +84,13 @@ def infeasibility(instance: Instance) -> str | None:
     everywhere = exact.plain(ticks.memory(max(least)))
     return (
         f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
-        f"{shown[1]}; {_least_words(instance)} {everywhere}"
+        f"{shown[1]}; {_minimum_words(instance)} {everywhere}"
         f"{_whole_backwards_need_less(instance, max(least))}"
     )
 
 
-def _least_words(instance: Instance) -> str:
-    """What the largest `least_limit` of all devices is."""
+def _minimum_words(instance: Instance) -> str:
+    """Words for the largest minimum memory of all devices."""
     hosted = instance.pipeline.hosted
     at_once = (
         one.takes and not one.duration
@@ -100,18 +105,18 @@ def _least_words(instance: Instance) -> str:
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     if instance.fused:
         return ""
-    need = max(least_limits(Instance(instance.pipeline, WHOLE)))
+    need = max(minimum_memory(Instance(instance.pipeline, WHOLE)))
     if need >= least:
         return ""
     amount = exact.plain(instance.pipeline.ticks.memory(need))
     return f" with every backward split, {amount} with every backward whole (--fused)"
 
 
-def space(instance: Instance) -> str:
-    """Which schedules a proof speaks of, where that matters; empty where it does not.
+def proof_scope(instance: Instance) -> str:
+    """Words for the schedules that a proof covers; empty if it covers all.
 
-    A whole backward can be replaced by B and, at once, W, without loss, unless it is shorter than
-    both, alone or in a pair, or B takes memory.
+    Replacing a whole backward by B and an immediate W loses nothing, unless the whole backward is
+    shorter than both (alone or in a pair), or B takes memory.
     """
     if instance.fused:
         return "; of the schedules whose backwards are all whole (--fused)"
@@ -127,27 +132,30 @@ def space(instance: Instance) -> str:
 
 
 def device_bound(instance: Instance, objective: Objective) -> Bound:
-    """Head + work + idle ends: a device waits for its first input, then does all its work.
+    """The largest one-device bound: head + work + forced idle time.
 
-    Makespan >= shortest way of a microbatch to the device + its work + the idle time at its ends
-    (`ppopt.solver.bounds.idle_bounds`); device span >= the same without the way. What pairs can
-    save at most is taken off.
+    Makespan >= head (least delay until the first input arrives) + work of the device + its forced
+    idle time (`ppopt.solver.bounds.idle_bounds`). Device span >= the same without the head. The
+    most that overlapped pairs can save is subtracted.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     bounds = [
         Bound(0, "nothing takes less than no time", Certificate(Argument.WORK)),
-        *(_needed(routes, device, objective) for device in range(instance.pipeline.num_devices)),
+        *(
+            _one_device_bound(routes, device, objective)
+            for device in range(instance.pipeline.num_devices)
+        ),
     ]
     return max(bounds, key=lambda bound: (bound.value, bound.certificate.argument is Argument.WORK))
 
 
-def _needed(routes: list[Delays], device: int, objective: Objective) -> Bound:
-    """What one device needs."""
+def _one_device_bound(routes: list[Delays], device: int, objective: Objective) -> Bound:
+    """Head + work + forced idle time of one device."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]
     work = instance.batches * sum(instance.classes[number].duration for number in hosted)
     saved = pairs.most_saved(instance, device)
-    idle = idle_bounds.idle(routes[0], device)
+    idle = idle_bounds.forced_idle(routes[0], device)
     head = 0
     if objective is Objective.MAKESPAN:
         head = min(delays.head(delays.hosted[device][0]) for delays in routes)
@@ -161,7 +169,7 @@ def _needed(routes: list[Delays], device: int, objective: Objective) -> Bound:
     return Bound(value, proof + _ends(pipeline, idle), Certificate(argument, (device,)))
 
 
-def _ends(pipeline: Pipeline, idle: idle_bounds.Idle) -> str:
+def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
     """Say in words where a device must idle."""
     parts = []
     if idle.first:

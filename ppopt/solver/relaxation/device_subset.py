@@ -1,12 +1,14 @@
-"""Relaxation to some devices: every other device is replaced by the delays it causes.
+"""Precedence constraints and objective cuts of some or all devices.
 
-Some devices are kept as resources, the others are dropped. All that follows holds in every schedule
-of the whole pipeline whose microbatches are in order (see `ppopt.solver.cp_sat.model`), so the
-least objective of the kept devices under these constraints is a lower bound of the whole. With
-every device kept, the constraints are exactly the pipeline's own data flow.
+The kept devices remain resources; each dropped device is replaced by the delays it causes. The
+constraints hold in every schedule of the whole pipeline whose microbatches are in order (see
+`ppopt.solver.cp_sat.model`), so the least objective of the kept devices under these constraints is
+a lower bound for all devices. With every device kept, the constraints are exactly the data flow of
+the pipeline.
 
-Where an F may run as one with a backward, each takes as long as the pair, which is at least its own
-time: delays hold, and sums of backwards and W, which never share time; sums with F do not.
+An F and a backward of an overlapped pair each take as long as the pair, which is at least their own
+duration. So the delays remain valid, and so do sums of backwards and W, which never overlap; sums
+that contain F do not.
 
 Notation: a, b kept stages, k a dropped one; down(a, b) the delay from the end of F(a) to the
 start of F(b) through the stages between; up(b, a) the same of B; K the most microbatches that
@@ -28,7 +30,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Constraints, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.solver.cp_sat.delays import Delays
+from ppopt.solver.relaxation.delays import Delays
 
 
 class ObjectiveCut(NamedTuple):
@@ -41,14 +43,14 @@ class ObjectiveCut(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceSubset:
-    """One route of an instance with some of its devices kept; stages are ascending."""
+    """One route of an instance, with some or all of its devices kept; stages are ascending."""
 
     delays: Delays
     devices: frozenset[int]
 
     @property
     def instance(self) -> Instance:
-        """The instance that the route is of."""
+        """The instance of the route."""
         return self.delays.instance
 
     @cached_property
@@ -114,7 +116,7 @@ def implied_precedence(subset: DeviceSubset) -> Constraints:
 
 
 Part = tuple[Ints, Ints, int]
-"""Operations, those that follow them one by one, and the lag of each pair in ticks."""
+"""Operations, the operation that follows each of them, and the lag of all in ticks."""
 
 
 def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
@@ -126,7 +128,7 @@ def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
 
 
 def _data_flow(subset: DeviceSubset) -> Iterator[Part]:
-    """The data flow; dropped stages are delays on the way down, at the turn and on the way up."""
+    """Data flow down the stages, at the last stage and up again; dropped stages are delays."""
     delays, kept = subset.delays, subset.kept
     for a, b in pairwise(kept):
         yield subset.forwards(a), subset.forwards(b), delays.down(a, b)
@@ -152,10 +154,10 @@ def _memory_of_kept_stages(subset: DeviceSubset) -> Iterator[Part]:
 
 
 def needs_cumulative(subset: DeviceSubset, device: int) -> bool:
-    """Whether a kept device's memory limit says more than `_memory_of_kept_stages`.
+    """Whether the memory limit of a kept device needs more than `_memory_of_kept_stages`.
 
-    It does not where all that a device holds, it holds from F to W (or BW) of one stage on one
-    route. The limit is then a number of microbatches, in order: exactly F(a, j) after W(a, j - L).
+    It does not if all memory of the device is held from F to W (or BW) of one stage on one route.
+    The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     instance = subset.instance
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
@@ -193,7 +195,7 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
 
 
 def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
-    """B(a, j + n) after F(a, j): a dropped stage k above a has n + 1 microbatches to pass.
+    """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
 
     Between the arrival of F(k, j) and the end of B(k, j + n), stage k runs F and B of j .. j + n,
     and W of j .. j + n - L, which memory needs done before F(k, j + n).
@@ -215,15 +217,15 @@ def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
 
 
 def _steps(batches: int) -> list[int]:
-    """1, 2, 4, ... and the last: most of what the throughput says, by few constraints."""
+    """1, 2, 4, ... and batches - 1: nearly as strong as all numbers, with far fewer constraints."""
     powers = [1 << exponent for exponent in range(batches.bit_length()) if 1 << exponent < batches]
     return sorted({*powers, batches - 1} - {0})
 
 
 def releases(subset: DeviceSubset) -> Iterator[tuple[int, int]]:
-    """(operation, earliest start) for makespan: the way to the first kept stage.
+    """(operation, earliest start) of the F of the first kept stage, for makespan.
 
-    F(b, j) comes after j + 1 forwards of every dropped stage before it.
+    F(b, j) comes after j + 1 forwards of every dropped stage below b.
     """
     if not subset.kept:
         return
@@ -297,7 +299,7 @@ def _work_after_f(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> in
 
 
 def _dropped_span(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
-    """A dropped device's span, where the way from its first operation leads past kept stages.
+    """Span of a dropped device, if the path from its first operation crosses kept stages.
 
     Its first operation is F(k, 0) of its lowest stage k. With b the kept stage above k, F(b, 0)
     starts at least F(k) + down(k, b) later; with a the kept stage below k and none above, B(a, 0)

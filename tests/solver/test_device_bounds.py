@@ -12,11 +12,11 @@ import pytest
 
 from ppopt import Objective, Result, Verdict, VerificationError, recheck, solve
 from ppopt.problem.instance import Instance
-from ppopt.solver.bounds import head_body_tail as solver_bounds
+from ppopt.solver.bounds import device_bounds as solver_bounds
 from ppopt.solver.bounds import idle_bounds, relaxation_bound
-from ppopt.solver.cp_sat import device_subset
-from ppopt.solver.cp_sat.delays import Delays
 from ppopt.solver.parameters import FullModelParams, SolveParams
+from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation.delays import Delays
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
 from tests.oracles.bounds import Sample
@@ -122,7 +122,7 @@ def alone(case: Case) -> Iterator[Sample]:
             Instance.uniform(case.pipeline, fused=case.fused), Objective.MAKESPAN
         ).value
     ]
-    for devices in relaxation_bound.singles(case.pipeline):
+    for devices in relaxation_bound.single_devices(case.pipeline):
         found.append(bounds.relaxation(case, Objective.MAKESPAN, devices, 3 * best + 7))
     for bound in found:
         yield Sample("planted", bound, best, case, Objective.MAKESPAN)

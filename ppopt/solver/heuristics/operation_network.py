@@ -1,14 +1,15 @@
-"""Double justification: move every operation as late as it can go, then as early as it can go.
+"""The network of operations: a pipeline as a job shop, and double justification on it.
 
-Forward-backward improvement (Li, Willis, EJOR 56, 1992; Valls, Ballestin, Quintanilla,
+Devices run one operation at a time, and everything else is precedence with a delay, memory too.
+Where a memory limit is a number of microbatches, its precedence is the same for all schedules
+(`ppopt.solver.relaxation.device_subset`). Elsewhere the order of allocations and releases of a
+given schedule is kept: the i-th allocation waits for the release that made room for it.
+
+Double justification moves every operation as late as possible, then as early as possible
+(forward-backward improvement: Li, Willis, EJOR 56, 1992; Valls, Ballestin, Quintanilla,
 "Justification and RCPSP: a technique that pays", EJOR 165, 2005). Each pass is a serial schedule
-generation: it takes the operations in the order of the schedule before it and gives each the first
+generation: it takes the operations in the order of the given schedule and gives each the first
 gap of its device that is long enough. No pass makes a schedule longer, and most make it shorter.
-
-A pipeline is a job shop here: devices run one operation at a time, and everything else is
-precedence with a delay. Memory is precedence too. Where it is a number of microbatches, it is fixed
-(`ppopt.solver.cp_sat.device_subset`). Elsewhere the schedule's own order of taking and giving back
-is kept: the i-th allocation waits for the release that made room for it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import NEVER
 from ppopt.schedule.schedule import Schedule, split_codes
-from ppopt.solver.cp_sat import device_subset
-from ppopt.solver.cp_sat.delays import Delays
-from ppopt.solver.cp_sat.device_subset import DeviceSubset
-from ppopt.solver.cp_sat.symmetry import canonical
 from ppopt.solver.parameters import NetworkParams
+from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.symmetry import canonical
 
 Links = list[list[tuple[int, int]]]
 """Per operation: (another one, least distance of their starts in the direction of the pass)."""
@@ -118,11 +119,11 @@ class OperationNetwork:
 
     @cached_property
     def skews(self) -> list[float]:
-        """Least and most ticks per device by which the order of starts may be skewed.
+        """Least and largest skew of the order of starts, in ticks per device.
 
-        Operations on device d then count as later by d times so much, and still none counts as
-        earlier than what it waits for. Where hardly any skew is left, as with links from the last
-        device to the first, the list leaves it out.
+        Adding d x skew to the sort key of the operations of device d preserves precedence. Skews
+        of less than `least_skew` are left out, for example with links from the last device to the
+        first.
         """
         low, high = -inf, inf
         for op, links in enumerate(self.successors):
@@ -137,11 +138,11 @@ class OperationNetwork:
 
     @cached_property
     def _instant(self) -> bool:
-        """Whether some operation takes no time: start and end then leave its order open."""
+        """Whether some operation has no length: starts then do not determine the order."""
         return not all(self.time)
 
     def precedence_of(self, start: list[int]) -> Precedence:
-        """All precedence that a schedule obeys, its order of taking memory included."""
+        """All precedence that a schedule obeys, including the order of its memory allocations."""
         if not self.tight:
             return self.precedence
         links = Precedence(*([list(links) for links in part] for part in self.precedence))
@@ -169,14 +170,14 @@ class OperationNetwork:
 
     @cached_property
     def _work(self) -> Ints:
-        """Time that every device's operations take."""
+        """Work of every device, in ticks."""
         work = np.zeros(self.problem.pipeline.num_devices, dtype=np.int64)
         np.add.at(work, self.hosts, np.array(self.time, dtype=np.int64))
         return work
 
     @cached_property
     def busy(self) -> list[int]:
-        """Devices that have about the most work."""
+        """Devices with about the largest work."""
         least = self._params.busy_share * self._work.max()
         busy: list[int] = np.flatnonzero(self._work >= least).tolist()
         return busy
@@ -184,7 +185,7 @@ class OperationNetwork:
     def double_justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
         """Starts after one pass backwards in time and one forwards.
 
-        `keys` replace the order of the pass backwards: larger keys go last in time.
+        `keys` replaces the order of the backward pass: larger keys go later in time.
         """
         links = self.precedence_of(start)
         late = self._backwards(start, links, keys)
@@ -193,12 +194,12 @@ class OperationNetwork:
         return self._forwards(late, links)
 
     def expedite_backwards(self, start: list[int], count: int, part: float) -> list[int]:
-        """Starts after a pass forwards in which backwards come to the busiest device sooner.
+        """Starts after a forward pass in which backwards reach the busiest device sooner.
 
-        Until its first backward that device may have nothing but forwards, which come too slowly.
-        The backwards of the first `count` microbatches, on that device and on the stages behind,
-        are moved up in the order by a part of what the first one gains if nothing delays it. For
-        one route.
+        Before its first backward that device runs only forwards, which may arrive too slowly. The
+        backwards of the first `count` microbatches, on the highest stage of that device and on the
+        stages above it, move up in the order by a part of the largest possible gain: that of the
+        first microbatch without any delay. Assumes one route.
         """
         links, backward = self.precedence_of(start), self.problem.instance.backward
         stage = int(self.stage[self.hosts == np.argmax(self._work)].max())
@@ -216,9 +217,9 @@ class OperationNetwork:
         return self._forwards(start, links, keys.tolist())
 
     def earliest_starts(self, order: list[int]) -> list[int]:
-        """Earliest starts of all operations, every device taking its own in the order given.
+        """Earliest starts of all operations, in the given order on every device.
 
-        The order must not put an operation before what it waits for. Memory is not looked at.
+        The order must be topological. Memory is ignored.
         """
         start, free = [0] * self.size, [0] * self.problem.pipeline.num_devices
         for op in order:
@@ -259,7 +260,7 @@ class OperationNetwork:
         return self._place(order, links.predecessors, self._firsts(start))
 
     def _firsts(self, start: list[int]) -> list[int]:
-        """When every device's clock starts: its first operation, for makespan the origin."""
+        """Origin of the clock of every device: its first operation; for makespan always 0."""
         devices = self.problem.pipeline.num_devices
         if self.problem.objective is Objective.MAKESPAN:
             return [0] * devices
@@ -270,7 +271,7 @@ class OperationNetwork:
         return released
 
     def _place(self, order: list[int], links: Links, release: list[int]) -> list[int]:
-        """Give each operation, in order, the first gap of its device that is long enough."""
+        """Place each operation, in order, into the first gap of its device that is long enough."""
         start, time, device = [0] * self.size, self.time, self.device
         opens, shuts = [[first] for first in release], [[NEVER] for _ in release]
         for op in order:
@@ -335,9 +336,9 @@ class OperationNetwork:
 
 
 def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:
-    """Operations by key, none before what must come before it; those in a circle are left out.
+    """Topological order of the operations by key; operations in a cycle are left out.
 
-    Memory makes circles where operations of no length take and give at one instant.
+    Memory causes cycles if operations of no length take and release memory at one instant.
     """
     missing = [len(links) for links in before]
     heap = [(key, op) for op, key in enumerate(keys) if not missing[op]]

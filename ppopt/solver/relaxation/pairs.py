@@ -1,8 +1,7 @@
-"""Overlapped pairs in a search: which operations may run as one, and how much that can save.
+"""Overlapped pairs: which operations may run as one, and how much time that can save.
 
-A search pairs only what saves time. A pair that saves none is never needed: its backward, then its
-F, one after the other, start when the pair does or later, end when it does or before, and hold
-memory no longer.
+Only pairs that save time are considered. A pair that saves none can be replaced by its backward and
+then its F: they fit into the time of the pair and hold memory no longer.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ class Pair(NamedTuple):
     forward: int
     backward: int
     time: int
-    """Ticks that both take as one."""
+    """Duration of the pair in ticks."""
 
 
-def useful(instance: Instance) -> bool:
+def pairing_saves_time(instance: Instance) -> bool:
     """Whether some pair of the search space saves time."""
     return any(_gains(instance, device) for device in range(instance.pipeline.num_devices))
 
 
-def count(pipeline: Pipeline) -> int:
-    """Upper bound on the number of pairs that `options` yields for all devices."""
+def pair_count_bound(pipeline: Pipeline) -> int:
+    """Upper bound on the number of pairs that `candidate_pairs` yields for all devices."""
     if pipeline.overlap is None:
         return 0
     pieces = pipeline.batches // pipeline.routes * pipeline.num_slices
@@ -42,7 +41,7 @@ def count(pipeline: Pipeline) -> int:
 
 
 def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
-    """Ticks saved by F of one stage with the backward of another: (F, backward) -> above 0."""
+    """Ticks (above 0) that a pair saves, by the stages of its F and its backward."""
     pipeline, kind = instance.pipeline, instance.backward
     if pipeline.overlap is None:
         return {}
@@ -58,8 +57,8 @@ def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
 
 
 def whole_pairs_shorter(pipeline: Pipeline) -> bool:
-    """Whether some F with BW takes less time than the F with B, and then W."""
-    if not useful(Instance(pipeline, WHOLE)):
+    """Whether some pair of F and BW is shorter than the pair of F and B followed by W."""
+    if not pairing_saves_time(Instance(pipeline, WHOLE)):
         return False
     ticks = pipeline.ticks
     return any(
@@ -78,9 +77,10 @@ def _stages(pipeline: Pipeline, device: int) -> list[int]:
 def most_saved(instance: Instance, device: int) -> int:
     """Upper bound on the time that pairs save on a device, in ticks.
 
-    An operation is in one pair at most, so the savings are at most those of every F with its best
-    partner, and those of every backward with its own. The first F of the device is alone, since
-    all backwards of the device come after it, and so is the last backward.
+    An operation is in at most one pair. So the savings are at most the sum over all F of the saving
+    with the best backward, and at most the sum over all backwards of the saving with the best F.
+    The first F of the device is never in a pair, because all backwards of the device come after it;
+    neither is the last backward.
     """
     pipeline, gains = instance.pipeline, _gains(instance, device)
     share = instance.batches * pipeline.num_slices
@@ -92,11 +92,11 @@ def most_saved(instance: Instance, device: int) -> int:
     return min(bounds)
 
 
-def options(instance: Instance, devices: frozenset[int]) -> Iterator[Pair]:
-    """Pairs worth trying on some devices, where microbatches are in order (`cp_sat.model`).
+def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pair]:
+    """Pairs that save time on some devices, for microbatches in canonical order.
 
-    F of j runs with no backward of a later microbatch k of the same route: F of k would have to
-    be over, and comes after F of j.
+    F of microbatch j never pairs with the backward of a later microbatch k of the same route,
+    because F of k precedes that backward and comes after F of j.
     """
     pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
     codes = instance.codes.tolist() if pipeline.overlap is not None else []

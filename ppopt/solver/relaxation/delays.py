@@ -8,12 +8,12 @@ from itertools import accumulate, pairwise
 
 from ppopt.problem.instance import Instance, OperationClass
 from ppopt.problem.operation import OpKind
-from ppopt.solver.cp_sat import pairs
+from ppopt.solver.relaxation import pairs
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Durations and delays of one route, in ticks, and what memory lets its stages hold.
+    """Durations and delays of one route in ticks, and how many microbatches its stages can hold.
 
     `backward` is B, or BW where backwards are whole (then `weight` is 0).
     """
@@ -47,8 +47,8 @@ class Delays:
 
     @cached_property
     def overlapped(self) -> bool:
-        """Whether an F may run as one with a backward."""
-        return pairs.useful(self.instance)
+        """Whether an F may run as an overlapped pair with a backward."""
+        return pairs.pairing_saves_time(self.instance)
 
     @cached_property
     def forward(self) -> list[int]:
@@ -78,7 +78,7 @@ class Delays:
         return [offset[-1] - each for each in reversed(offset)]
 
     def _offset(self, kind: OpKind, stages: range) -> list[int]:
-        """Earliest starts of operations of a kind that follow one another along some stages."""
+        """Earliest starts of the operations of a kind along consecutive stages."""
         instance = self.instance
         numbers = [instance.number(kind, stage, self.route) for stage in stages]
         steps = [
@@ -100,7 +100,7 @@ class Delays:
         return self._forward_offset[stage]
 
     def round_trip(self, stage: int) -> int:
-        """Delay from the end of F(stage) to the start of B(stage), by way of the last stage."""
+        """Least delay from the end of F(stage) to the start of B(stage), through the last stage."""
         last = len(self.host) - 1
         if stage == last:
             return 0
@@ -109,11 +109,11 @@ class Delays:
 
     @cached_property
     def most_until_b(self) -> list[int | None]:
-        """Per stage, most microbatches between start of F and end of B; None: any number.
+        """Per stage: most microbatches between the start of F and the end of B; None: any number.
 
-        From F(stage) to B(stage) a microbatch holds what the F of all stages on the device up to
-        this one keep, since their backwards come after. What an operation holds only while it
-        runs is not counted, so the number is never too small.
+        From F(stage) to B(stage) a microbatch holds what the F of this stage and of all lower
+        stages of the device keep, because their backwards come later. Memory that an operation
+        holds only while it runs is not counted, so the number is never too small.
         """
         kept = [forward.change for forward, *_ in self.operations]
         return [
@@ -123,9 +123,10 @@ class Delays:
 
     @cached_property
     def most_until_w(self) -> list[int | None]:
-        """Per stage, most microbatches between start of F and end of W; None: any number.
+        """Per stage: most microbatches between the start of F and the end of W; None: any number.
 
-        A microbatch holds at least the lesser of what F keeps and what F and B keep together.
+        A microbatch holds at least the smaller of two amounts: what F keeps, and what F and B keep
+        together.
         """
         held = [accumulate(one.change for one in before) for *before, _ in self.operations]
         return [

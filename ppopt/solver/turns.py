@@ -1,4 +1,4 @@
-"""The policy: which method gets the next turn, and for how long.
+"""Turns: which method works next, and for how long.
 
 With one worker the order and the length of the turns depend on work alone, never on the clock.
 """
@@ -19,7 +19,7 @@ class Turn(NamedTuple):
 
     method: Method
     seconds: float
-    """Seconds, or with one worker units of work."""
+    """Seconds, or with one worker deterministic units of work."""
 
 
 Turns = Generator[Turn, Outcome, None]
@@ -27,7 +27,7 @@ Turns = Generator[Turn, Outcome, None]
 
 
 class Entry:
-    """A method in the rounds: its share, and what its last turn came to."""
+    """A method in the rounds, with its share of a round and the outcome of its last turn."""
 
     def __init__(self, method: Method, share: Share) -> None:
         self.method = method
@@ -41,11 +41,11 @@ class Entry:
         return self._last is not None and self._last.exhausted
 
     def note(self, outcome: Outcome) -> None:
-        """Note what its turn came to."""
+        """Record the outcome of its turn."""
         self._last = outcome
 
     def seconds(self, unit: float, whole: float) -> float:
-        """Seconds of its next turn in a round of this unit, in a search of so many seconds."""
+        """Seconds of its next turn: `unit` is that of the round, `whole` the time of the search."""
         return min(self._multiple * unit, self._share.most * whole)
 
     @property
@@ -71,7 +71,7 @@ def alternate(*methods: Method) -> Turns:
 def rounds(entries: Sequence[Entry], problem: Problem, whole: float, params: RoundParams) -> Turns:
     """Rounds in which every method has a turn, until all are exhausted.
 
-    `whole` are the seconds of the whole search.
+    `whole` is the time of the whole search in seconds.
     """
     for number in count():
         left = [entry for entry in entries if not entry.exhausted]
@@ -80,12 +80,12 @@ def rounds(entries: Sequence[Entry], problem: Problem, whole: float, params: Rou
         for entry in left:
             if number < entry.since:
                 continue
-            seconds = entry.seconds(unit(problem, number, params), whole)
+            seconds = entry.seconds(round_seconds(problem, number, params), whole)
             outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome()
             entry.note(outcome)
 
 
-def unit(problem: Problem, number: int, params: RoundParams) -> float:
-    """Seconds of the unit of a round: short for small problems, doubled in every round."""
+def round_seconds(problem: Problem, number: int, params: RoundParams) -> float:
+    """The unit of a round in seconds: short for small problems, doubled in every round."""
     first = min(params.first_seconds, params.first_per_operation * problem.operations)
     return float(first * 2.0**number)
