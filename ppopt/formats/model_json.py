@@ -110,7 +110,7 @@ def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
     file = section(value, _LAYER_COSTS, ("name", "role", "count", "rounded"))
-    costs = {
+    costs: dict[str, Any] = {
         cost.field: Fraction(
             within(cost.name, whole, file[cost.name], -MOST_TICKS, MOST_TICKS),
             per_unit[_unit(cost)],
