@@ -16,7 +16,7 @@ MOST_TICKS = 2**53
 
 
 class StageCosts(NamedTuple):
-    """Costs per stage, in the user's units (times; memory)."""
+    """Costs per stage, in the user's units (times on a device of speed 1; memory)."""
 
     forward: tuple[Fraction, ...]
     backward: tuple[Fraction, ...]
@@ -91,6 +91,7 @@ class Ticks(NamedTuple):
 
 def ticks_of(
     costs: StageCosts,
+    speeds: tuple[Fraction, ...],
     links: tuple[tuple[Fraction, ...], ...],
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
@@ -99,15 +100,18 @@ def ticks_of(
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
+    `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
+    both are whole ticks.
     `links` are the delays [from device][to device], or one delay between any two; `static` and
     `limits` have one entry per device; `pieces` is the number of microbatches times slices, and
     `divisor` the number of ticks into which the common tick of the times is divided. Raises
     InputError where times or memory are so large, or so finely divided, that sums of ticks would
     pass `MOST_TICKS`.
     """
-    times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
+    times = (costs.forward, costs.backward_input, costs.weight, costs.backward, costs.overlap)
+    *durations, overlap = (_on_devices(row, speeds) for row in times)
     memory = (costs.activation, costs.memory_b, costs.static, limits or ())
-    per_unit = divisor * exact.common_denominator(chain(*times, costs.overlap, *links))
+    per_unit = divisor * exact.common_denominator(chain(*times, *durations, overlap, *links))
     memory_per_unit = exact.common_denominator(chain(*memory))
     activation = _scale(costs.activation, memory_per_unit)
     memory_b = _scale(costs.memory_b, memory_per_unit)
@@ -118,8 +122,8 @@ def ticks_of(
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
-        durations=tuple(_scale(row, per_unit) for row in times),
-        overlap=_scale(costs.overlap, per_unit),
+        durations=tuple(_scale(row, per_unit) for row in durations),
+        overlap=_scale(overlap, per_unit),
         p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
         activation=activation,
         memory_b=memory_b,
@@ -128,8 +132,12 @@ def ticks_of(
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    _check_range(ticks, pieces)
+    _check_range(ticks, pieces, int(sum(map(sum, times)) * per_unit))
     return ticks
+
+
+def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
 
 
 def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
@@ -144,10 +152,11 @@ def _scale(values: tuple[Fraction, ...], per_unit: int) -> tuple[int, ...]:
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
 
-def _check_range(ticks: Ticks, pieces: int) -> None:
+def _check_range(ticks: Ticks, pieces: int, at_speed_1: int) -> None:
+    """Check every sum of ticks, also that of the times at speed 1, which files hold."""
     stages = len(ticks.activation)
     longest = pieces * (
-        sum(map(sum, (*ticks.durations, ticks.overlap)))
+        max(sum(map(sum, (*ticks.durations, ticks.overlap))), at_speed_1)
         + 2 * stages * max(map(max, ticks.p2p), default=0)
     )
     held = pieces * sum(a + abs(b) for a, b in zip(ticks.activation, ticks.memory_b, strict=True))
