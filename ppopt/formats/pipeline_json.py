@@ -2,7 +2,8 @@
 
 All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
 (one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
-device of every stage on route 0. `overlap_times` is the time of an F and a BW run as one, and
+device of every stage on route 0. Of a model in layers stages differ, and its placement is written
+as a list alone. `overlap_times` is the time of an F and a BW run as one, and
 `slices` the parts of every microbatch along the sequence; both are left out where they were not
 given. `device_speed` has a fraction [numerator, denominator] per device, and is left out where all
 are 1: times are those at speed 1, and an operation takes its time / the speed of its device, a
@@ -54,7 +55,7 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "routes": pipeline.routes,
         "placement": list(pipeline.hosts[0]),
         "placement_name": _placement_name(pipeline),
-        "chunks": pipeline.chunks,
+        "chunks": None if pipeline.model is not None else pipeline.chunks,
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
         "p2p_time": _p2p(pipeline),
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
@@ -85,7 +86,7 @@ def _speeds(pipeline: Pipeline) -> dict[str, list[list[int]]]:
 
 
 def _placement_name(pipeline: Pipeline) -> str | None:
-    if not pipeline.named_placement:
+    if not pipeline.named_placement or pipeline.model is not None:
         return None
     return pipeline.placement or _DEFAULT
 
