@@ -3,11 +3,11 @@
 All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
 (one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
 device of every stage on route 0. Of a model in layers stages differ, and its placement is written
-as a list alone. `overlap_times` is the time of an F and a BW run as one, and
-`slices` the parts of every microbatch along the sequence; both are left out where they were not
-given. `device_speed` has a fraction [numerator, denominator] per device, and is left out where all
-are 1: times are those at speed 1, and an operation takes its time / the speed of its device, a
-whole number of ticks.
+as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
+every microbatch along the sequence; `slices` and the costs that are optional
+(`ppopt.problem.settings`) are left out where they have their defaults. `device_speed` has a
+fraction [numerator, denominator] per device, and is left out where all are 1: times are those at
+speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -26,10 +26,18 @@ from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
-from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, STAGE_COSTS, Setting, Shape, Unit
+from ppopt.problem.settings import (
+    LIMIT_1F1B,
+    NAMED,
+    SETTINGS,
+    STAGE_COSTS,
+    Setting,
+    Shape,
+    Unit,
+)
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
-_WHERE_GIVEN = tuple(cost for cost in STAGE_COSTS if cost.optional)
+_SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
 _REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
@@ -37,7 +45,7 @@ _REQUIRED = (
 )
 _OPTIONAL = (
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    *(cost.name for cost in _WHERE_GIVEN),
+    *(cost.name for cost in _SOMETIMES),
 )
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -46,7 +54,7 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 def to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks = pipeline.ticks
-    given = (cost for cost in _WHERE_GIVEN if getattr(pipeline, cost.field) is not None)
+    further = (cost for cost in _SOMETIMES if not _is_default(pipeline, cost))
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -62,10 +70,16 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
-        **_in_ticks(pipeline, given),
+        **_in_ticks(pipeline, further),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **_speeds(pipeline),
     }
+
+
+def _is_default(pipeline: Pipeline, cost: Setting) -> bool:
+    """Whether all stages have the default of a cost."""
+    given = getattr(pipeline, cost.field)
+    return given is None or (cost.has_value and all(value == cost.default for value in given))
 
 
 def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[int]]:
@@ -159,7 +173,7 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
     """Restore stages, placement, chunks and costs as the user gave them."""
     stages, parts = file["stages"], file.get("slices") or 1
     whole_costs = {
-        field: values if field == "static" else tuple(value * parts for value in values)
+        field: tuple(value * parts for value in values) if NAMED[field].per_microbatch else values
         for field, values in costs.items()
     }
     hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)

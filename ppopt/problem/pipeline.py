@@ -14,7 +14,7 @@ from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
 from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, accepts_every_name
+from ppopt.problem.settings import LIMIT_1F1B, NAMED, STAGE_COSTS, accepts_every_name
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -402,15 +402,15 @@ class Pipeline:
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         cut = self.num_chunks if shared else 1
-        given = {field: getattr(self, field) for field in StageCosts._fields}
+        given = {cost: getattr(self, cost.field) for cost in STAGE_COSTS}
         if self.overlap is None:
             both = zip(self.forward, self.backward, strict=True)
-            given["overlap"] = [one + other for one, other in both]
-        parts = {field: cut * (1 if field == "static" else self.num_slices) for field in given}
+            given[NAMED["overlap"]] = tuple(one + other for one, other in both)
+        parts = {cost: cut * (self.num_slices if cost.per_microbatch else 1) for cost in given}
         return StageCosts(
             **{
-                field: tuple(values[entry] / parts[field] for entry in share)
-                for field, values in given.items()
+                cost.field: tuple(values[entry] / parts[cost] for entry in share)
+                for cost, values in given.items()
             }
         )
 

@@ -101,7 +101,10 @@ class Setting:
     placeholder: str = ""
     """Of the flag; that of the shape where it is left out."""
     optional: bool = False
-    """Of a cost of stages: nothing takes its place where it is not given."""
+    """Of a cost of stages: schedule files hold it only where it is not the default."""
+    per_microbatch: bool = True
+    """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
+    it."""
     has_flag: bool = True
 
     @property
@@ -134,8 +137,8 @@ def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
 
 
-def _memory(field: str, meaning: str, default: int, least: int | None = 0) -> Setting:
-    return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least)
+def _memory(field: str, meaning: str, default: int, least: int | None = 0, **more: Any) -> Setting:
+    return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least, **more)
 
 
 def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
@@ -214,7 +217,7 @@ SETTINGS = (
     ),
     _memory("activation", "memory that F takes, and that B and W together give back", 1),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
-    _memory("static", "memory always held: weights, optimizer state", 0),
+    _memory("static", "memory always held: weights, optimizer state", 0, per_microbatch=False),
     Setting(
         "mem_limit",
         Shape.DEVICES,
