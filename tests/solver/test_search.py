@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,16 +210,30 @@ def test_a_method_is_left_out_by_its_name() -> None:
         solve(pipe, params=SolveParams(without=frozenset({"luck"})))
 
 
-ROUTES = {
+ROUTES: dict[str, dict[str, Any]] = {
     "one scale": {
-        **{"stages": 2, "batches": 2, "routes": 2, "p2p": 1, "forward": [2, 3], "weight": [4, 3]},
-        **{"backward_input": [1, 4], "backward": [5, 7], "activation": [3, 2], "mem_limit": 7},
+        "stages": 2,
+        "batches": 2,
+        "routes": 2,
+        "p2p": 1,
+        "forward": [2, 3],
+        "backward_input": [1, 4],
+        "weight": [4, 3],
+        "backward": [5, 7],
+        "activation": [3, 2],
+        "mem_limit": 7,
     },
     "no common divisor": {
-        **{"stages": 3, "batches": 2, "routes": 2, "placement": [2, 1, 0], "mem_limit": 6},
-        **{"forward": [1.056864, 1.01633, 4.096851], "weight": [3.06923, 4.080467, 4.011019]},
-        **{"backward_input": [3.076586, 2.021682, 4.037623], "activation": [2, 1, 3]},
+        "stages": 3,
+        "batches": 2,
+        "routes": 2,
+        "placement": [2, 1, 0],
+        "forward": [1.056864, 1.01633, 4.096851],
+        "backward_input": [3.076586, 2.021682, 4.037623],
+        "weight": [3.06923, 4.080467, 4.011019],
         "backward": [4.611201, 4.754361, 8.048642],
+        "activation": [2, 1, 3],
+        "mem_limit": 6,
     },
 }
 
