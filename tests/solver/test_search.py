@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParams, SolveParams
+from ppopt.solver.portfolio import NAMES
 from ppopt.solver.turns import round_seconds
 from ppopt.verifier import verify
 from tests.factories.instances import at_speeds, tiny_cases
@@ -236,3 +238,55 @@ def test_a_method_is_left_out_by_its_name() -> None:
     assert not phases & params.without
     with pytest.raises(InputError, match="no method is called 'luck'"):
         solve(pipe, params=SolveParams(without=frozenset({"luck"})))
+
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "one scale": {
+        "stages": 2,
+        "batches": 2,
+        "routes": 2,
+        "p2p": 1,
+        "forward": [2, 3],
+        "backward_input": [1, 4],
+        "weight": [4, 3],
+        "backward": [5, 7],
+        "activation": [3, 2],
+        "mem_limit": 7,
+    },
+    "no common divisor": {
+        "stages": 3,
+        "batches": 2,
+        "routes": 2,
+        "placement": [2, 1, 0],
+        "forward": [1.056864, 1.01633, 4.096851],
+        "backward_input": [3.076586, 2.021682, 4.037623],
+        "weight": [3.06923, 4.080467, 4.011019],
+        "backward": [4.611201, 4.754361, 8.048642],
+        "activation": [2, 1, 3],
+        "mem_limit": 6,
+    },
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> None:
+    """A refutation that shifts starts tick by tick would need far more work than a tiny model has.
+
+    The value of the first case is checked by exhaustive search over its few ticks.
+    """
+    fields = ROUTES[name]
+    million = {
+        key: [10**6 * one for one in value] if isinstance(value, list) else 10**6 * value
+        for key, value in fields.items()
+        if key in ("forward", "backward_input", "weight", "backward", "p2p")
+    }
+    kept = {"list scheduling", "hand strategies", "double justification", "tiny model"}
+    params = SolveParams(without=frozenset(NAMES) - kept)
+    pipeline = Pipeline(**(fields | million))
+    found = solve(pipeline, objective="device-span", workers=1, params=params)
+    assert found.status is Status.OPTIMAL
+    assert_sound(found)
+    if name == "one scale":
+        least = exhaustive.best(Pipeline(**fields), fused=False, objective="device-span")
+        assert least is not None
+        assert found.value == 10**6 * least
