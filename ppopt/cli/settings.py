@@ -157,7 +157,7 @@ def _value(setting: Setting, given: Any) -> Any:
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
         case Shape.PARTITION if _COUNTS.fullmatch(given):
             return [_whole(setting.name, part.strip()) for part in given.split(",")]
-        case Shape.STAGES | Shape.DEVICES if "," in given:
+        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:
             return given

@@ -18,7 +18,7 @@ MOST_TICKS = 2**53
 
 
 class StageCosts(NamedTuple):
-    """Costs per stage, in the user's units (times; memory)."""
+    """Costs per stage, in the user's units (times on a device of speed 1; memory)."""
 
     forward: tuple[Fraction, ...]
     backward: tuple[Fraction, ...]
@@ -93,6 +93,7 @@ class Ticks(NamedTuple):
 
 def ticks_of(
     costs: StageCosts,
+    speeds: tuple[Fraction, ...],
     links: tuple[tuple[Fraction, ...], ...],
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
@@ -101,6 +102,8 @@ def ticks_of(
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
+    `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
+    both are whole ticks.
     `links` are the delays [from device][to device], or one delay between any two; `static` and
     `limits` have one entry per device; `pieces` is the number of microbatches times slices, and
     `divisor` the number of ticks into which the common tick of the times is divided. Raises
@@ -108,16 +111,21 @@ def ticks_of(
     pass `MOST_TICKS`.
     """
     given = costs._asdict()
-    times = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.TIME]
+    timed = [cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME]
+    taken = given | {field: _on_devices(given[field], speeds) for field in timed}
+    times = [row[field] for row in (given, taken) for field in timed]
     memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
     per_unit = divisor * exact.common_denominator(chain(*times, *links))
     memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
     scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
-    scaled = {
-        cost.field: _scale(given[cost.field], scales[cost.unit])
-        for cost in STAGE_COSTS
-        if cost.unit
-    }
+    at_speed_1, scaled = (
+        {
+            cost.field: _scale(row[cost.field], scales[cost.unit])
+            for cost in STAGE_COSTS
+            if cost.unit
+        }
+        for row in (given, taken)
+    )
     activation, memory_b = scaled["activation"], scaled["memory_b"]
     nothing = (0,) * len(activation)
     taken_by_b = tuple(max(0, change) for change in memory_b)
@@ -138,8 +146,13 @@ def ticks_of(
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    _check_range(ticks, scaled, pieces)
+    for rows in (at_speed_1, scaled):
+        _check_range(ticks, rows, pieces)
     return ticks
+
+
+def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
 
 
 def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:

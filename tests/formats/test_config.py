@@ -37,6 +37,7 @@ SPELLINGS = {
     "activation": ("activation",),
     "memory_b": ("memory_b",),
     "static": ("static",),
+    "device_speed": ("device_speed",),
     "mem_limit": ("mem_limit",),
     "overlap": ("overlap_times", "overlap"),
     "slices": ("slices", "num_slices"),
