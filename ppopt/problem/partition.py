@@ -119,6 +119,11 @@ def normal(partition: Any) -> str | Counts:
     """
     if partition is None:
         return BALANCED
+    if isinstance(partition, str) and partition.strip().startswith("type:"):
+        raise InputError(
+            f"partition: {partition!r} is a rule of DeepSpeed's; give what it makes of your model "
+            "as a list of layers per stage"
+        )
     if isinstance(partition, str) and not _WORD.fullmatch(partition.strip()):
         return partition.strip()
     if isinstance(partition, str) and partition.strip().lower() in RULES:
