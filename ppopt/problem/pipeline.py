@@ -170,12 +170,17 @@ class Pipeline:
         self._check_memory()
 
     def _set_costs_of_layers(self) -> None:
-        """Sum the costs over the layers of every stage; costs given beside layers are refused."""
+        """Sum the costs over the layers of every stage; costs given beside layers are refused.
+
+        A cost that layers do not have takes its default on every stage.
+        """
         defaults = self.__dataclass_fields__
         for cost in STAGE_COSTS:
             given = getattr(self, cost.field)
             if given != defaults[cost.field].default and not _is_exact(given):
                 raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+            if cost.has_value:
+                self._set(cost.field, self._numbers(cost.field, [cost.default]) * self.num_stages)
         for field, values in self.model.stage_costs(self.counts)._asdict().items():
             self._set(field, values)
         self._set("rounded", tuple(dict.fromkeys((*self.rounded, *self.model.rounded))))
