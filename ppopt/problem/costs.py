@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import chain
-from operator import add
+from operator import add, sub
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -13,6 +13,10 @@ from ppopt.problem.operation import OpKind
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
+
+
+Row = tuple[int, ...]
+"""One number per stage, in ticks."""
 
 
 class StageCosts(NamedTuple):
@@ -26,7 +30,38 @@ class StageCosts(NamedTuple):
     memory_b: tuple[Fraction, ...]
     static: tuple[Fraction, ...]
     overlap: tuple[Fraction, ...]
-    """Time of an F and a BW of the stage run as one."""
+    """Time of an F and a BW of the stage run as one, without recompute."""
+    workspace: tuple[Fraction, ...]
+    """The same for F, B and BW, where their own are not given."""
+    forward_workspace: tuple[Fraction, ...]
+    """Memory that F needs only while it runs."""
+    input_workspace: tuple[Fraction, ...]
+    """Of B."""
+    weight_workspace: tuple[Fraction, ...]
+    """Of W."""
+    backward_workspace: tuple[Fraction, ...]
+    """Of BW."""
+    recompute_time: tuple[Fraction, ...]
+    """Added to B and BW, and so to an F and a BW run as one."""
+    kept: tuple[Fraction, ...]
+    """Part of the activation that F keeps; B, or BW, takes the rest."""
+
+    @property
+    def memory_fields(self) -> tuple[str, ...]:
+        """Fields of memory, without those that say what holds where they are not given."""
+        always = ("activation", "memory_b", "static")
+        kept = () if self.kept == self.activation else ("kept",)
+        workspaces = (field for field in WORKSPACES.values() if any(getattr(self, field)))
+        return (*always, *kept, *workspaces)
+
+
+WORKSPACES = {
+    OpKind.F: "forward_workspace",
+    OpKind.B: "input_workspace",
+    OpKind.W: "weight_workspace",
+    OpKind.BW: "backward_workspace",
+}
+"""Kind of operation -> field of its workspace."""
 
 
 class Ticks(NamedTuple):
@@ -37,23 +72,37 @@ class Ticks(NamedTuple):
     memory_per_unit: int
     """Ticks in one unit of memory."""
     durations: tuple[tuple[int, ...], ...]
-    """Time of an operation: `durations[kind][stage]`."""
+    """Time of an operation, recompute included: `durations[kind][stage]`."""
     overlap: tuple[int, ...]
-    """Time of an F and a BW of a stage run as one (see `pair_time`)."""
+    """Time of an F and a BW of a stage run as one, recompute included (see `pair_time`)."""
     p2p: tuple[tuple[int, ...], ...]
     """Delay: `p2p[from device][to device]`, 0 on the diagonal."""
     activation: tuple[int, ...]
-    """Memory taken by F, per stage."""
+    """Memory of a microbatch from the start of B on, and before it unless F keeps less."""
+    kept: tuple[int, ...]
+    """Part of the activation that F keeps, per stage."""
     memory_b: tuple[int, ...]
-    """Signed change of memory by B, per stage."""
+    """Signed change of memory by B, beside the activation, per stage."""
+    workspace: tuple[tuple[int, ...], ...]
+    """Memory that an operation needs only while it runs: `workspace[kind][stage]`."""
     takes: tuple[tuple[int, ...], ...]
     """Memory that an operation takes at its start: `takes[kind][stage]`."""
     gives: tuple[tuple[int, ...], ...]
-    """Memory that an operation gives at its end: `gives[kind][stage]`; F + B + W = F + BW = 0."""
+    """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
+    give back; so do F and BW."""
     static: tuple[int, ...]
     """Memory always held, per device."""
     limits: tuple[int, ...] | None
     """Memory limit per device; None: unlimited."""
+
+    def held_alone(self, kind: OpKind, stage: int) -> tuple[int, int]:
+        """Memory that an operation in no pair takes and gives, as it matters to peaks.
+
+        At one instant ends come before starts, so an operation of no length holds no workspace.
+        """
+        takes, gives = self.takes[kind][stage], self.gives[kind][stage]
+        both = 0 if self.durations[kind][stage] else min(takes, gives)
+        return takes - both, gives - both
 
     def memory_change(self, kind: OpKind, stage: int) -> int:
         """Net change of memory by an operation."""
@@ -105,31 +154,49 @@ def ticks_of(
     InputError where times or memory are so large, or so finely divided, that sums of ticks would
     pass `MOST_TICKS`.
     """
-    times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
-    memory = (costs.activation, costs.memory_b, costs.static, limits or ())
-    per_unit = divisor * exact.common_denominator(chain(*times, costs.overlap, *links))
-    memory_per_unit = exact.common_denominator(chain(*memory))
-    activation = _scale(costs.activation, memory_per_unit)
-    memory_b = _scale(costs.memory_b, memory_per_unit)
-    nothing = (0,) * len(activation)
-    taken_by_b = tuple(max(0, change) for change in memory_b)
-    given_by_b = tuple(max(0, -change) for change in memory_b)
-    given_by_w = tuple(map(add, activation, memory_b))
+    own_times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
+    times = (*own_times, costs.overlap, costs.recompute_time)
+    workspaces = [getattr(costs, WORKSPACES[kind]) for kind in OpKind]
+    memory = (costs.activation, costs.kept, costs.memory_b, *workspaces, costs.static)
+    per_unit = divisor * exact.common_denominator(chain(*times, *links))
+    memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
+    forward, partial, weight, full, overlap, recompute = (_scale(row, per_unit) for row in times)
+    activation, kept, memory_b, *workspace, _ = (_scale(row, memory_per_unit) for row in memory)
+    takes, gives = _memory(activation, kept, memory_b, workspace)
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
-        durations=tuple(_scale(row, per_unit) for row in times),
-        overlap=_scale(costs.overlap, per_unit),
+        durations=(forward, _sum(partial, recompute), weight, _sum(full, recompute)),
+        overlap=_sum(overlap, recompute),
         p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
         activation=activation,
+        kept=kept,
         memory_b=memory_b,
-        takes=(activation, taken_by_b, nothing, nothing),
-        gives=(nothing, given_by_b, given_by_w, activation),
+        workspace=tuple(workspace),
+        takes=takes,
+        gives=gives,
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
     _check_range(ticks, pieces)
     return ticks
+
+
+def _memory(
+    activation: Row, kept: Row, memory_b: Row, workspace: list[Row]
+) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """What operations take at their start and give at their end, [kind][stage]."""
+    nothing = (0,) * len(activation)
+    missing = tuple(map(sub, activation, kept))
+    taken_by_b = tuple(max(0, change) for change in memory_b)
+    given_by_b = tuple(max(0, -change) for change in memory_b)
+    takes = (kept, _sum(missing, taken_by_b), nothing, missing)
+    gives = (nothing, given_by_b, _sum(activation, memory_b), activation)
+    return tuple(map(_sum, takes, workspace)), tuple(map(_sum, gives, workspace))
+
+
+def _sum(one: Row, other: Row) -> Row:
+    return tuple(map(add, one, other))
 
 
 def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
@@ -150,7 +217,7 @@ def _check_range(ticks: Ticks, pieces: int) -> None:
         sum(map(sum, (*ticks.durations, ticks.overlap)))
         + 2 * stages * max(map(max, ticks.p2p), default=0)
     )
-    held = pieces * sum(a + abs(b) for a, b in zip(ticks.activation, ticks.memory_b, strict=True))
+    held = pieces * sum(map(sum, (*ticks.takes, *ticks.gives)))
     held += max(*ticks.static, *(ticks.limits or (0,)))
     for what, total in (("times", longest), ("memory", held)):
         if total >= MOST_TICKS:

@@ -13,7 +13,7 @@ from ppopt.problem import exact, placement
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, accepts_every_name
+from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, Setting, accepts_every_name
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -54,11 +54,26 @@ class Pipeline:
     p2p: Any = 0
     """Delay between devices: one number, or a matrix [from device][to device], zero diagonal."""
     activation: Any = 1
-    """Memory that F takes and that B and W together (or BW) give back."""
+    """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
     """Signed change of memory by B, at least -activation; W gives back the rest."""
     static: Any = 0
     """Memory that is always there (weights, optimizer state)."""
+    workspace: Any = None
+    """Memory that F, B and BW need only while they run: taken at the start and given at the end.
+    Chunks do not divide it. None: 0."""
+    forward_workspace: Any = None
+    """Workspace of F; None: `workspace`."""
+    input_workspace: Any = None
+    """Workspace of B; None: `workspace`."""
+    weight_workspace: Any = None
+    """Workspace of W; None: 0."""
+    backward_workspace: Any = None
+    """Workspace of BW; None: `workspace`."""
+    recompute_time: Any = None
+    """Time by which recompute makes B and BW longer; None: 0."""
+    kept: Any = None
+    """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None
@@ -163,6 +178,12 @@ class Pipeline:
                 raise InputError(
                     f"memory_b: stage {index}: {exact.plain(change)} gives back more than the "
                     f"activation {exact.plain(taken)}"
+                )
+        for index, (taken, kept) in enumerate(zip(self.activation, self.kept or (), strict=False)):
+            if kept > taken:
+                raise InputError(
+                    f"kept: stage {index}: {exact.plain(kept)} is more than the activation "
+                    f"{exact.plain(taken)}"
                 )
 
     def _set_limit(self) -> None:
@@ -302,18 +323,38 @@ class Pipeline:
     def costs(self) -> StageCosts:
         """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
         share = self.hosts[0] if self.named_placement else tuple(range(self.stages))
-        cut = self.num_chunks
-        given = {field: getattr(self, field) for field in StageCosts._fields}
-        if self.overlap is None:
-            both = zip(self.forward, self.backward, strict=True)
-            given["overlap"] = [one + other for one, other in both]
-        parts = {field: cut * (1 if field == "static" else self.num_slices) for field in given}
+        given = {**self._default_costs(), **self._given_costs()}
         return StageCosts(
             **{
-                field: tuple(values[entry] / parts[field] for entry in share)
-                for field, values in given.items()
+                cost.field: tuple(given[cost.field][entry] / self.parts_of(cost) for entry in share)
+                for cost in STAGE_COSTS
             }
         )
+
+    def _given_costs(self) -> dict[str, tuple[Fraction, ...]]:
+        fields = {field: getattr(self, field) for field in StageCosts._fields}
+        return {field: values for field, values in fields.items() if values is not None}
+
+    def _default_costs(self) -> dict[str, tuple[Fraction, ...]]:
+        """What takes the place of costs that are not given."""
+        both = zip(self.forward, self.backward, strict=True)
+        nothing = (Fraction(0),) * self.stages
+        workspace = nothing if self.workspace is None else self.workspace
+        return {
+            "overlap": tuple(one + other for one, other in both),
+            "workspace": nothing,
+            "forward_workspace": workspace,
+            "input_workspace": workspace,
+            "weight_workspace": nothing,
+            "backward_workspace": workspace,
+            "recompute_time": nothing,
+            "kept": self.activation,
+        }
+
+    def parts_of(self, cost: Setting) -> int:
+        """Parts into which chunks and slices divide a cost of stages."""
+        chunks = self.num_chunks if cost.cut_by_chunks else 1
+        return chunks * (self.num_slices if cost.cut_by_slices else 1)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:

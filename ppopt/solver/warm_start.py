@@ -16,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.settings import STAGE_COSTS, Unit
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, join_split, split_whole
 from ppopt.schedule.origin import HintRecord
@@ -32,7 +33,7 @@ SPLIT = "its whole backwards are split into B and W (--fused searches whole ones
 JOINED = "its split backwards are made whole, each at the place of its B (--fused)"
 OVER = "it is over the memory limit: followed as closely as the limit allows"
 
-MEMORY = ("activation", "memory_b", "static")
+MEMORY = tuple(cost.field for cost in STAGE_COSTS if cost.unit is Unit.MEMORY)
 
 
 class Hint(NamedTuple):
