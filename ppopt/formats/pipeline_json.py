@@ -2,9 +2,10 @@
 
 All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
 (one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
-device of every stage on route 0. `overlap_times` is the time of an F and a BW run as one, and
-`slices` the parts of every microbatch along the sequence; both are left out where they were not
-given.
+device of every stage on route 0. Of a model in layers stages differ, and its placement is written
+as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
+every microbatch along the sequence; `slices` and the costs that are optional
+(`ppopt.problem.settings`) are left out where they have their defaults.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -26,7 +27,7 @@ from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
 from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, STAGE_COSTS, Setting, Unit
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
-_WHERE_GIVEN = tuple(cost for cost in STAGE_COSTS if cost.optional)
+_SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
 _REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
@@ -34,7 +35,7 @@ _REQUIRED = (
 )
 _OPTIONAL = (
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices"),
-    *(cost.name for cost in _WHERE_GIVEN),
+    *(cost.name for cost in _SOMETIMES),
 )
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -43,7 +44,7 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 def to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks = pipeline.ticks
-    given = (cost for cost in _WHERE_GIVEN if getattr(pipeline, cost.field) is not None)
+    further = (cost for cost in _SOMETIMES if not _is_default(pipeline, cost))
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -52,16 +53,22 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "routes": pipeline.routes,
         "placement": list(pipeline.hosts[0]),
         "placement_name": _placement_name(pipeline),
-        "chunks": pipeline.chunks,
+        "chunks": None if pipeline.model is not None else pipeline.chunks,
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
         "p2p_time": _p2p(pipeline),
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
-        **_in_ticks(pipeline, given),
+        **_in_ticks(pipeline, further),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
     }
+
+
+def _is_default(pipeline: Pipeline, cost: Setting) -> bool:
+    """Whether all stages have the default of a cost."""
+    given = getattr(pipeline, cost.field)
+    return given is None or (cost.has_value and all(value == cost.default for value in given))
 
 
 def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[int]]:
@@ -76,7 +83,7 @@ def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[in
 
 
 def _placement_name(pipeline: Pipeline) -> str | None:
-    if not pipeline.named_placement:
+    if not pipeline.named_placement or pipeline.model is not None:
         return None
     return pipeline.placement or _DEFAULT
 
@@ -149,7 +156,7 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
     stages, slices = file["stages"], file.get("slices") or 1
     whole_costs = {
         cost.field: tuple(
-            value * (slices if cost.cut_by_slices else 1) for value in costs[cost.field]
+            value * (slices if cost.per_microbatch else 1) for value in costs[cost.field]
         )
         for cost in STAGE_COSTS
         if cost.field in costs

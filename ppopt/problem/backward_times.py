@@ -22,21 +22,47 @@ class Backward(NamedTuple):
 def derive(
     forward: Times, full: Times | None, weight: Times | None, partial: Times | None
 ) -> Backward:
-    """Fill in the times that are None: BW = 2 F, W = BW / 2, B = BW - W.
+    """Fill in the times that are None, stage by stage: see `complete`."""
+    rows = [
+        complete(
+            time,
+            None if full is None else full[stage],
+            None if weight is None else weight[stage],
+            None if partial is None else partial[stage],
+            place=f"stage {stage}: ",
+        )
+        for stage, time in enumerate(forward)
+    ]
+    return Backward(*zip(*rows, strict=True))
 
-    Where B is given, W is what it leaves of BW, or else F, and BW is B + W. Raises InputError
-    where a time is not above 0 (F), or W or B is longer than BW.
+
+def complete(
+    forward: Fraction,
+    full: Fraction | None,
+    weight: Fraction | None,
+    partial: Fraction | None,
+    place: str = "",
+) -> tuple[Fraction, Fraction, Fraction]:
+    """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.
+
+    BW = 2 F, W = BW / 2, B = BW - W. Where B is given, W is what it leaves of BW, or else F, and BW
+    is B + W. Raises InputError, naming the field and `place`, where F is not above 0, or W or B is
+    longer than BW.
     """
-    _check_forward(forward)
+    if forward <= 0:
+        raise InputError(
+            f"forward: {place}{exact.plain(forward)} is not above 0, or finer than 10^-6 "
+            "of the unit, the finest that is kept"
+        )
     if partial is not None and weight is None:
-        weight = forward if full is None else _minus(full, partial)
+        weight = forward if full is None else full - partial
     if partial is not None and weight is not None and full is None:
-        full = tuple(b + w for b, w in zip(partial, weight, strict=True))
-    full = full or tuple(2 * time for time in forward)
-    weight = weight or tuple(time / 2 for time in full)
-    _check_parts("backward_input", partial or (), full)
-    _check_parts("weight", weight, full)
-    return Backward(full, weight, partial or _minus(full, weight))
+        full = partial + weight
+    full = 2 * forward if full is None else full
+    weight = full / 2 if weight is None else weight
+    _check_part("backward_input", partial, full, place)
+    _check_part("weight", weight, full, place)
+    return full, weight, full - weight if partial is None else partial
 
 
 def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
@@ -49,23 +75,9 @@ def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
             )
 
 
-def _check_forward(forward: Times) -> None:
-    for stage, time in enumerate(forward):
-        if time <= 0:
-            raise InputError(
-                f"forward: stage {stage}: {exact.plain(time)} is not above 0, or finer than 10^-6 "
-                "of the unit, the finest that is kept"
-            )
-
-
-def _check_parts(field: str, part: Times, full: Times) -> None:
-    for stage, (some, whole) in enumerate(zip(part, full, strict=False)):
-        if some > whole:
-            raise InputError(
-                f"{field}: stage {stage}: {exact.plain(some)} is above the full backward time "
-                f"{exact.plain(whole)}; backward times are B and W together"
-            )
-
-
-def _minus(left: Times, right: Times) -> Times:
-    return tuple(a - b for a, b in zip(left, right, strict=True))
+def _check_part(field: str, part: Fraction | None, full: Fraction, place: str) -> None:
+    if part is not None and part > full:
+        raise InputError(
+            f"{field}: {place}{exact.plain(part)} is above the full backward time "
+            f"{exact.plain(full)}; backward times are B and W together"
+        )

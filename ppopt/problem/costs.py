@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
+from ppopt.problem.settings import STAGE_COSTS, Unit
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
@@ -154,25 +155,36 @@ def ticks_of(
     InputError where times or memory are so large, or so finely divided, that sums of ticks would
     pass `MOST_TICKS`.
     """
-    own_times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
-    times = (*own_times, costs.overlap, costs.recompute_time)
-    workspaces = [getattr(costs, WORKSPACES[kind]) for kind in OpKind]
-    memory = (costs.activation, costs.kept, costs.memory_b, *workspaces, costs.static)
+    given = costs._asdict()
+    times = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.TIME]
+    memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
     per_unit = divisor * exact.common_denominator(chain(*times, *links))
     memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
-    forward, partial, weight, full, overlap, recompute = (_scale(row, per_unit) for row in times)
-    activation, kept, memory_b, *workspace, _ = (_scale(row, memory_per_unit) for row in memory)
+    scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
+    scaled = {
+        cost.field: _scale(given[cost.field], scales[cost.unit])
+        for cost in STAGE_COSTS
+        if cost.unit
+    }
+    activation, kept, memory_b = (scaled[name] for name in ("activation", "kept", "memory_b"))
+    workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
     takes, gives = _memory(activation, kept, memory_b, workspace)
+    recompute = scaled["recompute_time"]
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
-        durations=(forward, _sum(partial, recompute), weight, _sum(full, recompute)),
-        overlap=_sum(overlap, recompute),
+        durations=(
+            scaled["forward"],
+            _sum(scaled["backward_input"], recompute),
+            scaled["weight"],
+            _sum(scaled["backward"], recompute),
+        ),
+        overlap=_sum(scaled["overlap"], recompute),
         p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
         activation=activation,
         kept=kept,
         memory_b=memory_b,
-        workspace=tuple(workspace),
+        workspace=workspace,
         takes=takes,
         gives=gives,
         static=_scale(static, memory_per_unit),
@@ -183,7 +195,7 @@ def ticks_of(
 
 
 def _memory(
-    activation: Row, kept: Row, memory_b: Row, workspace: list[Row]
+    activation: Row, kept: Row, memory_b: Row, workspace: tuple[Row, ...]
 ) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
     """What operations take at their start and give at their end, [kind][stage]."""
     nothing = (0,) * len(activation)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem import exact, placement
+from ppopt.problem import exact, partition, placement
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
+from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, Setting, accepts_every_name
 
@@ -30,8 +31,10 @@ class Pipeline:
     A field may be given under any of its names in files (`forward_times` for `forward`; see
     `ppopt.problem.settings`). Values are one number for all or a list. With a named placement a
     list has one entry per device, the device's whole share of the model, and `chunks` cuts every
-    share into equal stages; with an explicit placement it has one entry per stage. Numbers are
-    read as decimals (see `ppopt.problem.exact`). Raises InputError on anything that is no pipeline.
+    share into equal stages; with an explicit placement it has one entry per stage. Of a `model` in
+    layers the costs are sums over the layers of each stage, one entry per stage under every
+    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`).
+    Raises InputError on anything that is no pipeline.
     """
 
     stages: int
@@ -43,6 +46,12 @@ class Pipeline:
     placement: Any = None
     """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
     where `chunks` is above 1."""
+    model: Any = None
+    """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
+    costs per stage."""
+    partition: Any = None
+    """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
+    `ppopt.problem.partition`."""
     forward: Any = 1
     """Time of F, above 0."""
     backward: Any = None
@@ -110,11 +119,10 @@ class Pipeline:
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
-        for cost in STAGE_COSTS:
-            if getattr(self, cost.field) is not None or cost.has_value:
-                self._set(cost.field, self._values(cost.field, signed=cost.least is None))
-        self._derive_times()
-        self._check_memory()
+        if self.model is None:
+            self._set_costs()
+        else:
+            self._set_costs_of_layers()
         self._set_p2p()
         self._set_limit()
         _ = self.ticks
@@ -125,6 +133,7 @@ class Pipeline:
     def _set_placement(self) -> None:
         if self.chunks is not None:
             self._set("chunks", _whole(self.chunks, "chunks"))
+        self._set_partition()
         where = self.placement
         if where is None or isinstance(where, str):
             if where is not None and where not in placement.NAMED:
@@ -147,6 +156,40 @@ class Pipeline:
                 "give one per stage"
             )
         self._set("placement", devices)
+
+    def _set_partition(self) -> None:
+        """Check the model and its partition; counts and layouts say how many chunks there are."""
+        if self.model is None:
+            if self.partition is not None:
+                raise InputError(
+                    "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
+                )
+            return
+        if not isinstance(self.model, Model):
+            self._set("model", Model(self.model))
+        self._set("partition", partition.normal(self.partition))
+        found = partition.stages_of(self.partition)
+        free = self.chunks is None and self.placement in (None, "interleaved", "v")
+        if free and found is not None and found % self.stages == 0 and found > self.stages:
+            self._set("chunks", found // self.stages)
+
+    def _set_costs(self) -> None:
+        for cost in STAGE_COSTS:
+            if getattr(self, cost.field) is not None or cost.has_value:
+                self._set(cost.field, self._values(cost.field, signed=cost.least is None))
+        self._derive_times()
+        self._check_memory()
+
+    def _set_costs_of_layers(self) -> None:
+        """Sum the costs over the layers of every stage; costs given beside layers are refused."""
+        defaults = self.__dataclass_fields__
+        for cost in STAGE_COSTS:
+            given = getattr(self, cost.field)
+            if given != defaults[cost.field].default and not _is_exact(given):
+                raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+        for field, values in self.model.stage_costs(self.counts)._asdict().items():
+            self._set(field, values)
+        self._set("rounded", tuple(dict.fromkeys((*self.rounded, *self.model.rounded))))
 
     def _derive_times(self) -> None:
         backward = derive(self.forward, self.backward, self.weight, self.backward_input)
@@ -188,6 +231,11 @@ class Pipeline:
 
     def _set_limit(self) -> None:
         limit = self.mem_limit
+        if limit is not None and self.model is not None and not self.model.has_activation:
+            raise InputError(
+                "mem_limit: no layer gives its activation; give `activation` in the layers, or "
+                "leave the limit out"
+            )
         if isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B:
             self._set("mem_limit", LIMIT_1F1B)
             return
@@ -232,8 +280,15 @@ class Pipeline:
         return tuple(number.value for number in read)
 
     @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Layers of every stage; empty without a model in layers."""
+        if self.model is None:
+            return ()
+        return partition.counts_of(self.model, self.partition, self.num_stages)
+
+    @cached_property
     def num_chunks(self) -> int:
-        """Equal stages into which each device's share is cut (1 with an explicit placement)."""
+        """Stages of each device under a named placement (1 with an explicit placement)."""
         if self.chunks is not None:
             return self.chunks
         return placement.DEFAULT_CHUNKS.get(self.placement, 1) if self.named_placement else 1
@@ -294,6 +349,19 @@ class Pipeline:
             for row in self.hosts
         )
 
+    def without_model(self) -> Pipeline:
+        """The same pipeline, its costs given stage by stage with an explicit placement."""
+        if self.model is None:
+            return self
+        return replace(
+            self,
+            stages=self.num_stages,
+            placement=self.hosts[0],
+            chunks=None,
+            model=None,
+            partition=None,
+        )
+
     def route(self, microbatch: int) -> int:
         """Route of a microbatch: the first half takes route 0, the second half route 1."""
         return microbatch * self.routes // self.batches
@@ -322,11 +390,15 @@ class Pipeline:
     @cached_property
     def costs(self) -> StageCosts:
         """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
-        share = self.hosts[0] if self.named_placement else tuple(range(self.stages))
+        shared = self.named_placement and self.model is None
+        share = self.hosts[0] if shared else tuple(range(self.num_stages))
+        cut = self.num_chunks if shared else 1
         given = {**self._default_costs(), **self._given_costs()}
         return StageCosts(
             **{
-                cost.field: tuple(given[cost.field][entry] / self.parts_of(cost) for entry in share)
+                cost.field: tuple(
+                    given[cost.field][entry] / self._parts(cost, cut) for entry in share
+                )
                 for cost in STAGE_COSTS
             }
         )
@@ -338,7 +410,7 @@ class Pipeline:
     def _default_costs(self) -> dict[str, tuple[Fraction, ...]]:
         """What takes the place of costs that are not given."""
         both = zip(self.forward, self.backward, strict=True)
-        nothing = (Fraction(0),) * self.stages
+        nothing = (Fraction(0),) * len(self.forward)
         workspace = nothing if self.workspace is None else self.workspace
         return {
             "overlap": tuple(one + other for one, other in both),
@@ -351,10 +423,10 @@ class Pipeline:
             "kept": self.activation,
         }
 
-    def parts_of(self, cost: Setting) -> int:
+    def _parts(self, cost: Setting, chunks: int) -> int:
         """Parts into which chunks and slices divide a cost of stages."""
-        chunks = self.num_chunks if cost.cut_by_chunks else 1
-        return chunks * (self.num_slices if cost.cut_by_slices else 1)
+        cut = chunks if cost.cut_by_chunks else 1
+        return cut * (self.num_slices if cost.per_microbatch else 1)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
@@ -404,6 +476,13 @@ def _whole(value: object, what: str) -> int:
     if value > LARGEST_GRID:
         raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
     return value
+
+
+def _is_exact(value: object) -> bool:
+    """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
+    return value is None or (
+        isinstance(value, tuple) and all(type(one) is Fraction for one in value)
+    )
 
 
 def _is_list(value: object) -> bool:

@@ -30,6 +30,8 @@ class Shape(Enum):
     """A whole number."""
     SECONDS = "SECONDS"
     """A number above 0."""
+    NUMBER = "NUMBER"
+    """One number."""
     STAGES = "LIST"
     """One number for all stages, or a list with one number per stage."""
     LINKS = "TIME"
@@ -38,6 +40,10 @@ class Shape(Enum):
     """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
     PLACEMENT = "NAME|LIST"
     """A name, or a list with the device of every stage."""
+    LAYERS = "LAYERS"
+    """A list of layers, each a mapping of its settings."""
+    PARTITION = "RULE|COUNTS|LAYOUT"
+    """The name of a rule, a list of layers per stage, or the text of a layout."""
     CHOICE = "NAME"
     """One of some words."""
     FLAG = ""
@@ -55,6 +61,8 @@ class Part(StrEnum):
 
     PIPELINE = "pipeline"
     """A field of `ppopt.Pipeline`."""
+    LAYER = "layer"
+    """A field of `ppopt.Layer`."""
     RUN = "run"
     """What to do with the pipeline."""
     ABOUT = "about"
@@ -91,11 +99,12 @@ class Setting:
     placeholder: str = ""
     """Of the flag; that of the shape where it is left out."""
     optional: bool = False
-    """Of a cost of stages: nothing takes its place where it is not given."""
+    """Of a cost of stages: schedule files hold it only where it is not the default."""
+    per_microbatch: bool = True
+    """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
+    it."""
     cut_by_chunks: bool = True
     """Of a cost of stages: whether chunks divide it."""
-    cut_by_slices: bool = True
-    """Of a cost of stages: whether slices divide it."""
     has_flag: bool = True
 
     @property
@@ -173,6 +182,21 @@ SETTINGS = (
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
     ),
+    Setting(
+        "model",
+        Shape.LAYERS,
+        "the model in layers, in forward order, in place of costs per stage; see the table of "
+        "layers",
+        key="layers",
+        has_flag=False,
+    ),
+    Setting(
+        "partition",
+        Shape.PARTITION,
+        "of a model in layers: even, balanced (the largest F + BW of a stage is least), layers per "
+        "stage as a list, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "balanced",
+    ),
     _time("forward", "forward_times", "F", default=1),
     _time(
         "backward",
@@ -193,7 +217,7 @@ SETTINGS = (
     ),
     _memory("activation", "memory that F takes, and that B and W together give back", 1),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
-    _memory("static", "memory always held: weights, optimizer state", 0, cut_by_slices=False),
+    _memory("static", "memory always held: weights, optimizer state", 0, per_microbatch=False),
     _workspace("workspace", "memory that F, B and BW need only while they run", "0"),
     _workspace("forward_workspace", "workspace of F", "workspace"),
     _workspace("input_workspace", "workspace of B", "workspace"),
@@ -295,7 +319,7 @@ def same_setting(first: str, second: str) -> InputError:
     return InputError(f"{first} and {second} are the same setting; keep one")
 
 
-def accepts_every_name(cls: type[T]) -> type[T]:
+def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> type[T]:
     """Let a dataclass of settings be made with any of their names (`p2p_time` for `p2p`).
 
     Raises InputError where one setting has two names, TypeError for an unknown name.
@@ -307,9 +331,9 @@ def accepts_every_name(cls: type[T]) -> type[T]:
     def init(self: T, *args: Any, **given: Any) -> None:
         named: dict[str, str] = {}
         for name in given:
-            field = NAMED[name].field if name in NAMED else name
+            field = known[name].field if name in known else name
             if field not in fields:
-                hint = nearest(name, (one for one in NAMED if NAMED[one].field in fields))
+                hint = nearest(name, (one for one in known if known[one].field in fields))
                 raise TypeError(f"{cls.__name__} takes no {name!r}; did you mean {hint}?")
             if field in named:
                 raise same_setting(named[field], name)

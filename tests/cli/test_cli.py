@@ -125,8 +125,10 @@ class TestWorkspaceAndRecompute:
         done(f"eval 1f1b {flags} -o", by_flags)
         done("eval 1f1b --config", config, "-o", by_file)
         python = ppopt.evaluate(ppopt.Pipeline(**given), "1f1b")
-        assert by_flags.read_text() == by_file.read_text() == python.to_json()
-        assert ppopt.read_schedule(by_file).pipeline == python.pipeline
+        assert by_flags.read_text() == by_file.read_text()
+        read, _ = ppopt.read_schedule(by_file)
+        assert read.pipeline.ticks == python.pipeline.ticks
+        assert read.metrics == python.metrics
         assert shown("verify", by_file)["verified"] is True
 
 

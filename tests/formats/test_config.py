@@ -27,6 +27,8 @@ SPELLINGS = {
     "batches": ("batches", "num_batches", "num_microbatches", "microbatches"),
     "chunks": ("chunks", "num_chunks"),
     "placement": ("placement",),
+    "model": ("layers", "model"),
+    "partition": ("partition",),
     "forward": ("forward_times", "forward"),
     "backward": ("backward_times", "backward"),
     "weight": ("weight_times", "weight"),
@@ -60,6 +62,8 @@ SPELLINGS = {
 
 SAMPLES = {
     "placement": "v",
+    "model": [],
+    "partition": [2, 2],
     "mem_limit": 3,
     "name": "mine",
     "objective": "device-span",
