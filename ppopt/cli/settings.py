@@ -142,7 +142,7 @@ def _value(setting: Setting, given: Any) -> Any:
             return _whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
-        case Shape.STAGES | Shape.DEVICES if "," in given:
+        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:
             return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import chain
 from operator import add, sub
@@ -21,7 +22,7 @@ Row = tuple[int, ...]
 
 
 class StageCosts(NamedTuple):
-    """Costs per stage, in the user's units (times; memory)."""
+    """Costs per stage, in the user's units (times on a device of speed 1; memory)."""
 
     forward: tuple[Fraction, ...]
     backward: tuple[Fraction, ...]
@@ -141,6 +142,7 @@ class Ticks(NamedTuple):
 
 def ticks_of(
     costs: StageCosts,
+    speeds: tuple[Fraction, ...],
     links: tuple[tuple[Fraction, ...], ...],
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
@@ -149,6 +151,8 @@ def ticks_of(
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
+    `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
+    both are whole ticks.
     `links` are the delays [from device][to device], or one delay between any two; `static` and
     `limits` have one entry per device; `pieces` is the number of microbatches times slices, and
     `divisor` the number of ticks into which the common tick of the times is divided. Raises
@@ -156,16 +160,21 @@ def ticks_of(
     pass `MOST_TICKS`.
     """
     given = costs._asdict()
-    times = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.TIME]
+    timed = [cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME]
+    taken = given | {field: _on_devices(given[field], speeds) for field in timed}
+    times = [row[field] for row in (given, taken) for field in timed]
     memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
     per_unit = divisor * exact.common_denominator(chain(*times, *links))
     memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
     scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
-    scaled = {
-        cost.field: _scale(given[cost.field], scales[cost.unit])
-        for cost in STAGE_COSTS
-        if cost.unit
-    }
+    at_speed_1, scaled = (
+        {
+            cost.field: _scale(row[cost.field], scales[cost.unit])
+            for cost in STAGE_COSTS
+            if cost.unit
+        }
+        for row in (given, taken)
+    )
     activation, kept, memory_b = (scaled[name] for name in ("activation", "kept", "memory_b"))
     workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
     takes, gives = _memory(activation, kept, memory_b, workspace)
@@ -190,8 +199,13 @@ def ticks_of(
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    _check_range(ticks, pieces)
+    for rows in (at_speed_1, scaled):
+        _check_range(ticks, rows, pieces)
     return ticks
+
+
+def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
 
 
 def _memory(
@@ -223,17 +237,18 @@ def _scale(values: tuple[Fraction, ...], per_unit: int) -> tuple[int, ...]:
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
 
-def _check_range(ticks: Ticks, pieces: int) -> None:
-    stages = len(ticks.activation)
-    longest = pieces * (
-        sum(map(sum, (*ticks.durations, ticks.overlap)))
-        + 2 * stages * max(map(max, ticks.p2p), default=0)
-    )
-    held = pieces * sum(map(sum, (*ticks.takes, *ticks.gives)))
-    held += max(*ticks.static, *(ticks.limits or (0,)))
-    for what, total in (("times", longest), ("memory", held)):
-        if total >= MOST_TICKS:
+def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[int, ...]], pieces: int) -> None:
+    """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
+    total = dict.fromkeys(Unit, 0)
+    for cost in STAGE_COSTS:
+        if cost.unit and cost.per_microbatch:
+            total[cost.unit] += pieces * sum(map(abs, scaled[cost.field]))
+    links = 2 * len(ticks.activation) * max(map(max, ticks.p2p), default=0)
+    total[Unit.TIME] += pieces * links
+    total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
+    for what, sum_of in (("times", total[Unit.TIME]), ("memory", total[Unit.MEMORY])):
+        if sum_of >= MOST_TICKS:
             raise InputError(
                 f"{what}: too large or too finely divided to stay exact "
-                f"({total} ticks, at most 2^53); use fewer digits or fewer batches"
+                f"({sum_of} ticks, at most 2^53); use fewer digits or fewer batches"
             )

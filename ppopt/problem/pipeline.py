@@ -83,6 +83,9 @@ class Pipeline:
     """Time by which recompute makes B and BW longer; None: 0."""
     kept: Any = None
     """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
+    device_speed: Any = 1
+    """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
+    its time / the speed of its device. Where routes run a stage on two devices, these have one."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None
@@ -124,6 +127,7 @@ class Pipeline:
         else:
             self._set_costs_of_layers()
         self._set_p2p()
+        self._set_speed()
         self._set_limit()
         _ = self.ticks
 
@@ -214,6 +218,29 @@ class Pipeline:
         for device in range(size):
             if self.p2p[device][device]:
                 raise InputError(f"p2p: device {device} to itself must be 0")
+
+    def _set_speed(self) -> None:
+        given, size = self.device_speed, self.num_devices
+        numbers = self._numbers("device_speed", given if _is_list(given) else [given] * size)
+        if len(numbers) != size:
+            raise InputError(
+                f"device_speed: has {len(numbers)} entries for {size} devices; "
+                "give one number, or one per device"
+            )
+        self._set("device_speed", numbers)
+        for device, speed in enumerate(numbers):
+            if not speed:
+                raise InputError(
+                    f"device_speed: device {device}: 0 is not above 0, or finer than 10^-6, "
+                    "the finest that is kept"
+                )
+        for hosts in self.hosts[1:]:
+            for one, other in zip(self.hosts[0], hosts, strict=True):
+                if numbers[one] != numbers[other]:
+                    raise InputError(
+                        f"device_speed: two routes run a stage on devices {one} and {other}; "
+                        "give these one speed"
+                    )
 
     def _check_memory(self) -> None:
         for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
@@ -389,7 +416,10 @@ class Pipeline:
 
     @cached_property
     def costs(self) -> StageCosts:
-        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
+        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut.
+
+        Times are those on a device of speed 1.
+        """
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         cut = self.num_chunks if shared else 1
@@ -464,8 +494,9 @@ class Pipeline:
         """All costs as integer ticks: the one duration table of the project."""
         links = self.p2p if isinstance(self.p2p, tuple) else ((self.p2p,),)
         static = tuple(self.static_of(device) for device in range(self.num_devices))
+        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         pieces = self.batches * self.num_slices
-        return ticks_of(self.costs, links, static, self.limits, pieces, self.tick_divisor)
+        return ticks_of(self.costs, speeds, links, static, self.limits, pieces, self.tick_divisor)
 
 
 def _whole(value: object, what: str) -> int:

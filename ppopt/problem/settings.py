@@ -38,6 +38,8 @@ class Shape(Enum):
     """One number, or a matrix [from device][to device]."""
     DEVICES = "[LIST]"
     """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
+    PER_DEVICE = "NUMBER|LIST"
+    """One number for all devices, or a list with one number per device."""
     PLACEMENT = "NAME|LIST"
     """A name, or a list with the device of every stage."""
     LAYERS = "LAYERS"
@@ -213,6 +215,13 @@ SETTINGS = (
         0,
         key="p2p_time",
         unit=Unit.TIME,
+        least=0,
+    ),
+    Setting(
+        "device_speed",
+        Shape.PER_DEVICE,
+        "speed of the devices, one number or one per device: an operation takes its time / speed",
+        1,
         least=0,
     ),
     _memory("activation", "memory that F takes, and that B and W together give back", 1),

@@ -164,14 +164,17 @@ def _span(rows: Rows, row: int) -> str:
 def _expected(named: Rows) -> Ints:
     """Time of every row, in ticks: that of its kind and stage, or that of its pair.
 
-    Recompute makes B and BW longer, and saves nothing where they run in a pair.
+    An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
+    saves nothing where they run in a pair.
     """
-    costs, per_unit = named.pipeline.costs, named.pipeline.ticks.per_unit
+    costs, pipeline = named.pipeline.costs, named.pipeline
     kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
     kinds |= {OpKind.W: costs.weight, OpKind.BW: costs.backward}
     rows = [*(kinds[kind] for kind in OpKind), costs.overlap, costs.recompute_time]
+    per_unit = [pipeline.ticks.per_unit / pipeline.device_speed[d] for d in pipeline.hosts[0]]
     *own, overlap, recompute = np.array(
-        [[int(value * per_unit) for value in row] for row in rows], dtype=np.int64
+        [[int(time * unit) for time, unit in zip(row, per_unit, strict=True)] for row in rows],
+        dtype=np.int64,
     )
     table = np.array(own)
     alone = table[OpKind.F] + table[OpKind.BW] - overlap

@@ -8,6 +8,7 @@ the least possible to none, so that feasible and infeasible cases are both commo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
@@ -142,6 +143,36 @@ def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction
     if below:
         return max(room - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
     return room + one * rng.choice((0, Fraction(1, 2), 1, 2))
+
+
+class AtSpeeds(NamedTuple):
+    """A pipeline on devices of unequal speeds, and the same with the times of every stage given."""
+
+    pipeline: Pipeline
+    spelled_out: Pipeline
+    fused: bool
+
+
+def at_speeds(cases: Iterator[Case], seed: int) -> Iterator[AtSpeeds]:
+    """Give the devices of pipelines of one route speeds, two of three times unequal ones."""
+    rng = Random(seed)
+    for pipeline, fused in cases:
+        choices = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2)]
+        speeds = [rng.choice(choices) for _ in range(pipeline.num_devices)]
+        costs, hosts = pipeline.costs, pipeline.hosts[0]
+        given = {field: list(getattr(costs, field)) for field in costs._fields}
+        for field in ("forward", "backward", "weight", "backward_input"):
+            pairs = zip(given[field], hosts, strict=True)
+            given[field] = [time / speeds[host] for time, host in pairs]
+        spelled_out = Pipeline(
+            stages=pipeline.num_stages,
+            batches=pipeline.batches,
+            placement=hosts,
+            p2p=pipeline.p2p,
+            mem_limit=pipeline.limits,
+            **(given | {"overlap": None}),
+        )
+        yield AtSpeeds(replace(pipeline, device_speed=speeds), spelled_out, fused)
 
 
 V = Pipeline(

@@ -44,6 +44,7 @@ SPELLINGS = {
     "backward_workspace": ("backward_workspace",),
     "recompute_time": ("recompute_time",),
     "kept": ("kept",),
+    "device_speed": ("device_speed",),
     "mem_limit": ("mem_limit",),
     "overlap": ("overlap_times", "overlap"),
     "slices": ("slices", "num_slices"),
