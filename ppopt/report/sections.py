@@ -257,6 +257,8 @@ def _pipeline_line(pipeline: Pipeline) -> str:
         _count(pipeline.batches, "microbatch"),
         _placement(pipeline),
     ]
+    if pipeline.model is not None:
+        parts.append(f"layers {'|'.join(map(str, pipeline.counts))}")
     if pipeline.routes > 1:
         parts.append(_count(pipeline.routes, "route"))
     if pipeline.num_slices > 1:
