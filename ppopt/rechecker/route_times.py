@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from typing import Any
 
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.claim import Claim
@@ -15,9 +16,11 @@ class RouteTimes:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
         self._duration = {kind: ticks.durations[kind] for kind in claim.kinds}
-        self._down = [ticks.p2p[here][there] for here, there in pairwise(hosts)]
+        self._down = _delays(claim, claim.pipeline.p2p, list(pairwise(hosts)))
         """Delay from every stage to the next one; `_up`: the way back."""
-        self._up = [ticks.p2p[there][here] for here, there in pairwise(hosts)]
+        given = claim.pipeline.backward_p2p
+        back = claim.pipeline.p2p if given is None else given
+        self._up = _delays(claim, back, [pair[::-1] for pair in pairwise(hosts)])
         self._way = {
             kind: list(
                 accumulate(map(sum, zip(self._duration[kind], links, strict=False)), initial=0)
@@ -46,3 +49,18 @@ class RouteTimes:
     def round_trip(self, stage: int) -> int:
         """Time from the end of F on a stage to the start of its backward."""
         return self._round_trip[stage]
+
+
+def _delays(claim: Claim, given: Any, ways: list[tuple[int, int]]) -> list[int]:
+    """Delays in ticks over the boundaries after stages 0, 1, ...: (from device, to device) each.
+
+    One number for all, one per boundary, or a matrix of devices; none where the device is one.
+    """
+    found = []
+    for boundary, (source, target) in enumerate(ways):
+        time = given
+        if isinstance(given, tuple):
+            entry = given[source if isinstance(given[0], tuple) else boundary]
+            time = entry[target] if isinstance(entry, tuple) else entry
+        found.append(0 if source == target else int(time * claim.pipeline.ticks.per_unit))
+    return found
