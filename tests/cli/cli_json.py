@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 INT = (int,)
@@ -11,6 +12,16 @@ LIST = (list,)
 OBJECT = (dict,)
 FLAG = (bool,)
 
+KNOWN_TEXT = (str, NoneType)
+KNOWN_NUMBER = (int, float, NoneType)
+THROUGHPUT = {
+    "time_unit": KNOWN_TEXT,
+    "memory_unit": KNOWN_TEXT,
+    "tokens_per_second": KNOWN_NUMBER,
+    "tokens_per_second_per_device": KNOWN_NUMBER,
+    "mfu": KNOWN_NUMBER,
+}
+"""Null where the pipeline does not say enough."""
 COMMON = {
     "schema": INT,
     "status": TEXT,
@@ -29,7 +40,7 @@ COMMON = {
     "solve_seconds": NUMBER,
     "schedule": OBJECT,
     "verified": FLAG,
-}
+} | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
 SOLVED = COMMON | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
 PLACED = {"chunks": INT, "placement": TEXT}
@@ -46,6 +57,7 @@ VERIFIED = {
     for key in (
         *("schema", "verified", "makespan", "device_span"),
         *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+        *THROUGHPUT,
     )
 } | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG}
 UNSOLVED = (

@@ -31,11 +31,13 @@ from tests.cli.cli_json import (
     EVALUATED,
     FLAG,
     INT,
+    KNOWN_TEXT,
     LIST,
     NUMBER,
     OBJECT,
     SOLVED,
     TEXT,
+    THROUGHPUT,
     assert_types,
 )
 from tests.cli.cli_run import done, run, shown
@@ -49,6 +51,8 @@ FRONTIER = {
     "objective": TEXT,
     "proof": TEXT,
     "mem_limit": LIST,
+    "time_unit": KNOWN_TEXT,
+    "memory_unit": KNOWN_TEXT,
     "least_limit": NUMBER,
     "least_limit_proved": FLAG,
     "useful_limit": NUMBER,
@@ -520,8 +524,8 @@ class TestCommand:
 
 
 def _given(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without what is null: no limit, and no ratio to a frontier of another placement."""
-    kept = {key: value for key, value in row.items() if value is not None}
+    """A row without a limit or ratio to a frontier of another placement that is null."""
+    kept = {key: value for key, value in row.items() if value is not None or key in THROUGHPUT}
     return {"mem_limit": [], **kept}
 
 
