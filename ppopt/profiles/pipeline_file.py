@@ -11,7 +11,7 @@ from pathlib import Path
 from ppopt.formats.files import write
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS, Unit
+from ppopt.problem.settings import STAGE_COSTS
 from ppopt.profiles.estimate import P2PTime, Profile
 from ppopt.profiles.megatron_timers import StageTimes
 
@@ -73,8 +73,9 @@ def dumps(
         ]
     elif memory is not None:
         lines.append("# Memory is that of the schedule that ran, not measured.")
-        amounts = [cost for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
-        lines += [f"{cost.name}: {_listed(getattr(memory.costs, cost.field))}" for cost in amounts]
+        held = memory.costs
+        amounts = [cost for cost in STAGE_COSTS if cost.field in held.memory_fields]
+        lines += [f"{cost.name}: {_listed(getattr(held, cost.field))}" for cost in amounts]
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,7 @@ from ppopt.report.words import (
     measured,
     number,
     objective_words,
+    partition_words,
     per_device,
     percent,
     spread,
@@ -44,6 +45,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
     lines: dict[str, str | Text] = {
         "strategy": _strategy(figures),
         "status": Text(status_words(figures), style=_status_style(figures)),
+        "partition": partition_words(figures),
         "makespan": _time(figures, "makespan"),
         "device span": _time(figures, "device_span"),
         "lower bound": _bound(figures, objective),
