@@ -37,7 +37,6 @@ from tests.cli.cli_json import (
     OBJECT,
     SOLVED,
     TEXT,
-    THROUGHPUT,
     assert_types,
 )
 from tests.cli.cli_run import done, run, shown
@@ -452,7 +451,7 @@ class TestCommand:
             assert row["mem_limit"] == [row["limit"]] * 2
             assert row["schedule"]["pipeline"]["mem_limit"] == [row["limit"]] * 2
         for row in found["strategies"]:
-            assert_types({"ratio_to_best": 1, **_given(row)}, HAND)
+            assert_types(_given(row), HAND)
         limits = [(row["limit"], row["value"]) for row in found["points"]]
         case = Case(Pipeline(stages=2, batches=3), fused=False)
         assert limits == brute(case, Objective.MAKESPAN)
@@ -525,8 +524,8 @@ class TestCommand:
 
 def _given(row: dict[str, Any]) -> dict[str, Any]:
     """A row without a limit or ratio to a frontier of another placement that is null."""
-    kept = {key: value for key, value in row.items() if value is not None or key in THROUGHPUT}
-    return {"mem_limit": [], **kept}
+    instead = {"mem_limit": [], "ratio_to_best": 1}
+    return {key: instead.get(key) if value is None else value for key, value in row.items()}
 
 
 def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:
