@@ -33,12 +33,14 @@ def minimum_memory(instance: Instance) -> list[int]:
     Consider one microbatch on a device. When F of its k-th hosted stage starts, the device holds
     what the F of the first k hosted stages keep, because their backwards come later. All slices of
     a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
-    time also holds what it takes itself, and a W that takes time also holds what its own stage
-    keeps until then. What F and W hold only while they run counts too.
+    time also holds what it takes itself (its workspace, and with recompute what F did not keep),
+    and a W that takes time also holds what its own stage keeps until then. What F and W hold only
+    while they run counts too.
 
-    A schedule of one microbatch at a time, with every W right after its B, needs no more. The
-    exception are operations of no length that take memory: they may share an instant with releases
-    of other stages, and the search decides whether a limit suffices there.
+    A schedule of one microbatch at a time, with every W right after its B, needs no more. There are
+    two exceptions, in which the search decides whether a limit suffices. Operations of no length
+    that take memory may share an instant with releases of other stages. A W with a workspace, of a
+    device with several stages, may come before or after the backwards of the others.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     return [
@@ -90,12 +92,12 @@ def infeasibility(instance: Instance) -> str | None:
 
 
 def _minimum_words(instance: Instance) -> str:
-    """Words for the largest minimum memory of all devices."""
+    """Words for the largest minimum memory of all devices, exact but for two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
-        one.takes and not one.duration
+        one.takes and (one.kind is OpKind.W or not one.duration)
         for one in instance.classes
-        if one.kind is OpKind.B and len(hosted[one.route][one.device]) > 1
+        if one.kind is not OpKind.F and len(hosted[one.route][one.device]) > 1
     )
     if any(at_once):
         return "one that works on every device is at least"
@@ -116,7 +118,7 @@ def proof_scope(instance: Instance) -> str:
     """Words for the schedules that a proof covers; empty if it covers all.
 
     Replacing a whole backward by B and an immediate W loses nothing, unless the whole backward is
-    shorter than both (alone or in a pair), or B takes memory.
+    shorter than both (alone or in a pair), or B or W comes to hold more than it.
     """
     if instance.fused:
         return "; of the schedules whose backwards are all whole (--fused)"
@@ -125,10 +127,22 @@ def proof_scope(instance: Instance) -> str:
         full < partial + weight
         for partial, weight, full in zip(*durations[OpKind.B :], strict=True)
     )
-    takes = any(one.takes for one in instance.classes if one.kind is OpKind.B)
-    if shorter or takes or pairs.whole_pairs_shorter(instance.pipeline):
+    if (
+        shorter
+        or _whole_holds_less(instance.pipeline)
+        or pairs.whole_pairs_shorter(instance.pipeline)
+    ):
         return "; of the schedules whose backwards are all split (--fused searches whole ones)"
     return ""
+
+
+def _whole_holds_less(pipeline: Pipeline) -> bool:
+    """Whether at some stage a whole backward holds less than B, or W after it."""
+    ticks = pipeline.ticks
+    return any(
+        max(b, ticks.memory_change(OpKind.B, stage) + w) > whole
+        for stage, (_, b, w, whole) in enumerate(zip(*ticks.takes, strict=True))
+    )
 
 
 def device_bound(instance: Instance, objective: Objective) -> Bound:
