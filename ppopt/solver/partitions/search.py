@@ -335,7 +335,7 @@ class PartitionSearch:
     def _infeasible(self, bounds: PartitionBounds) -> Result:
         least = Fraction(bounds.least_limit, self._ticks.memory_per_unit)
         words = "the least limit that works on every device is"
-        if not bounds.complete:
+        if not bounds.complete or self._ticks.passing:
             words = "one that works on every device is at least"
         return replace(
             self._empty(Status.INFEASIBLE),

@@ -36,7 +36,9 @@ class LayerTicks(NamedTuple):
     backward: tuple[int, ...]
     """Time of BW."""
     activation: tuple[int, ...]
+    """Memory that F leaves behind."""
     memory_b: tuple[int, ...]
+    """Signed change of memory by B; W gives back the rest."""
     static: tuple[int, ...]
 
 
@@ -167,6 +169,8 @@ class PartitionTicks(NamedTuple):
     space: PartitionSpace
     per_unit: int
     memory_per_unit: int
+    passing: bool
+    """Whether operations need memory that is not in the space, while they run."""
 
 
 def space_of(problem: Problem) -> PartitionTicks:
@@ -196,8 +200,8 @@ def space_of(problem: Problem) -> PartitionTicks:
         backward_input=times[OpKind.B],
         weight=times[OpKind.W],
         backward=times[OpKind.BW],
-        activation=_times(ticks.activation, more),
-        memory_b=_times(ticks.memory_b, more),
+        activation=_times(_changes(ticks, OpKind.F), more),
+        memory_b=_times(_changes(ticks, OpKind.B), more),
         static=_in_ticks(costs.static, memory_per_unit),
     )
     limits = pipeline.limits
@@ -211,7 +215,12 @@ def space_of(problem: Problem) -> PartitionTicks:
         whole=problem.fused,
         span=problem.objective is Objective.DEVICE_SPAN,
     )
-    return PartitionTicks(space, per_unit, memory_per_unit)
+    passing = any(
+        taken and given
+        for kind in OpKind
+        for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
+    )
+    return PartitionTicks(space, per_unit, memory_per_unit, passing)
 
 
 def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
@@ -227,6 +236,14 @@ def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
         device_speed=pipeline.device_speed[0],
     )
     return fine.ticks, fine.costs
+
+
+def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
+    """Net change of memory by an operation of every layer.
+
+    What it needs while it runs is left out: bounds are of no more memory than is needed.
+    """
+    return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.activation)))
 
 
 def _times(row: tuple[int, ...], factor: int) -> tuple[int, ...]:
