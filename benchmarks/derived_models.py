@@ -15,10 +15,10 @@ the sources state. What is derived, per microbatch and device (Megatron-LM's ten
   Table 4). Norms, activation functions, the loss and collective communication are left out.
 - The embedding has no matrix product: F reads and writes each token's vector once at 3.35 TB/s
   (H100's data sheet), W as much; B = 0, for nothing is before it.
-- Activations: 2 bytes (BF16) for each element that the backward reads, as the methods below count
-  them, nothing recomputed. B frees none: W reads as many (inputs and output gradients of matrices).
+- Activations: 2 bytes (BF16) for each element that the backward reads, as the functions below
+  count them, nothing recomputed. B frees none: W reads as many (inputs and output gradients).
 - Static: 6 + 12 / d bytes a parameter: BF16 parameters, FP32 gradients, optimizer state sharded
-  over d (docs/user-guide/features/dist_optimizer.md of Megatron-LM). Norms' parameters are left out.
+  over d (docs/user-guide/features/dist_optimizer.md of Megatron-LM). Norms are left out.
 - Link: what a stage hands on, 2 bytes an element / t, at 50 GB/s (one 400 Gb/s adapter a GPU).
 """
 
@@ -245,7 +245,7 @@ class File(NamedTuple):
                 "",
                 "# Derived, not measured, by `python -m benchmarks.derived_models`: its head says "
                 "how.",
-                f"# A microbatch is one sequence of {setup.sequence} tokens; parallelism: {shared}.",
+                f"# A microbatch is a sequence of {setup.sequence} tokens; parallelism: {shared}.",
                 f"stages: {setup.devices}",
                 f"batches: {setup.batches}",
                 f"p2p_time: {self.link}",

@@ -195,8 +195,9 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "of a model in layers: even, balanced (the largest F + BW of a stage is least), layers per "
-        "stage as a list, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "of a model in layers: even, balanced (the largest F + BW of a stage is least), search "
+        "(chosen with the schedule, with a bound over all partitions), layers per stage as a list, "
+        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
     ),
     _time("forward", "forward_times", "F", default=1),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import refuse_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
@@ -124,6 +125,7 @@ def frontier(
     Raises InputError on misuse only.
     """
     began = time.monotonic()
+    refuse_search(pipeline.partition, "frontier")
     provenance = provenance_of(time_limit, workers, seed)
     problem = problem_of(pipeline, Objective(objective), fused=fused)
     made, skipped = evaluate_all(
