@@ -181,7 +181,8 @@ def counts_of(
 ) -> Counts:
     """Layers per stage of a partition that `normal` has checked.
 
-    `speeds` are those of the stages' devices (default 1). Raises InputError where it does not fit the model or the number of stages.
+    `speeds` are those of the stages' devices (default 1). Raises InputError where the partition
+    does not fit the model or the number of stages.
     """
     _check_stages(model, stages)
     if isinstance(partition, str) and partition in RULES:
