@@ -164,7 +164,8 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
     least = times[device]
     if least < stated.bound:
         return None
-    way = "the way to its first operation and " if not stated.span else ""
+    back = ", the way up from its last one" if stated.fused else ""
+    way = "" if stated.span else f"the way to its first operation{back} and "
     wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
     return device, f"{way}the work of device {device}{wait} take {exact.plain(ticks.time(least))}"
 
