@@ -24,9 +24,10 @@ def test_files_are_those_that_the_script_writes() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_says_what_it_is_and_runs(name: str) -> None:
-    about = read_settings(name)["about"]
-    assert {"source", "description", "time_unit", "memory_unit"} <= set(about)
-    assert about["source"].startswith("derived from ")
+    settings = read_settings(name)
+    assert (settings["time_unit"], settings["memory_unit"]) == ("ms", "MiB")
+    assert {"source", "description"} <= set(settings["about"])
+    assert settings["about"]["source"].startswith("derived from ")
     pipe = ppopt.read_pipeline(name)
     assert pipe.rounded == ()
     assert sum(pipe.counts) == len(ppopt.read_model(name))
