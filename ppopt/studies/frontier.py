@@ -10,7 +10,6 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
-from ppopt.problem import exact
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_search
 from ppopt.problem.pipeline import Pipeline
@@ -189,7 +188,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
         return device_bounds.device_bound(problem.instance, problem.objective)
     if proved.limit == limit:
         return proved.bound
-    larger = exact.plain(problem.pipeline.ticks.memory(proved.limit))
+    larger = problem.pipeline.memory_text(proved.limit)
     words = f"{proved.bound.proof} (proved for the limit {larger}, so for every smaller one)"
     return proved.bound._replace(proof=words)
 
@@ -232,7 +231,7 @@ def _proof(problem: Problem, curve: Curve) -> str:
     pipeline, first = problem.pipeline, curve.found[0]
     least = device_bounds.minimum_memory(problem.instance)
     device = least.index(max(least))
-    shown = exact.plain(pipeline.ticks.memory(least[device]))
+    shown = pipeline.memory_text(least[device])
     words = f"device {device} needs {shown} even for one microbatch at a time"
     if first.limit == least[device]:
         return words
