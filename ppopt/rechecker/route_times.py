@@ -16,26 +16,26 @@ class RouteTimes:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
         self._duration = {kind: ticks.durations[kind] for kind in claim.kinds}
-        self._down = _delays(claim, claim.pipeline.p2p, list(pairwise(hosts)))
-        """Delay from every stage to the next one; `_up`: the way back."""
+        self.down = _delays(claim, claim.pipeline.p2p, list(pairwise(hosts)))
+        """Delay from every stage to the next one; `up`: the way back."""
         given = claim.pipeline.backward_p2p
         back = claim.pipeline.p2p if given is None else given
-        self._up = _delays(claim, back, [pair[::-1] for pair in pairwise(hosts)])
+        self.up = _delays(claim, back, [pair[::-1] for pair in pairwise(hosts)])
         self._way = {
             kind: list(
                 accumulate(map(sum, zip(self._duration[kind], links, strict=False)), initial=0)
             )
-            for kind, links in ((forward, self._down), (backward, self._up))
+            for kind, links in ((forward, self.down), (backward, self.up))
         }
         self._round_trip = self._round_trips(forward, backward)
 
     def _round_trips(self, forward: OpKind, backward: OpKind) -> list[int]:
         found = [0]
-        for link in reversed(range(len(self._down))):
+        for link in reversed(range(len(self.down))):
             above = (
                 self._duration[forward][link + 1] + found[-1] + self._duration[backward][link + 1]
             )
-            found.append(self._down[link] + above + self._up[link])
+            found.append(self.down[link] + above + self.up[link])
         return found[::-1]
 
     def way(self, kind: OpKind, stage: int) -> int:
