@@ -25,6 +25,8 @@ class Argument(StrEnum):
     """The devices named need that long, all others taken as delays."""
     SEARCH = "search"
     """All orders were searched; no devices are named."""
+    PLACEMENTS = "placements"
+    """No placement of the stages on the devices does better; no devices are named."""
     MEMORY = "memory"
     """No schedule keeps the memory limits; no devices are named."""
 

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.problem import placement
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Layout, Pipeline
 from ppopt.schedule.metrics import Metrics, communication
@@ -119,6 +120,7 @@ def compare(
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
     objective = Objective(objective)
+    placement.refuse_search(pipeline.placement, "compare")
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent

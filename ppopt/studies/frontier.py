@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
-from ppopt.problem import exact
+from ppopt.problem import exact, placement
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -124,6 +124,7 @@ def frontier(
     Raises InputError on misuse only.
     """
     began = time.monotonic()
+    placement.refuse_search(pipeline.placement, "frontier")
     provenance = provenance_of(time_limit, workers, seed)
     problem = problem_of(pipeline, Objective(objective), fused=fused)
     made, skipped = evaluate_all(
