@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ppopt import processors
 from ppopt.errors import InputError, VerificationError
-from ppopt.problem import exact
 from ppopt.problem.objective import Objective
 from ppopt.rechecker import arithmetic, claim, idle_bound, partial_schedules
 from ppopt.rechecker.claim import Claim
@@ -151,12 +150,12 @@ def check(
 
 def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
     """A device that proves the claim alone, and how; None where that takes a search."""
-    ticks, devices = stated.pipeline.ticks, range(stated.pipeline.num_devices)
+    devices = range(stated.pipeline.num_devices)
     if stated.bound is None:
         device = next(arithmetic.over_limit(stated), None)
         if device is None:
             return None
-        need = exact.plain(ticks.memory(arithmetic.least_memory(stated, device)))
+        need = stated.pipeline.memory_text(arithmetic.least_memory(stated, device))
         return device, f"device {device} comes to hold {need}, above its limit, in every order"
     idle = [idle_bound.least_idle(stated, device) for device in devices]
     times = [arithmetic.least_time(stated, device) + idle[device] for device in devices]
@@ -166,14 +165,15 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
         return None
     way = "the way to its first operation and " if not stated.span else ""
     wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
-    return device, f"{way}the work of device {device}{wait} take {exact.plain(ticks.time(least))}"
+    took = stated.pipeline.time_text(least)
+    return device, f"{way}the work of device {device}{wait} take {took}"
 
 
 def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
     """The outcome of a search, in words."""
     what = "no schedule" if refuted else "the time was up before a schedule was found or excluded"
     if stated.bound is not None:
-        what += f" below {exact.plain(stated.pipeline.ticks.time(stated.bound))}"
+        what += f" below {stated.pipeline.time_text(stated.bound)}"
     if len(devices) == stated.pipeline.num_devices:
         return f"{what}: all rules in force"
     names = " and ".join(map(str, devices))
@@ -189,11 +189,10 @@ def _value(stated: Claim, schedule: Timetable) -> int:
 
 def _below(stated: Claim, made: Schedule) -> str:
     """How a claim is wrong, in words."""
-    ticks = stated.pipeline.ticks
-    value = exact.plain(ticks.time(_value(stated, made)))
+    value = stated.pipeline.time_text(_value(stated, made))
     if stated.bound is None:
         return f"there is a schedule that keeps the limits, of {value}"
-    return f"there is a schedule of {value}, below {exact.plain(ticks.time(stated.bound))}"
+    return f"there is a schedule of {value}, below {stated.pipeline.time_text(stated.bound)}"
 
 
 def _schedule(stated: Claim, times: Times) -> Schedule:

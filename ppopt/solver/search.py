@@ -15,6 +15,7 @@ from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem import placement as placements
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling
@@ -72,6 +73,8 @@ def solve(
     pipeline. `time_limit` is in seconds. `workers` defaults to the processors available; with more
     than one, and several stages per device, part of the search runs in a process of its own.
 
+    A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
+    over all partitions (`ppopt.solver.partitions.search`).
     With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
     chosen with the schedule, and the bound is over all placements that use all of its devices
     (`ppopt.solver.placements`).
@@ -98,6 +101,14 @@ def solve(
         return search_placements(
             Request(search_from, problem, provenance, progress, began, stop, params)
         )
+    if pipeline.partition == SEARCH:
+        if hint is not None:
+            raise InputError("hint: does not go with partition search; give the hint's partition")
+        from ppopt.solver.partitions.search import PartitionSearch  # noqa: PLC0415  needs numpy
+
+        return PartitionSearch(
+            search_from, problem, provenance, progress, began, stop, params
+        ).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
 
