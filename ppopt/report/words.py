@@ -128,7 +128,7 @@ def partition_words(figures: Mapping[str, Any]) -> str:
 
 
 def placement_words(figures: Mapping[str, Any]) -> str:
-    """The device of every stage, where the placement is a list: `0 0 1 1, device of every stage`."""
+    """The device of every stage, where a placement is a list: `0 0 1, device of every stage`."""
     hosts = figures.get("placement")
     if not isinstance(hosts, list):
         return ""

@@ -28,6 +28,8 @@ from ppopt.verifier import checked
 Key = tuple[int, ...]
 """What tells a configuration from the others, such as the device of every stage."""
 Stop = Callable[[Progress], bool]
+LATER = frozenset({"tiny model"})
+"""Methods before the first round that are left out where many configurations are tried quickly."""
 
 
 class SolveOne(Protocol):
@@ -181,6 +183,8 @@ class Configurations:
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
         request = self._request
         params = request.params
+        if not level:
+            params = replace(params, without=params.without | LATER)
         result = request.solve_one(
             self._known_of(one, problem),
             problem,

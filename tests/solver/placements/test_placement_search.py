@@ -25,6 +25,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
+from tests.cli.cli_run import done, shown
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
 
@@ -222,3 +223,19 @@ def test_other_studies_refuse_to_search_placements() -> None:
         solve(pipeline, placement="v")
     with pytest.raises(InputError, match="hint: does not go with placement search"):
         solve(pipeline, hint=hint)
+
+
+def test_flags_search_placements_and_print_what_is_found() -> None:
+    """The slow device of two goes first or last; JSON names the device of every stage."""
+    line = "solve --stages 2 --batches 4 --forward-times 1,3 --device-speed 0.5,1"
+    found = shown(f"{line} --placement search")
+    assert found["placement"] == [0, 1]
+    assert found["status"] == "optimal"
+    other = shown(f"{line} --placement 1,0")
+    assert found["value"] < other["value"]
+    other = shown("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
+                  "--placement search")  # fmt: skip
+    assert other["placement"] == [1, 0]
+    text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
+                "--placement search").out  # fmt: skip
+    assert "1 0, device of every stage" in text
