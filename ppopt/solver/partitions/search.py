@@ -342,7 +342,7 @@ class PartitionSearch:
             lower_bound=None,
             proof=f"no partition of {len(self._problem.pipeline.model)} layers keeps the limits "
             f"even for one microbatch at a time; {words} {exact.plain(least)}",
-            certificate=Certificate(Argument.MEMORY),
+            certificate=Certificate(Argument.PARTITIONS),
         )
 
     def _empty(self, status: Status) -> Result:
