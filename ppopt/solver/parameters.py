@@ -276,6 +276,10 @@ class RelaxationParams:
     """Number of single devices that come before the larger subsets."""
     share: float = 0.5
     """Largest share of a budget for one relaxed model, and of that for one target."""
+    kept_seconds: float = 2e-4
+    """Measured seconds to build a model, per operation of the subset."""
+    cut_seconds: float = 2e-6
+    """Measured seconds to build a model, per operation of the problem."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +307,8 @@ class DynamicProgramParams:
     devices, and two are not much easier."""
     share: float = 0.5
     """Largest share of a budget for one of several subsets."""
+    preparing_seconds: float = 4e-6
+    """Measured seconds to prepare a layered DP, per operation of the problem."""
     state_seconds: float = 7e-6
     """Measured seconds per state."""
     layer_overhead_seconds: float = 1.5e-3

@@ -35,6 +35,7 @@ class RelaxationBound:
     def __init__(self, problem: Problem, params: RelaxationParams) -> None:
         self._params = params
         self._turn = 0
+        self._problem = problem
         pipeline = problem.pipeline
         first, *others = (
             single_devices(pipeline),
@@ -73,7 +74,8 @@ class RelaxationBound:
         in_vain: list[Devices] = []
         settled: list[Devices] = []
         for devices in sets:
-            if budget.over or incumbent.value is None:
+            affordable = budget.affords(self._building_seconds(devices))
+            if budget.over or incumbent.value is None or not affordable:
                 break
             before = incumbent.bound.value
             if solve(devices, incumbent, budget):
@@ -81,6 +83,14 @@ class RelaxationBound:
             else:
                 (raised if incumbent.bound.value > before else in_vain).append(devices)
         return raised, in_vain, settled
+
+    def _building_seconds(self, devices: Devices) -> float:
+        """Estimated seconds to build the model of a subset: its operations, and objective cuts."""
+        problem, params = self._problem, self._params
+        hosted = problem.pipeline.hosted
+        stages = sum(len(route[device]) for route in hosted for device in devices)
+        kept = problem.operations * stages // sum(map(len, chain.from_iterable(hosted)))
+        return params.kept_seconds * kept + params.cut_seconds * problem.operations
 
     def _minimize(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Minimise a relaxed model; return whether its least value is proved."""

@@ -46,7 +46,7 @@ class IteratedLocalSearch:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps from each schedule; the next turn takes twice as many."""
         pool = self._pool
-        if pool.schedules:
+        if pool.schedules and not self._stops(budget):
             pool.add_best(incumbent)
         for turn in range(2 * len(pool.schedules)):
             if self._stops(budget):
