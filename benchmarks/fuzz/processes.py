@@ -17,6 +17,7 @@ from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.command import Ran
 
 SMALL = "--stages 3 --batches 6 --workers 1"
+SMALLER = "--stages 2 --batches 2 --workers 1"
 HARD = (
     "--stages 8 --batches 64 --forward-times 10419 --backward-times 17922 --weight-times 7715 "
     "--p2p-time 408 --mem-limit 6 --workers 1"
@@ -296,7 +297,7 @@ class Streams(Category):
         """Draw a command and what becomes of each stream."""
         line = rng.choice(
             (f"solve {SMALL} --json -o a.json", f"solve {SMALL}", f"eval zb-1p {SMALL} -o a.json",
-             f"compare {SMALL}", f"frontier {SMALL}", "strategies", "models", "verify none.json")
+             f"compare {SMALLER}", f"frontier {SMALLER}", "strategies", "models", "verify none.json")
         )  # fmt: skip
         fates = [rng.choice(("open", "open", "closed", "full")) for _ in range(3)]
         return {

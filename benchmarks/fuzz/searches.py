@@ -104,7 +104,7 @@ class Tiny(Search):
     """Tiny pipelines, beside exhaustive search over partial schedules."""
 
     name = "tiny"
-    weight = 5.0
+    weight = 8.0
 
 
 class Pairs(Search):
