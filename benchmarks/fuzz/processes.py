@@ -297,7 +297,8 @@ class Streams(Category):
         """Draw a command and what becomes of each stream."""
         line = rng.choice(
             (f"solve {SMALL} --json -o a.json", f"solve {SMALL}", f"eval zb-1p {SMALL} -o a.json",
-             f"compare {SMALLER}", f"frontier {SMALLER}", "strategies", "models", "verify none.json")
+             f"compare {SMALLER}", f"frontier {SMALLER}", "strategies", "models",
+             "verify none.json")
         )  # fmt: skip
         fates = [rng.choice(("open", "open", "closed", "full")) for _ in range(3)]
         return {

@@ -399,6 +399,8 @@ class RoundParams:
     """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4
     """The same per operation: the method that proves a small problem may come late in a round."""
+    most_doublings: int = 60
+    """Rounds after which the unit stays the same: far more than any search has time for."""
     tiny_seconds: float = 0.5
     """Seconds of the full model of a tiny problem, before the rounds."""
     subset_dp: Share = Share(12, in_vain=2, most=0.25)

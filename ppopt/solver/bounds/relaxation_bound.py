@@ -50,7 +50,13 @@ class RelaxationBound:
         return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Minimise the open subsets, or ask about target values."""
+        """Minimise the open subsets, or ask about target values.
+
+        Subsets whose models cannot be built in the time left are left out.
+        """
+        self._open = [one for one in self._open if budget.affords(self._building_seconds(one))]
+        kept = set(self._open)
+        self._next = [one for one in self._next if one in kept]
         before = incumbent.bound.value
         asks = self._turn % 2
         raised, in_vain, settled = self._tried(
@@ -74,9 +80,10 @@ class RelaxationBound:
         in_vain: list[Devices] = []
         settled: list[Devices] = []
         for devices in sets:
-            affordable = budget.affords(self._building_seconds(devices))
-            if budget.over or incumbent.value is None or not affordable:
+            if budget.over or incumbent.value is None:
                 break
+            if not budget.affords(self._building_seconds(devices)):
+                continue
             before = incumbent.bound.value
             if solve(devices, incumbent, budget):
                 settled.append(devices)

@@ -72,6 +72,8 @@ class SubsetDP:
         first: dict[Devices, None] = {}
         last: dict[Devices, None] = {}
         preparing = preparing_seconds(self._problem)
+        if not budget.affords(preparing):
+            return Outcome(exhausted=True)
         while self.open and not budget.over and budget.affords(preparing):
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]

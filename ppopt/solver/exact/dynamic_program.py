@@ -61,6 +61,7 @@ class DynamicProgram:
         assert incumbent.value is not None
         if devices not in self._begun:
             if not budget.affords(preparing_seconds(self._problem, self._params)):
+                del self._open[devices]
                 return False
             self._begun[devices] = LayeredDP(self._open[devices], incumbent.value)
         program, params = self._begun[devices], self._params
@@ -127,8 +128,9 @@ class BeamSearch:
         """Keep as many states per layer as the budget allows, the most promising ones."""
         self._turn += 1
         assert self._classes is not None
-        preparing = preparing_seconds(incumbent.problem, self._params)
-        if incumbent.value is None or not budget.affords(preparing):
+        if not budget.affords(preparing_seconds(incumbent.problem, self._params)):
+            return Outcome(exhausted=True)
+        if incumbent.value is None:
             return Outcome()
         program, least = LayeredDP(self._classes, incumbent.value), self._params.least_beam
         if self._affordable(program, budget) < least:

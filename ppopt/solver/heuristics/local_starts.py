@@ -105,7 +105,9 @@ class CyclicSchedules:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for cycles once; keep the best of their unrolled schedules."""
         pool, params, found = self._pool, self._params, []
-        if incumbent.value is None or pool.late(budget):
+        if pool.late(budget):
+            return Outcome(exhausted=True)
+        if incumbent.value is None:
             return Outcome()
         most = incumbent.value // pool.problem.pipeline.batches
         for cycle in cycles(pool.problem, most, budget, lambda: self._rng.getrandbits(31), params):

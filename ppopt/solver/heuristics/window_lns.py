@@ -62,7 +62,9 @@ class WindowLNS:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search from the best schedule, then from an alternative."""
         pool = self._pool
-        if not pool.schedules or pool.late(budget):
+        if pool.late(budget):
+            return Outcome(exhausted=True)
+        if not pool.schedules:
             return Outcome()
         if self._neighbourhood is None:
             self._neighbourhood = WindowSearch(pool.network, self._rng, self._params)
