@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
@@ -17,9 +17,20 @@ from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
+from ppopt.problem.model import LAYER_SETTINGS
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import SETTINGS, Part, Setting, Shape
+from ppopt.problem.settings import (
+    LIMIT_1F1B,
+    SETTINGS,
+    STAGE_COSTS,
+    Part,
+    Setting,
+    Shape,
+    Unit,
+)
+from ppopt.problem.units import attached
 
+_COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
 
@@ -41,6 +52,7 @@ class Settings:
             described = pipeline_of(self.values)
             if not self.quiet:
                 _note_slow_pairs(described)
+                note_equal_chunks(described)
             return described
         return replace(default, mem_limit=self.values["mem_limit"]) if given else default
 
@@ -48,6 +60,17 @@ class Settings:
         """Return a setting of the run, or the default where it is not given."""
         found = self.values.get(name)
         return default if found is None else found
+
+
+def note_equal_chunks(pipeline: Pipeline) -> None:
+    """Print a note where chunks cut devices' shares of a model whose parts may be unequal."""
+    given = (getattr(pipeline, cost.field) for cost in STAGE_COSTS)
+    shares = zip(*(values for values in given if values is not None), strict=True)
+    if pipeline.model is None and pipeline.num_chunks > 1 and len(set(shares)) > 1:
+        note(
+            f"note: chunks: stages differ, and each is cut into {pipeline.num_chunks} equal "
+            "chunks; a model in `layers:` is cut where its layers are"
+        )
 
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
@@ -128,9 +151,32 @@ def _settings(
 
 
 def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Merge two layers; a new full backward also drops an older B of the lower layer."""
+    """Merge two layers; a new full backward also drops an older B of the lower layer.
+
+    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
+    """
     void = {"backward_input"} if "backward" in upper else set()
-    return {name: value for name, value in lower.items() if name not in void} | upper
+    kept = {name: value for name, value in lower.items() if name not in void}
+    for measure in Unit:
+        key = f"{measure}_unit"
+        unit = lower.get(key)
+        if unit is not None and upper.get(key, unit) != unit:
+            kept = _attached(kept, measure, unit, SETTINGS)
+            if "model" in kept:
+                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
+                kept["model"] = list(layers)
+    return kept | upper
+
+
+def _attached(
+    values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
+) -> dict[str, Any]:
+    """Write a unit behind the numbers of a measure that carry none."""
+    return values | {
+        one.field: attached(values[one.field], unit)
+        for one in settings
+        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
+    }
 
 
 def _value(setting: Setting, given: Any) -> Any:
@@ -142,7 +188,9 @@ def _value(setting: Setting, given: Any) -> Any:
             return _whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
-        case Shape.STAGES | Shape.DEVICES if "," in given:
+        case Shape.PARTITION if _COUNTS.fullmatch(given):
+            return [_whole(setting.name, part.strip()) for part in given.split(",")]
+        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:
             return given

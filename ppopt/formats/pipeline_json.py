@@ -4,8 +4,11 @@ All lists have one entry per stage, for one slice of a microbatch, chunks cut, e
 (one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
 device of every stage on route 0. Of a model in layers stages differ, and its placement is written
 as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
-every microbatch along the sequence; `slices` and the costs that are optional
-(`ppopt.problem.settings`) are left out where they have their defaults.
+every microbatch along the sequence; `slices`, the costs that are optional
+(`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
+have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
+out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its
+device, a whole number of ticks.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -24,18 +27,28 @@ from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
-from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, STAGE_COSTS, Setting, Unit
+from ppopt.problem.settings import (
+    COUNTS,
+    LIMIT_1F1B,
+    SETTINGS,
+    STAGE_COSTS,
+    Setting,
+    Shape,
+    Unit,
+)
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
 _SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
+_WHERE_KNOWN = ("time_unit", "memory_unit", *(setting.field for setting in COUNTS))
 _REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
     *("p2p_time", "mem_limit"),
 )
 _OPTIONAL = (
-    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices"),
+    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
     *(cost.name for cost in _SOMETIMES),
+    *_WHERE_KNOWN,
 )
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -62,6 +75,8 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "rounded": list(pipeline.rounded),
         **_in_ticks(pipeline, further),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
+        **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
+        **_speeds(pipeline),
     }
 
 
@@ -80,6 +95,12 @@ def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[in
         ]
         for cost in costs
     }
+
+
+def _speeds(pipeline: Pipeline) -> dict[str, list[list[int]]]:
+    if all(speed == 1 for speed in pipeline.device_speed):
+        return {}
+    return {"device_speed": [list(speed.as_integer_ratio()) for speed in pipeline.device_speed]}
 
 
 def _placement_name(pipeline: Pipeline) -> str | None:
@@ -128,14 +149,20 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
         **_own_form(file, costs),
         batches=file["batches"],
         p2p=within("p2p_time", _read_p2p, file["p2p_time"], file["devices"], per_unit),
+        device_speed=within("device_speed", _read_speeds, file),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
+        **_where_known(file),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline
+
+
+def _where_known(file: dict[str, Any]) -> dict[str, Any]:
+    return {key: file.get(key) for key in _WHERE_KNOWN}
 
 
 def _fractions(file: dict[str, Any], cost: Setting, per_unit: int) -> tuple[Fraction, ...]:
@@ -153,10 +180,13 @@ def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
 
 def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> dict[str, Any]:
     """Restore stages, placement, chunks and costs as the user gave them."""
-    stages, parts = file["stages"], file.get("slices") or 1
+    stages, slices = file["stages"], file.get("slices") or 1
     whole_costs = {
-        field: tuple(value * parts for value in values) if NAMED[field].per_microbatch else values
-        for field, values in costs.items()
+        cost.field: tuple(
+            value * (slices if cost.per_microbatch else 1) for value in costs[cost.field]
+        )
+        for cost in STAGE_COSTS
+        if cost.field in costs
     }
     hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
     name, chunks = file.get("placement_name"), file.get("chunks")
@@ -173,8 +203,12 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
         within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
-        field: tuple(values[first[device]] * cut for device in range(len(first)))
-        for field, values in whole_costs.items()
+        cost.field: tuple(
+            whole_costs[cost.field][first[device]] * (cut if cost.cut_by_chunks else 1)
+            for device in range(len(first))
+        )
+        for cost in STAGE_COSTS
+        if cost.field in whole_costs
     }
     named = None if name == _DEFAULT else name
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
@@ -192,6 +226,19 @@ def _read_p2p(value: object, devices: int, per_unit: int) -> object:
     return [[Fraction(entry, per_unit) for entry in row] for row in rows]
 
 
+def _read_speeds(file: dict[str, Any]) -> object:
+    value, devices = file.get("device_speed"), file["devices"]
+    if value is None:
+        return 1
+    if not isinstance(value, list) or len(value) != devices:
+        raise InputError(f"{shown(value)} is not a list of {devices} fractions, one per device")
+    pairs = [
+        within(f"device {device}", wholes, entry, 2, 1, MOST_TICKS)
+        for device, entry in enumerate(value)
+    ]
+    return [Fraction(*pair) for pair in pairs]
+
+
 def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
     """Restore the limit as the user gave it; the list where the file does not say."""
     if form is None or limits is None:
@@ -202,7 +249,7 @@ def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
 
 
 def _rounded(value: object) -> tuple[str, ...]:
-    known = [setting.field for setting in SETTINGS if setting.unit is not None]
+    known = [one.field for one in SETTINGS if one.unit or one.shape is Shape.PER_DEVICE]
     if not isinstance(value, list) or any(field not in known for field in value):
         raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
     return tuple(value)

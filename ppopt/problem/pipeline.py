@@ -9,12 +9,20 @@ from functools import cached_property
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem import exact, partition, placement
+from ppopt.problem import exact, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
 from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.settings import LIMIT_1F1B, NAMED, STAGE_COSTS, accepts_every_name
+from ppopt.problem.settings import (
+    COUNTS,
+    LIMIT_1F1B,
+    SETTINGS,
+    STAGE_COSTS,
+    Setting,
+    Unit,
+    accepts_every_name,
+)
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -33,8 +41,9 @@ class Pipeline:
     list has one entry per device, the device's whole share of the model, and `chunks` cuts every
     share into equal stages; with an explicit placement it has one entry per stage. Of a `model` in
     layers the costs are sums over the layers of each stage, one entry per stage under every
-    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`).
-    Raises InputError on anything that is no pipeline.
+    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`)
+    and may carry a unit, as in `"3.2ms"` or `"80GiB"` (see `ppopt.problem.units`). Raises
+    InputError on anything that is no pipeline.
     """
 
     stages: int
@@ -63,11 +72,29 @@ class Pipeline:
     p2p: Any = 0
     """Delay between devices: one number, or a matrix [from device][to device], zero diagonal."""
     activation: Any = 1
-    """Memory that F takes and that B and W together (or BW) give back."""
+    """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
     """Signed change of memory by B, at least -activation; W gives back the rest."""
     static: Any = 0
     """Memory that is always there (weights, optimizer state)."""
+    workspace: Any = None
+    """Memory that F, B and BW need only while they run: taken at the start and given at the end.
+    Chunks do not divide it. None: 0."""
+    forward_workspace: Any = None
+    """Workspace of F; None: `workspace`."""
+    input_workspace: Any = None
+    """Workspace of B; None: `workspace`."""
+    weight_workspace: Any = None
+    """Workspace of W; None: 0."""
+    backward_workspace: Any = None
+    """Workspace of BW; None: `workspace`."""
+    recompute_time: Any = None
+    """Time by which recompute makes B and BW longer; None: 0."""
+    kept: Any = None
+    """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
+    device_speed: Any = 1
+    """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
+    its time / the speed of its device. Where routes run a stage on two devices, these have one."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None
@@ -77,6 +104,17 @@ class Pipeline:
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1
     """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
+    time_unit: str | None = None
+    """ns, us, ms or s; None: that of the numbers which carry one, and if none does, unknown."""
+    memory_unit: str | None = None
+    """B, KB, MB, GB, KiB, MiB or GiB; None: as for `time_unit`."""
+    tokens_per_microbatch: Any = None
+    """Tokens of one microbatch; None: unknown."""
+    flops_per_microbatch: Any = None
+    """Floating-point operations that the whole model needs for F and BW of one microbatch, without
+    recomputation; None: unknown."""
+    peak_flops: Any = None
+    """Floating-point operations per second of one device, of speed 1, at most; None: unknown."""
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
@@ -104,16 +142,49 @@ class Pipeline:
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
+        self._set_counts()
+        self._set_units()
         if self.model is None:
             self._set_costs()
         else:
             self._set_costs_of_layers()
         self._set_p2p()
+        self._set_speed()
         self._set_limit()
         _ = self.ticks
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
+
+    def _set_counts(self) -> None:
+        for setting in COUNTS:
+            if (number := getattr(self, setting.field)) is not None:
+                self._set(setting.field, exact.count(number, setting.field))
+
+    def _set_units(self) -> None:
+        """Convert numbers that carry a unit to the pipeline's, which they declare if none is."""
+        for measure in Unit:
+            key, given = f"{measure}_unit", self._given(measure)
+            declared = getattr(self, key) or getattr(self.model, key, None)
+            found = units.resolve(measure, declared, given, ("mem_limit",))
+            for field in given.keys() - {"layers"}:
+                self._set(field, found.values[field])
+            self._set(key, found.unit)
+            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
+            if self.model is not None and getattr(self.model, key) != found.unit:
+                self._set("model", replace(self.model, **{key: found.unit}))
+
+    def _given(self, measure: Unit) -> dict[str, Any]:
+        """Every number of a measure that was given, by field; of layers, one number."""
+        given = {
+            setting.field: value
+            for setting in SETTINGS
+            if setting.unit is measure
+            and (self.model is None or setting not in STAGE_COSTS)
+            and (value := getattr(self, setting.field)) is not None
+            and not _is_1f1b(value)
+        }
+        return given if self.model is None else given | {"layers": self.model.sample(measure)}
 
     def _set_placement(self) -> None:
         if self.chunks is not None:
@@ -166,12 +237,17 @@ class Pipeline:
         self._check_memory()
 
     def _set_costs_of_layers(self) -> None:
-        """Sum the costs over the layers of every stage; costs given beside layers are refused."""
+        """Sum the costs over the layers of every stage; costs given beside layers are refused.
+
+        A cost that layers do not have takes its default on every stage.
+        """
         defaults = self.__dataclass_fields__
         for cost in STAGE_COSTS:
             given = getattr(self, cost.field)
             if given != defaults[cost.field].default and not _is_exact(given):
                 raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+            if cost.has_value:
+                self._set(cost.field, self._numbers(cost.field, [cost.default]) * self.num_stages)
         for field, values in self.model.stage_costs(self.counts)._asdict().items():
             self._set(field, values)
         self._set("rounded", tuple(dict.fromkeys((*self.rounded, *self.model.rounded))))
@@ -200,12 +276,41 @@ class Pipeline:
             if self.p2p[device][device]:
                 raise InputError(f"p2p: device {device} to itself must be 0")
 
+    def _set_speed(self) -> None:
+        given, size = self.device_speed, self.num_devices
+        numbers = self._numbers("device_speed", given if _is_list(given) else [given] * size)
+        if len(numbers) != size:
+            raise InputError(
+                f"device_speed: has {len(numbers)} entries for {size} devices; "
+                "give one number, or one per device"
+            )
+        self._set("device_speed", numbers)
+        for device, speed in enumerate(numbers):
+            if not speed:
+                raise InputError(
+                    f"device_speed: device {device}: 0 is not above 0, or finer than 10^-6, "
+                    "the finest that is kept"
+                )
+        for hosts in self.hosts[1:]:
+            for one, other in zip(self.hosts[0], hosts, strict=True):
+                if numbers[one] != numbers[other]:
+                    raise InputError(
+                        f"device_speed: two routes run a stage on devices {one} and {other}; "
+                        "give these one speed"
+                    )
+
     def _check_memory(self) -> None:
         for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
             if change < -taken:
                 raise InputError(
                     f"memory_b: stage {index}: {exact.plain(change)} gives back more than the "
                     f"activation {exact.plain(taken)}"
+                )
+        for index, (taken, kept) in enumerate(zip(self.activation, self.kept or (), strict=False)):
+            if kept > taken:
+                raise InputError(
+                    f"kept: stage {index}: {exact.plain(kept)} is more than the activation "
+                    f"{exact.plain(taken)}"
                 )
 
     def _set_limit(self) -> None:
@@ -215,7 +320,7 @@ class Pipeline:
                 "mem_limit: no layer gives its activation; give `activation` in the layers, or "
                 "leave the limit out"
             )
-        if isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B:
+        if _is_1f1b(limit):
             self._set("mem_limit", LIMIT_1F1B)
             return
         if limit is None:
@@ -368,21 +473,47 @@ class Pipeline:
 
     @cached_property
     def costs(self) -> StageCosts:
-        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
+        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut.
+
+        Times are those on a device of speed 1.
+        """
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         cut = self.num_chunks if shared else 1
-        given = {cost: getattr(self, cost.field) for cost in STAGE_COSTS}
-        if self.overlap is None:
-            both = zip(self.forward, self.backward, strict=True)
-            given[NAMED["overlap"]] = tuple(one + other for one, other in both)
-        parts = {cost: cut * (self.num_slices if cost.per_microbatch else 1) for cost in given}
+        given = {**self._default_costs(), **self._given_costs()}
         return StageCosts(
             **{
-                cost.field: tuple(values[entry] / parts[cost] for entry in share)
-                for cost, values in given.items()
+                cost.field: tuple(
+                    given[cost.field][entry] / self._parts(cost, cut) for entry in share
+                )
+                for cost in STAGE_COSTS
             }
         )
+
+    def _given_costs(self) -> dict[str, tuple[Fraction, ...]]:
+        fields = {field: getattr(self, field) for field in StageCosts._fields}
+        return {field: values for field, values in fields.items() if values is not None}
+
+    def _default_costs(self) -> dict[str, tuple[Fraction, ...]]:
+        """What takes the place of costs that are not given."""
+        both = zip(self.forward, self.backward, strict=True)
+        nothing = (Fraction(0),) * len(self.forward)
+        workspace = nothing if self.workspace is None else self.workspace
+        return {
+            "overlap": tuple(one + other for one, other in both),
+            "workspace": nothing,
+            "forward_workspace": workspace,
+            "input_workspace": workspace,
+            "weight_workspace": nothing,
+            "backward_workspace": workspace,
+            "recompute_time": nothing,
+            "kept": self.activation,
+        }
+
+    def _parts(self, cost: Setting, chunks: int) -> int:
+        """Parts into which chunks and slices divide a cost of stages."""
+        cut = chunks if cost.cut_by_chunks else 1
+        return cut * (self.num_slices if cost.per_microbatch else 1)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
@@ -420,8 +551,21 @@ class Pipeline:
         """All costs as integer ticks: the one duration table of the project."""
         links = self.p2p if isinstance(self.p2p, tuple) else ((self.p2p,),)
         static = tuple(self.static_of(device) for device in range(self.num_devices))
+        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         pieces = self.batches * self.num_slices
-        return ticks_of(self.costs, links, static, self.limits, pieces, self.tick_divisor)
+        return ticks_of(self.costs, speeds, links, static, self.limits, pieces, self.tick_divisor)
+
+    def time_text(self, ticks: int) -> str:
+        """Write a time with its unit, where that is known: `3.2 ms`."""
+        return _with_unit(self.ticks.time(ticks), self.time_unit)
+
+    def memory_text(self, ticks: int) -> str:
+        """Write an amount of memory with its unit, where that is known: `80 GiB`."""
+        return _with_unit(self.ticks.memory(ticks), self.memory_unit)
+
+
+def _with_unit(value: Fraction, unit: str | None) -> str:
+    return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
 
 
 def _whole(value: object, what: str) -> int:
@@ -432,6 +576,10 @@ def _whole(value: object, what: str) -> int:
     if value > LARGEST_GRID:
         raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
     return value
+
+
+def _is_1f1b(limit: object) -> bool:
+    return isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B
 
 
 def _is_exact(value: object) -> bool:

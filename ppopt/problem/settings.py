@@ -16,7 +16,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
-from ppopt.problem import placement
+from ppopt.problem import placement, units
 
 T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
@@ -38,6 +38,8 @@ class Shape(Enum):
     """One number, or a matrix [from device][to device]."""
     DEVICES = "[LIST]"
     """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
+    PER_DEVICE = "NUMBER|LIST"
+    """One number for all devices, or a list with one number per device."""
     PLACEMENT = "NAME|LIST"
     """A name, or a list with the device of every stage."""
     LAYERS = "LAYERS"
@@ -48,6 +50,8 @@ class Shape(Enum):
     """One of some words."""
     FLAG = ""
     """True or false."""
+    COUNT = "COUNT"
+    """A whole number above 0 of any size, perhaps written as 989e12."""
     FILES = "FILE"
     """One file name, or a list of them."""
     LINE = "TEXT"
@@ -103,6 +107,8 @@ class Setting:
     per_microbatch: bool = True
     """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
     it."""
+    cut_by_chunks: bool = True
+    """Of a cost of stages: whether chunks divide it."""
     has_flag: bool = True
 
     @property
@@ -135,12 +141,23 @@ def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
 
 
-def _memory(field: str, meaning: str, default: int, least: int | None = 0, **more: Any) -> Setting:
+def _memory(
+    field: str, meaning: str, default: str | int, least: int | None = 0, **more: Any
+) -> Setting:
     return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least, **more)
+
+
+def _workspace(field: str, meaning: str, default: str) -> Setting:
+    """Every chunk of a share may need as much as the whole share; a slice needs its part."""
+    return _memory(field, meaning, default, optional=True, cut_by_chunks=False)
 
 
 def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, least=1, **more)
+
+
+def _count(field: str, meaning: str) -> Setting:
+    return Setting(field, Shape.COUNT, meaning, least=1)
 
 
 def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
@@ -184,8 +201,9 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "of a model in layers: even, balanced (the largest F + BW of a stage is least), layers per "
-        "stage as a list, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "of a model in layers: even, balanced (the largest F + BW of a stage is least), search "
+        "(chosen with the schedule, with a bound over all partitions), layers per stage as a list, "
+        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
     ),
     _time("forward", "forward_times", "F", default=1),
@@ -206,9 +224,34 @@ SETTINGS = (
         unit=Unit.TIME,
         least=0,
     ),
+    Setting(
+        "device_speed",
+        Shape.PER_DEVICE,
+        "speed of the devices, one number or one per device: an operation takes its time / speed",
+        1,
+        least=0,
+    ),
     _memory("activation", "memory that F takes, and that B and W together give back", 1),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
     _memory("static", "memory always held: weights, optimizer state", 0, per_microbatch=False),
+    _workspace("workspace", "memory that F, B and BW need only while they run", "0"),
+    _workspace("forward_workspace", "workspace of F", "workspace"),
+    _workspace("input_workspace", "workspace of B", "workspace"),
+    _workspace("weight_workspace", "workspace of W", "0"),
+    _workspace("backward_workspace", "workspace of BW", "workspace"),
+    _time(
+        "recompute_time",
+        "",
+        "time by which recompute makes B and BW longer, on top of their own times",
+        default="0",
+        optional=True,
+    ),
+    _memory(
+        "kept",
+        "part of the activation that F keeps; B, or BW, takes the rest at its start",
+        "activation",
+        optional=True,
+    ),
     Setting(
         "mem_limit",
         Shape.DEVICES,
@@ -240,6 +283,25 @@ SETTINGS = (
         1,
         choices=(1, 2),
     ),
+    Setting(
+        "time_unit",
+        Shape.CHOICE,
+        "unit of times that carry none",
+        "that of the numbers",
+        choices=tuple(units.SCALES[Unit.TIME]),
+        placeholder="UNIT",
+    ),
+    Setting(
+        "memory_unit",
+        Shape.CHOICE,
+        "unit of memory that carries none",
+        "that of the numbers",
+        choices=tuple(units.SCALES[Unit.MEMORY]),
+        placeholder="UNIT",
+    ),
+    _count("tokens_per_microbatch", "tokens of a microbatch, for tokens per second"),
+    _count("flops_per_microbatch", "FLOPs of a microbatch in the whole model, F and BW, for MFU"),
+    _count("peak_flops", "FLOPs per second of a device (of speed 1) at most, for MFU"),
     _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
     _run(
         "objective",
@@ -268,10 +330,9 @@ SETTINGS = (
     ),
     _text("source", Shape.LINE, "where the numbers come from"),
     _text("description", Shape.LINE, "what the file describes"),
-    _text("time_unit", Shape.LINE, "unit of the times"),
-    _text("memory_unit", Shape.LINE, "unit of the memory"),
     _text("date", Shape.DATE, "when it was measured"),
 )
+COUNTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.COUNT)
 STAGE_COSTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.STAGES)
 NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in setting.names}
 """Every accepted name -> its setting."""

@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json, schedule_json
+from ppopt.problem import layout
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.summary import summary
+from ppopt.report.summary import summary, unit_names
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
-FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit")
+FIGURES = (
+    *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+    *("time_unit", "memory_unit", "tokens_per_second", "tokens_per_second_per_device", "mfu"),
+)
 
 
 def of_result(result: Result) -> dict[str, Any]:
@@ -43,12 +47,13 @@ def of_result(result: Result) -> dict[str, Any]:
     origin = origin_json.to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
-    shown["mem_limit"] = _limits(result.pipeline)
+    shown |= {"mem_limit": _limits(result.pipeline), **unit_names(result.pipeline)}
     return {
         "schema": SCHEMA,
         **{key: origin.get(key) for key in _SEARCHED},
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
+        **_placed(result.pipeline),
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
@@ -72,7 +77,7 @@ def of_evaluation(
         "idle": by_cause(schedule),
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
-        **_placed(schedule),
+        **_placed(schedule.pipeline),
         "seed": 0,
         "workers": 1,
         "versions": versions(),
@@ -102,6 +107,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **{key: searched[key] for key in _SEARCHED},
+        **unit_names(optimum.pipeline),
         "rows": [_row(row, optimum) for row in comparison.rows],
         "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
@@ -124,7 +130,7 @@ def _strategy(row: ComparisonRow, optimum: Result) -> str:
 
 def _row(row: ComparisonRow, optimum: Result) -> dict[str, Any]:
     if row.schedule is optimum.schedule:
-        shown = of_result(optimum) | _placed(row.schedule) | _jitter(row.jitter)
+        shown = of_result(optimum) | _jitter(row.jitter)
     else:
         shown = of_evaluation(row.schedule, row.seconds, row.jitter)
     return shown | {
@@ -167,6 +173,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "objective": found.objective.value,
         "proof": found.proof,
         "mem_limit": _limits(found.pipeline),
+        **unit_names(found.pipeline),
         "least_limit": _number(least and least.limit),
         "least_limit_proved": least is not None and least.least,
         "useful_limit": _number(enough and enough.limit),
@@ -203,7 +210,7 @@ def of_verification(
     `fits_limit` is as in `ppopt eval`, which reports the limit that `ppopt verify` enforces.
     `bound` exists where the re-checker has checked the bound.
     """
-    figures = {} if found else summary(schedule)
+    figures = unit_names(schedule.pipeline) if found else summary(schedule)
     ticks = schedule.pipeline.ticks
     return {
         "schema": SCHEMA,
@@ -221,6 +228,7 @@ def of_verification(
             for violation in found
         ],
         **{key: figures.get(key) for key in FIGURES},
+        **_placed(schedule.pipeline),
         **({} if bound is None else {"bound": _bound(schedule, bound)}),
     }
 
@@ -237,10 +245,16 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
     }
 
 
-def _placed(schedule: Schedule) -> dict[str, Any]:
-    pipeline = schedule.pipeline
+def _placed(pipeline: Pipeline) -> dict[str, Any]:
+    """Placement, and of a model in layers the layers of every stage and their layout."""
     name = pipeline.resolved_placement if pipeline.named_placement else "explicit"
-    return {"chunks": pipeline.num_stages // pipeline.num_devices, "placement": name}
+    model = pipeline.model
+    return {
+        "partition": None if model is None else list(pipeline.counts),
+        "layout": None if model is None else layout.write(model, pipeline.counts),
+        "placement": name,
+        "chunks": pipeline.num_stages // pipeline.num_devices,
+    }
 
 
 def _native(schedule: Schedule | None) -> dict[str, Any]:

@@ -174,6 +174,7 @@ def _timed(pipeline: Pipeline, times: tuple[Any, ...], p2p: Any) -> Pipeline:
         weight=weight,
         backward=backward + weight,
         p2p=p2p,
+        device_speed=1,
         overlap=None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 INT = (int,)
@@ -10,7 +11,19 @@ TEXT = (str,)
 LIST = (list,)
 OBJECT = (dict,)
 FLAG = (bool,)
+LIST_OR_NULL = (list, type(None))
+TEXT_OR_NULL = (str, type(None))
 
+KNOWN_TEXT = (str, NoneType)
+KNOWN_NUMBER = (int, float, NoneType)
+THROUGHPUT = {
+    "time_unit": KNOWN_TEXT,
+    "memory_unit": KNOWN_TEXT,
+    "tokens_per_second": KNOWN_NUMBER,
+    "tokens_per_second_per_device": KNOWN_NUMBER,
+    "mfu": KNOWN_NUMBER,
+}
+"""Null where the pipeline does not say enough."""
 COMMON = {
     "schema": INT,
     "status": TEXT,
@@ -29,10 +42,10 @@ COMMON = {
     "solve_seconds": NUMBER,
     "schedule": OBJECT,
     "verified": FLAG,
-}
+} | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
-SOLVED = COMMON | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
-PLACED = {"chunks": INT, "placement": TEXT}
+PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
+SOLVED = COMMON | PLACED | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,
@@ -46,8 +59,9 @@ VERIFIED = {
     for key in (
         *("schema", "verified", "makespan", "device_span"),
         *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+        *THROUGHPUT,
     )
-} | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG}
+} | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG, **PLACED}
 UNSOLVED = (
     *("value", "lower_bound", "gap", "makespan", "device_span"),
     *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "schedule"),

@@ -109,6 +109,29 @@ def test_a_limit_that_is_too_fine_is_rounded_down() -> None:
         assert pipe.rounded == ("mem_limit",)
 
 
+def test_an_operation_takes_its_time_by_the_speed_of_its_device() -> None:
+    pipe = Pipeline(
+        stages=3, placement=[1, 0, 1], batches=1, forward=[3, 1, 2], device_speed=[1, "0.6"]
+    )
+    ticks = pipe.ticks
+    times = [tuple(map(ticks.time, row)) for row in ticks.durations]
+    assert times[OpKind.F] == (5, 1, Fraction(10, 3))  # 3 / 0.6, 1 / 1, 2 / 0.6
+    assert times[OpKind.BW] == (10, 2, Fraction(20, 3))  # twice F
+    assert tuple(map(ticks.time, ticks.overlap)) == (15, 3, 10)
+    assert pipe.costs.forward == (3, 1, 2)
+    assert replace(pipe, device_speed=2).ticks.durations == replace(
+        pipe, forward=[1.5, 0.5, 1], backward=[3, 1, 2], weight=[1.5, 0.5, 1], device_speed=1,
+        backward_input=None,
+    ).ticks.durations  # fmt: skip
+
+
+def test_two_routes_need_one_speed_for_the_devices_of_a_stage() -> None:
+    pipe = Pipeline(stages=3, batches=2, routes=2, device_speed=[2, 1, 2])
+    assert pipe.ticks.time(pipe.ticks.durations[OpKind.F][0]) == Fraction(1, 2)
+    with pytest.raises(InputError, match="device_speed: two routes run a stage on devices 0 and 2"):
+        replace(pipe, device_speed=[1, 1, 2])
+
+
 def test_codes_number_every_operation_once() -> None:
     pipe = Pipeline(stages=2, batches=3)
     codes = {
@@ -169,8 +192,16 @@ def test_a_pipeline_is_frozen_and_compares_by_value() -> None:
         ({"p2p": -1}, "p2p: -1 is negative"),
         ({"memory_b": -2}, "memory_b: stage 0: -2 gives back more than the activation 1"),
         ({"static": -1}, "static: -1 is negative"),
+        ({"workspace": -1}, "workspace: -1 is negative"),
+        ({"weight_workspace": [1, 2, 3]}, "weight_workspace: has 3 entries for 2 stages"),
+        ({"recompute_time": -1}, "recompute_time: -1 is negative"),
+        ({"kept": [1, 2]}, "kept: stage 1: 2 is more than the activation 1"),
         ({"mem_limit": [1, 2, 3]}, "mem_limit: has 3 entries for 2 devices"),
         ({"mem_limit": "much"}, "mem_limit: 'much' is not a number"),
+        ({"device_speed": [1, 2, 3]}, "device_speed: has 3 entries for 2 devices"),
+        ({"device_speed": [1, 0]}, "device_speed: device 1: 0 is not above 0"),
+        ({"device_speed": -1}, "device_speed: -1 is negative"),
+        ({"device_speed": 10**12, "batches": 10**4}, "times: too large"),
         ({"routes": 3}, "routes: 3 is neither 1 nor 2"),
         ({"routes": 2, "batches": 3}, "batches: 3 is odd"),
         ({"forward": 10**11, "batches": 10**6}, "times: too large"),
@@ -189,6 +220,35 @@ def test_static_memory_counts_on_both_routes_and_the_limit_of_1f1b_on_one() -> N
     pipe = Pipeline(stages=3, batches=6, static=[4, 1, 2], activation=2, routes=2, mem_limit="1f1b")
     assert [pipe.static_of(device) for device in range(3)] == [6, 2, 6]
     assert pipe.limits == (10, 10, 10)
+
+
+def test_memory_of_workspace_and_recompute() -> None:
+    """Workspace is taken and given by its operation; what F does not keep comes with B or BW."""
+    pipe = Pipeline(
+        stages=1, batches=2, activation=5, kept=1, memory_b=-2, workspace=3, weight_workspace=4,
+        backward_workspace=6, recompute_time="0.5", overlap=2,
+    )  # fmt: skip
+    ticks = pipe.ticks
+    assert ticks.durations == ((2,), (3,), (2,), (5,))
+    assert ticks.overlap == (5,)
+    assert ticks.saving(0) == 2
+    assert [row[0] for row in ticks.takes] == [1 + 3, 4 + 3, 4, 4 + 6]
+    assert [row[0] for row in ticks.gives] == [3, 2 + 3, 3 + 4, 5 + 6]
+    assert ticks.held_alone(OpKind.B, 0) == (7, 5)
+    instant = replace(pipe, backward=1, weight=1, backward_input=0, recompute_time=0).ticks
+    assert instant.held_alone(OpKind.B, 0) == (2, 0)
+
+
+def test_what_chunks_and_slices_cut_of_workspace_and_recompute() -> None:
+    pipe = Pipeline(
+        stages=2, batches=1, chunks=2, slices=2, activation=8, kept=4, recompute_time=4, workspace=4
+    )
+    costs = pipe.costs
+    assert (costs.kept[0], costs.recompute_time[0]) == (1, 1)
+    assert costs.workspace == costs.forward_workspace == costs.backward_workspace == (2,) * 4
+    assert costs.weight_workspace == (0,) * 4
+    assert pipe.limits is None
+    assert replace(pipe, mem_limit="1f1b").limits == (8, 8)
 
 
 def test_slices_share_what_a_microbatch_takes() -> None:

@@ -10,11 +10,12 @@ import pytest
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.problem import Problem
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParams, SolveParams
 from ppopt.solver.portfolio import NAMES
 from ppopt.solver.turns import round_seconds
 from ppopt.verifier import verify
-from tests.factories.instances import tiny_cases
+from tests.factories.instances import at_speeds, tiny_cases
 from tests.oracles import exhaustive
 
 
@@ -53,6 +54,35 @@ def test_agrees_with_exhaustive_search(objective: Objective) -> None:
         assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
     assert 10 < infeasible < 150
     assert searched > 50
+
+
+def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
+    """Value, infeasibility and the schedule itself: that of the same times given per stage."""
+    infeasible = unequal = 0
+    for case in at_speeds(tiny_cases(seed=40, count=120, ops=14), seed=41):
+        expected = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
+        result = solve(case.pipeline, fused=case.fused, workers=1)
+        assert_sound(result)
+        wanted = None if expected is None else case.spelled_out.ticks.time(expected)
+        assert result.value == wanted, case
+        assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
+        if result.schedule is not None:
+            assert verify(moved(result.schedule, case.spelled_out)) == []
+        infeasible += expected is None
+        unequal += len(set(case.pipeline.device_speed)) > 1
+    assert 10 < infeasible < 80
+    assert unequal > 40
+
+
+def moved(schedule: Schedule, pipeline: Pipeline) -> Schedule:
+    """The same operations at the same times, on a pipeline of other ticks."""
+    here, there = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
+    rows = []
+    for row in schedule.rows():
+        times = [Fraction(time * there, here) for time in row[4:6]]
+        assert all(time.denominator == 1 for time in times)
+        rows.append((*row[:4], *map(int, times)))
+    return Schedule.from_rows(pipeline, rows)
 
 
 Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}

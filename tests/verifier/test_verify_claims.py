@@ -140,8 +140,9 @@ SHARED = {
     *(f"ppopt.problem{name}" for name in ("", ".arrays", ".backward_times", ".costs", ".exact")),
     *(
         f"ppopt.problem.{name}"
-        for name in ("objective", "operation", "pipeline", "placement", "settings")
+        for name in ("layout", "model", "objective", "operation", "partition", "pipeline")
     ),
+    *(f"ppopt.problem.{name}" for name in ("placement", "settings", "units")),
     *(f"ppopt.schedule{name}" for name in ("", ".origin", ".timetable")),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""

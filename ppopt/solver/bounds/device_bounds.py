@@ -1,14 +1,12 @@
-"""One-device bounds (head + work + forced idle time) and memory feasibility checks.
+"""One-device bounds (head + work + forced idle time + tail) and memory feasibility checks.
 
 Neither needs a search.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.problem import exact
 from ppopt.problem.instance import WHOLE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -33,12 +31,14 @@ def minimum_memory(instance: Instance) -> list[int]:
     Consider one microbatch on a device. When F of its k-th hosted stage starts, the device holds
     what the F of the first k hosted stages keep, because their backwards come later. All slices of
     a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
-    time also holds what it takes itself, and a W that takes time also holds what its own stage
-    keeps until then. What F and W hold only while they run counts too.
+    time also holds what it takes itself (its workspace, and with recompute what F did not keep),
+    and a W that takes time also holds what its own stage keeps until then. What F and W hold only
+    while they run counts too.
 
-    A schedule of one microbatch at a time, with every W right after its B, needs no more. The
-    exception are operations of no length that take memory: they may share an instant with releases
-    of other stages, and the search decides whether a limit suffices there.
+    A schedule of one microbatch at a time, with every W right after its B, needs no more. There are
+    two exceptions, in which the search decides whether a limit suffices. Operations of no length
+    that take memory may share an instant with releases of other stages. A W with a workspace, of a
+    device with several stages, may come before or after the backwards of the others.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     return [
@@ -80,8 +80,8 @@ def infeasibility(instance: Instance) -> str | None:
     if not short:
         return None
     device = max(short, key=lambda device: least[device] - limits[device])
-    shown = [str(exact.plain(ticks.memory(amount))) for amount in (least[device], limits[device])]
-    everywhere = exact.plain(ticks.memory(max(least)))
+    shown = [instance.pipeline.memory_text(amount) for amount in (least[device], limits[device])]
+    everywhere = instance.pipeline.memory_text(max(least))
     return (
         f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
         f"{shown[1]}; {_minimum_words(instance)} {everywhere}"
@@ -90,12 +90,12 @@ def infeasibility(instance: Instance) -> str | None:
 
 
 def _minimum_words(instance: Instance) -> str:
-    """Words for the largest minimum memory of all devices."""
+    """Words for the largest minimum memory of all devices, exact but for two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
-        one.takes and not one.duration
+        one.takes and (one.kind is OpKind.W or not one.duration)
         for one in instance.classes
-        if one.kind is OpKind.B and len(hosted[one.route][one.device]) > 1
+        if one.kind is not OpKind.F and len(hosted[one.route][one.device]) > 1
     )
     if any(at_once):
         return "one that works on every device is at least"
@@ -108,7 +108,7 @@ def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     need = max(minimum_memory(Instance(instance.pipeline, WHOLE)))
     if need >= least:
         return ""
-    amount = exact.plain(instance.pipeline.ticks.memory(need))
+    amount = instance.pipeline.memory_text(need)
     return f" with every backward split, {amount} with every backward whole (--fused)"
 
 
@@ -116,7 +116,7 @@ def proof_scope(instance: Instance) -> str:
     """Words for the schedules that a proof covers; empty if it covers all.
 
     Replacing a whole backward by B and an immediate W loses nothing, unless the whole backward is
-    shorter than both (alone or in a pair), or B takes memory.
+    shorter than both (alone or in a pair), or B or W comes to hold more than it.
     """
     if instance.fused:
         return "; of the schedules whose backwards are all whole (--fused)"
@@ -125,18 +125,35 @@ def proof_scope(instance: Instance) -> str:
         full < partial + weight
         for partial, weight, full in zip(*durations[OpKind.B :], strict=True)
     )
-    takes = any(one.takes for one in instance.classes if one.kind is OpKind.B)
-    if shorter or takes or pairs.whole_pairs_shorter(instance.pipeline):
+    if (
+        shorter
+        or _whole_holds_less(instance.pipeline)
+        or pairs.whole_pairs_shorter(instance.pipeline)
+    ):
         return "; of the schedules whose backwards are all split (--fused searches whole ones)"
     return ""
 
 
+def _whole_holds_less(pipeline: Pipeline) -> bool:
+    """Whether at some stage a whole backward holds less than B, or W after it."""
+    ticks = pipeline.ticks
+    return any(
+        max(b, ticks.memory_change(OpKind.B, stage) + w) > whole
+        for stage, (_, b, w, whole) in enumerate(zip(*ticks.takes, strict=True))
+    )
+
+
 def device_bound(instance: Instance, objective: Objective) -> Bound:
-    """The largest one-device bound: head + work + forced idle time.
+    """The largest one-device bound: head + work + forced idle time + tail.
 
     Makespan >= head (least delay until the first input arrives) + work of the device + its forced
-    idle time (`ppopt.solver.bounds.idle_bounds`). Device span >= the same without the head. The
-    most that overlapped pairs can save is subtracted.
+    idle time (`ppopt.solver.bounds.idle_bounds`) + tail. Device span >= the same without head and
+    tail. The most that overlapped pairs can save is subtracted.
+
+    The tail is 0 unless backwards are whole. Then every operation of the device is followed there
+    by the BW of the lowest stage of its route, of the same microbatch. So one of these BW ends
+    last, head + work + idle time after 0 or later, and its gradient still has to pass the stages
+    below: their BW and the links. With two routes the tail is the shorter one.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     bounds = [
@@ -150,23 +167,29 @@ def device_bound(instance: Instance, objective: Objective) -> Bound:
 
 
 def _one_device_bound(routes: list[Delays], device: int, objective: Objective) -> Bound:
-    """Head + work + forced idle time of one device."""
+    """Head + work + forced idle time + tail of one device."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]
     work = instance.batches * sum(instance.classes[number].duration for number in hosted)
     saved = pairs.most_saved(instance, device)
     idle = idle_bounds.forced_idle(routes[0], device)
-    head = 0
+    head = tail = 0
     if objective is Objective.MAKESPAN:
-        head = min(delays.head(delays.hosted[device][0]) for delays in routes)
-    proof = f"device {device} alone has {_time(pipeline, work - saved)} of work"
+        lowest = [(delays, delays.hosted[device][0]) for delays in routes]
+        head = min(delays.head(stage) for delays, stage in lowest)
+        if instance.fused:
+            tail = min(delays.tail(stage) for delays, stage in lowest)
+    proof = f"device {device} alone has {pipeline.time_text(work - saved)} of work"
     if saved:
         proof += ", all overlapped that can be,"
     if head:
-        proof += f" after waiting {_time(pipeline, head)} for its first input"
+        proof += f" after waiting {pipeline.time_text(head)} for its first input"
     argument = Argument.ENDS if any(idle) else Argument.WORK
-    value = head + work - saved + sum(idle)
-    return Bound(value, proof + _ends(pipeline, idle), Certificate(argument, (device,)))
+    proof += _ends(pipeline, idle)
+    if tail:
+        proof += f", and {pipeline.time_text(tail)} for its last gradient to come up to stage 0"
+    value = head + work - saved + sum(idle) + tail
+    return Bound(value, proof, Certificate(argument, (device,)))
 
 
 def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
@@ -174,16 +197,12 @@ def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
     parts = []
     if idle.first:
         parts.append(
-            f"{_time(pipeline, idle.first)} before its first backward can come, when memory holds "
-            "no further forward"
+            f"{pipeline.time_text(idle.first)} before its first backward can come, when memory "
+            "holds no further forward"
         )
     if idle.last:
         parts.append(
-            f"{_time(pipeline, idle.last)} from its last forward to the backward of that "
+            f"{pipeline.time_text(idle.last)} from its last forward to the backward of that "
             "microbatch, when memory held too few others"
         )
     return f", and must idle {' and '.join(parts)}" if parts else ""
-
-
-def _time(pipeline: Pipeline, ticks: int) -> int | float:
-    return exact.plain(Fraction(ticks, pipeline.ticks.per_unit))
