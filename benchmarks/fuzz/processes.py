@@ -120,9 +120,9 @@ def _hidden(where: Path) -> list[str]:
 
 def _after_signal(ran: Ran, where: Path, case: Case) -> Iterator[Finding]:
     names = case["signals"].replace(" ", "-").lower()
-    booting = case["after"] is not None and case["after"] < BOOT and "/ppopt/" not in ran.err
+    booting = case["after"] is not None and case["after"] < BOOT and ", in main\n" not in ran.err
     if ran.code < 0 and booting and not ran.out:
-        return  # Python itself was starting: nothing of ours could hear it
+        return  # Python was still starting or importing: nothing of ours could hear it
     if "Traceback" in ran.err or ran.code == 1:
         yield Finding(f"traceback-after-{names}", ran.last)
     elif ran.code < 0:
