@@ -144,12 +144,12 @@ class Pipeline:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
         self._set_counts()
         self._set_units()
+        self._set_speed()
         if self.model is None:
             self._set_costs()
         else:
             self._set_costs_of_layers()
         self._set_p2p()
-        self._set_speed()
         self._set_limit()
         _ = self.ticks
 
@@ -214,7 +214,7 @@ class Pipeline:
         self._set("placement", devices)
 
     def _set_partition(self) -> None:
-        """Check the model and its partition; counts and layouts say how many chunks there are."""
+        """Check the model and its partition, each by itself."""
         if self.model is None:
             if self.partition is not None:
                 raise InputError(
@@ -224,10 +224,6 @@ class Pipeline:
         if not isinstance(self.model, Model):
             self._set("model", Model(self.model))
         self._set("partition", partition.normal(self.partition))
-        found = partition.stages_of(self.partition)
-        free = self.chunks is None and self.placement in (None, "interleaved", "v")
-        if free and found is not None and found % self.stages == 0 and found > self.stages:
-            self._set("chunks", found // self.stages)
 
     def _set_costs(self) -> None:
         for cost in STAGE_COSTS:
@@ -368,14 +364,23 @@ class Pipeline:
         """Layers of every stage; empty without a model in layers."""
         if self.model is None:
             return ()
-        return partition.counts_of(self.model, self.partition, self.num_stages)
+        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
+        return partition.counts_of(self.model, self.partition, self.num_stages, speeds)
 
     @cached_property
     def num_chunks(self) -> int:
         """Stages of each device under a named placement (1 with an explicit placement)."""
-        if self.chunks is not None:
-            return self.chunks
-        return placement.DEFAULT_CHUNKS.get(self.placement, 1) if self.named_placement else 1
+        if self.chunks is not None or not self.named_placement:
+            return self.chunks or 1
+        return self.chunks_of_partition or placement.DEFAULT_CHUNKS.get(self.placement, 1)
+
+    @cached_property
+    def chunks_of_partition(self) -> int | None:
+        """Stages per device that counts or a layout make; None where they leave it open."""
+        found = None if self.model is None else partition.stages_of(self.partition)
+        if found is None or found % self.stages or self.placement == "linear":
+            return None
+        return found // self.stages
 
     @property
     def num_slices(self) -> int:

@@ -73,7 +73,8 @@ class Strategy:
         pipeline = self._apply_units(pipeline)
         if not pipeline.named_placement:
             return self._apply_explicit(pipeline, own)
-        chunks = own or pipeline.chunks or placement.DEFAULT_CHUNKS[self.placement]
+        asked = pipeline.chunks or pipeline.chunks_of_partition
+        chunks = own or asked or placement.DEFAULT_CHUNKS[self.placement]
         if pipeline.chunks not in (None, chunks):
             raise InputError(
                 f"chunks: {pipeline.chunks} contradicts strategy {self.name}, "

@@ -204,7 +204,7 @@ class PartitionSearch:
             yield bounds.most_even(share)
         for rule in RULES.values():
             with suppress(InputError):
-                yield rule(pipeline.model, pipeline.num_stages)
+                yield rule(pipeline.model, pipeline.num_stages, None)
         first = next(bounds.in_order(bounds.least), None)
         yield None if first is None else first[1]
 
