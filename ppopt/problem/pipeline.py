@@ -54,7 +54,7 @@ class Pipeline:
     """Stages per device; None: 1, or 2 where the placement is `interleaved` or `v`."""
     placement: Any = None
     """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
-    where `chunks` is above 1."""
+    where `chunks` is above 1. `search`: `ppopt.solve` chooses it with the schedule."""
     model: Any = None
     """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
     costs per stage."""
@@ -450,6 +450,26 @@ class Pipeline:
             model=None,
             partition=None,
         )
+
+    def placed(self, hosts: Sequence[int]) -> Pipeline:
+        """The same stages on other devices, by a list with the device of every stage.
+
+        Raises InputError where chunks cut shares that differ: other placements then have other
+        stages.
+        """
+        costs: dict[str, Any] = {}
+        if self.named_placement and self.model is None and self.num_chunks > 1:
+            for cost in STAGE_COSTS:
+                values = getattr(self, cost.field)
+                if values is not None and len(set(values)) > 1:
+                    raise InputError(
+                        f"{cost.name}: chunks cut unequal shares into other stages under every "
+                        "placement; give one number for all, a placement list, or layers"
+                    )
+                costs[cost.field] = None if values is None else values[0] / self.num_chunks
+        if self.model is not None:
+            costs["partition"] = self.counts
+        return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
     def route(self, microbatch: int) -> int:
         """Route of a microbatch: the first half takes route 0, the second half route 1."""

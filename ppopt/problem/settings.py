@@ -186,7 +186,7 @@ SETTINGS = (
     Setting(
         "placement",
         Shape.PLACEMENT,
-        "linear, interleaved, v, or the device of every stage as a list",
+        "linear, interleaved, v, the device of every stage as a list, or search: the best of all",
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
     ),

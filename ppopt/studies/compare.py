@@ -16,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Layout, Pipeline
+from ppopt.problem.placement import refuse_search
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -98,6 +99,7 @@ def compare(
     pipeline: Pipeline,
     *,
     mem_limit: Any = None,
+    placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     fused: bool = False,
     options: Options | None = None,
@@ -118,8 +120,9 @@ def compare(
     placement; `stop` is asked in every search. Of a pipeline of `partition="search"` every strategy
     has the best partition found for it within `PARTITION_SECONDS`, and so has the optimum.
     `time_limit` seconds cover all searches together, not the evaluation of the strategies; Ctrl-C
-    ends them all, and the random times. With `jitter` every order also runs under random times of
-    that relative standard deviation
+    ends them all, and the random times. A search over placements is refused: strategies have
+    placements of their own. With `jitter` every order also runs under random times of that
+    relative standard deviation
     (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     if mem_limit is not None:
@@ -127,6 +130,8 @@ def compare(
     if pipeline.partition == SEARCH and pipeline.limits is not None:
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     objective = Objective(objective)
+    for where in (placement, pipeline.placement):
+        refuse_search(where, "compare")
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent

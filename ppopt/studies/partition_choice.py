@@ -21,7 +21,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.partitions.candidates import SHARES, one_layer_moves
-from ppopt.solver.partitions.partition_bounds import bounds_of, highest_bound
+from ppopt.solver.partitions.partition_bounds import bounds_of, highest_bound, mean_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionTicks, space_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
@@ -99,7 +99,7 @@ class _Choice:
         free = replace(pipeline, mem_limit=None, partition=SEARCH)
         self._placed = rule.apply(free, self._options)
         self._ticks = self._space(fused=rule.fused)
-        self._bound = 0
+        self._bound = mean_bound(self._ticks.space)
 
     def _space(self, *, fused: bool) -> PartitionTicks:
         """Partitions of the strategy's stages; where it splits backwards, some may be whole."""
@@ -126,7 +126,7 @@ class _Choice:
             self._evaluate(bounds.most_even(share))
         for rule in RULES.values():
             with suppress(InputError):
-                self._evaluate(rule(self._placed.model, self._placed.num_stages))
+                self._evaluate(rule(self._placed.model, self._placed.num_stages, None))
         self._move_layers()
         if bounds.complete:
             self._in_order(bounds.in_order(self._ceiling))
