@@ -218,9 +218,19 @@ SETTINGS = (
     Setting(
         "p2p",
         Shape.LINKS,
-        "delay between devices; in files also a matrix [from][to]",
+        "delay between devices; in files also a matrix [from][to], or a list with the delay after "
+        "every stage but the last",
         0,
         key="p2p_time",
+        unit=Unit.TIME,
+        least=0,
+    ),
+    Setting(
+        "backward_p2p",
+        Shape.LINKS,
+        "the same on the way back, of gradients",
+        "p2p_time",
+        key="backward_p2p_time",
         unit=Unit.TIME,
         least=0,
     ),

@@ -54,7 +54,7 @@ class Claim(NamedTuple):
         and nothing is under way.
         """
         ticks, pipeline = self.pipeline.ticks, self.pipeline
-        links = 2 * pipeline.num_stages * max(map(max, ticks.p2p))
+        links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
         each = links + sum(map(sum, ticks.durations))
         return pipeline.batches * pipeline.num_slices * each
 
