@@ -246,14 +246,18 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
 
 
 def _placed(pipeline: Pipeline) -> dict[str, Any]:
-    """Placement, and of a model in layers the layers of every stage and their layout."""
-    name = pipeline.resolved_placement if pipeline.named_placement else "explicit"
+    """Placement, and of a model in layers the layers of every stage and their layout.
+
+    A placement is its name, or the device of every stage; chunks are null where devices differ.
+    """
+    name = pipeline.resolved_placement if pipeline.named_placement else list(pipeline.hosts[0])
+    many = {len(stages) for stages in pipeline.hosted[0]}
     model = pipeline.model
     return {
         "partition": None if model is None else list(pipeline.counts),
         "layout": None if model is None else layout.write(model, pipeline.counts),
         "placement": name,
-        "chunks": pipeline.num_stages // pipeline.num_devices,
+        "chunks": many.pop() if len(many) == 1 else None,
     }
 
 

@@ -23,6 +23,7 @@ from ppopt.report.words import (
     partition_words,
     per_device,
     percent,
+    placement_words,
     spread,
     status_words,
     throughput_words,
@@ -45,6 +46,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
     lines: dict[str, str | Text] = {
         "strategy": _strategy(figures),
         "status": Text(status_words(figures), style=_status_style(figures)),
+        "placement": placement_words(figures),
         "partition": partition_words(figures),
         "makespan": _time(figures, "makespan"),
         "device span": _time(figures, "device_span"),

@@ -127,6 +127,14 @@ def partition_words(figures: Mapping[str, Any]) -> str:
     return f"{spread(counts)} layers, {figures['layout']}" if counts else ""
 
 
+def placement_words(figures: Mapping[str, Any]) -> str:
+    """The device of every stage, where a placement is a list: `0 0 1, device of every stage`."""
+    hosts = figures.get("placement")
+    if not isinstance(hosts, list):
+        return ""
+    return f"{' '.join(map(str, hosts))}, device of every stage"
+
+
 def objective_words(figures: Mapping[str, Any]) -> str:
     """The objective without a hyphen: `makespan` (also where there is none) or `device span`."""
     return str(figures.get("objective") or "makespan").replace("-", " ")

@@ -15,6 +15,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Layout, Pipeline
+from ppopt.problem.placement import refuse_search
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -94,6 +95,7 @@ def compare(
     pipeline: Pipeline,
     *,
     mem_limit: Any = None,
+    placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     fused: bool = False,
     options: Options | None = None,
@@ -112,13 +114,16 @@ def compare(
     strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
     `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
     placement; `stop` is asked in every search. `time_limit` seconds cover all searches together,
-    not the evaluation of the strategies; Ctrl-C ends them all, and the random times. With `jitter`
+    not the evaluation of the strategies; Ctrl-C ends them all, and the random times. A search over
+    placements is refused: strategies have placements of their own. With `jitter`
     every order also runs under random times of that relative standard deviation
     (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
     objective = Objective(objective)
+    for where in (placement, pipeline.placement):
+        refuse_search(where, "compare")
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent

@@ -205,7 +205,7 @@ class PartitionSearch:
             yield bounds.most_even(share)
         for rule in RULES.values():
             with suppress(InputError):
-                yield rule(pipeline.model, pipeline.num_stages)
+                yield rule(pipeline.model, pipeline.num_stages, None)
         first = next(bounds.in_order(bounds.least), None)
         yield None if first is None else first[1]
 
@@ -342,7 +342,7 @@ class PartitionSearch:
             lower_bound=None,
             proof=f"no partition of {len(self._problem.pipeline.model)} layers keeps the limits "
             f"even for one microbatch at a time; {words} {exact.plain(least)}",
-            certificate=Certificate(Argument.MEMORY),
+            certificate=Certificate(Argument.PARTITIONS),
         )
 
     def _empty(self, status: Status) -> Result:
