@@ -605,6 +605,24 @@ class Pipeline:
         return Links(given, down, up)
 
     @cached_property
+    def device_delays(self) -> tuple[tuple[int, ...], ...]:
+        """Delay [from device][to device] in ticks, where it depends on nothing else.
+
+        Raises InputError where it depends on the boundary between stages, or on the way.
+        """
+        listed = isinstance(self.p2p, tuple) and not isinstance((*self.p2p, None)[0], tuple)
+        if self.backward_p2p is not None or listed:
+            raise InputError(
+                "p2p_time: placements are searched with one delay, or a matrix of devices, for all "
+                "boundaries and both ways; leave lists and backward_p2p_time out"
+            )
+        devices = range(self.num_devices)
+        return tuple(
+            tuple(int(_delay(self.p2p, 0, one, other) * self.ticks.per_unit) for other in devices)
+            for one in devices
+        )
+
+    @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the one duration table of the project."""
         static = tuple(self.static_of(device) for device in range(self.num_devices))

@@ -44,7 +44,7 @@ def _renamings(claim: Claim) -> Iterator[Hosts]:
     devices = range(pipeline.num_devices)
     if pipeline.num_devices > MOST_PERMUTED:
         return
-    speeds, p2p = pipeline.device_speed, pipeline.ticks.p2p
+    speeds, p2p = pipeline.device_speed, pipeline.device_delays
     limits = pipeline.limits or (None,) * len(devices)
     for new in permutations(devices):
         if all(

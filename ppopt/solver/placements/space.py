@@ -39,6 +39,7 @@ class PlacementSpace:
     def __init__(self, problem: Problem) -> None:
         """Raises InputError where placements cannot be searched."""
         pipeline = problem.pipeline
+        _ = pipeline.device_delays
         if pipeline.routes > 1:
             raise InputError("placement: search knows one route only; leave routes out")
         if pipeline.partition == getattr(partition, "SEARCH", "search"):
@@ -82,7 +83,7 @@ class PlacementSpace:
         limits = base.limits or (None,) * self.num_devices
         if base.device_speed[one] != base.device_speed[other] or limits[one] != limits[other]:
             return False
-        p2p = base.ticks.p2p
+        p2p = base.device_delays
         return all(
             p2p[order[here]][order[there]] == delay
             for here, row in enumerate(p2p)
@@ -188,8 +189,9 @@ class PlacementSpace:
     @cached_property
     def _p2p(self) -> Ints:
         """Delay, [from device, to device]."""
-        ticks = next(iter(self._at_speeds.values())).ticks
-        return np.array(ticks.p2p, dtype=np.int64) * (self._per_unit // ticks.per_unit)
+        one = next(iter(self._at_speeds.values()))
+        delays = np.array(one.device_delays, dtype=np.int64)
+        return delays * (self._per_unit // one.ticks.per_unit)
 
     @cached_property
     def _handed_on(self) -> Ints:
