@@ -471,6 +471,7 @@ class Pipeline:
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
+        A model in layers whose partition is a rule is cut anew, for the speeds of the devices.
         Raises InputError where chunks cut shares that differ: other placements then have other
         stages.
         """
@@ -484,8 +485,6 @@ class Pipeline:
                         "placement; give one number for all, a placement list, or layers"
                     )
                 costs[cost.field] = None if values is None else values[0] / self.num_chunks
-        if self.model is not None:
-            costs["partition"] = self.counts
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
     def route(self, microbatch: int) -> int:
@@ -587,6 +586,11 @@ class Pipeline:
             (self.costs.static[stage] for hosted in self.hosted for stage in hosted[device]),
             Fraction(0),
         )
+
+    def delays(self, stage: int, source: int, target: int) -> tuple[Fraction, Fraction]:
+        """Delay after a stage from one device to another, and that of the way back."""
+        back = self.p2p if self.backward_p2p is None else self.backward_p2p
+        return _delay(self.p2p, stage, source, target), _delay(back, stage, target, source)
 
     @cached_property
     def links(self) -> Links:
