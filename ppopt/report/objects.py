@@ -22,6 +22,7 @@ from ppopt.solver.result import Result
 from ppopt.solver.search import versions
 from ppopt.studies.compare import Comparison, ComparisonRow
 from ppopt.studies.frontier import Frontier, FrontierHand
+from ppopt.studies.partition_choice import PartitionChoice
 from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
@@ -62,12 +63,17 @@ def of_result(result: Result) -> dict[str, Any]:
 
 
 def of_evaluation(
-    schedule: Schedule, seconds: float, jitter: Jitter | None = None
+    schedule: Schedule,
+    seconds: float,
+    jitter: Jitter | None = None,
+    choice: PartitionChoice | None = None,
 ) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
     `options` are the options of the strategy, given or its own choice. An evaluation is not random
-    and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times.
+    and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times,
+    `partition_search` where the partition was chosen: the least value of the strategy over all
+    partitions lies between its `lower_bound` and the value.
     """
     found = summary(schedule)
     return {
@@ -78,6 +84,7 @@ def of_evaluation(
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
         **_placed(schedule.pipeline),
+        **_choice(choice),
         "seed": 0,
         "workers": 1,
         "versions": versions(),
@@ -85,6 +92,20 @@ def of_evaluation(
         **_jitter(jitter),
         **_native(schedule),
     }
+
+
+def _choice(choice: PartitionChoice | None) -> dict[str, Any]:
+    """How the partition was chosen, under one key; empty where it was given."""
+    if choice is None:
+        return {}
+    figures = {
+        "lower_bound": plain(choice.lower_bound),
+        "gap": plain(choice.gap),
+        "proved": choice.proved,
+        "partitions": choice.partitions,
+        "evaluated": choice.evaluated,
+    }
+    return {"partition_search": figures}
 
 
 def _jitter(jitter: Jitter | None) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class PlacementSpace:
         pipeline = problem.pipeline
         if pipeline.routes > 1:
             raise InputError("placement: search knows one route only; leave routes out")
-        if pipeline.partition == getattr(partition, "SEARCH", "search"):
+        if pipeline.partition == partition.SEARCH:
             raise InputError(
                 "placement: search does not go with partition search; search one, then the other "
                 "with what is found"

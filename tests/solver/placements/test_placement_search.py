@@ -274,3 +274,22 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
         assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
         differ += len(counts) > 1
     assert differ > 12
+
+
+def test_delays_per_boundary_and_on_the_way_back() -> None:
+    """Against all placements: value, bound, and the re-checker's own enumeration."""
+    for cluster in clusters(seed=66, count=20):
+        stages = len(cluster.stages["forward"])
+        for links in ({"p2p": list(range(stages - 1))}, {"backward_p2p": 2}):
+            first = replace(cluster.pipeline(cluster.placements()[0]), **links)
+            values = []
+            for hosts in cluster.placements():
+                placed = first.placed(hosts)
+                best = exhaustive.best(placed, fused=cluster.fused, objective="makespan")
+                values += [] if best is None else [placed.ticks.time(best)]
+            found = solve(first, placement="search", fused=cluster.fused, workers=1)
+            assert found.value == min(values, default=None)
+            least = PlacementSpace(Problem(first, Objective.MAKESPAN, cluster.fused)).least
+            assert all(least <= value for value in values)
+    again = recheck(found, workers=1)
+    assert again.verdict is Verdict.CONFIRMED
