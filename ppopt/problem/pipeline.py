@@ -62,6 +62,9 @@ class Pipeline:
     partition: Any = None
     """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
     `ppopt.problem.partition`."""
+    recompute: Any = None
+    """Of a model: `none` of its layers recomputes, or all do (`full`); it is None once the layers
+    of the model say so. None: as they say."""
     forward: Any = 1
     """Time of F, above 0."""
     backward: Any = None
@@ -224,10 +227,34 @@ class Pipeline:
                 raise InputError(
                     "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
                 )
+            if self.recompute is not None:
+                raise InputError(
+                    "recompute: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
+                    "stages take recompute_time and kept"
+                )
             return
         if not isinstance(self.model, Model):
             self._set("model", Model(self.model))
+        self._set_recompute()
         self._set("partition", partition.normal(self.partition))
+
+    def _set_recompute(self) -> None:
+        if self.recompute is None:
+            return
+        if self.recompute not in ("none", "full"):
+            raise InputError(f"recompute: {self.recompute!r} is unknown; use none or full")
+        chosen = self.recompute == "full"
+        if any(layer.recompute != chosen for layer in self.model.layers):
+            self._set("model", self.model.recomputing(lambda _: chosen))
+        self._set("recompute", None)
+
+    @property
+    def recomputed(self) -> tuple[int, ...]:
+        """Layers that recompute, per stage; empty without a model in layers."""
+        if self.model is None:
+            return ()
+        stages = self.model.stage_layers(self.counts)
+        return tuple(sum(layer.recompute for layer in stage) for stage in stages)
 
     def _set_costs(self) -> None:
         for cost in STAGE_COSTS:
@@ -471,6 +498,7 @@ class Pipeline:
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
+        A model in layers whose partition is a rule is cut anew, for the speeds of the devices.
         Raises InputError where chunks cut shares that differ: other placements then have other
         stages.
         """
@@ -484,8 +512,6 @@ class Pipeline:
                         "placement; give one number for all, a placement list, or layers"
                     )
                 costs[cost.field] = None if values is None else values[0] / self.num_chunks
-        if self.model is not None:
-            costs["partition"] = self.counts
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
     def route(self, microbatch: int) -> int:
@@ -588,6 +614,11 @@ class Pipeline:
             Fraction(0),
         )
 
+    def delays(self, stage: int, source: int, target: int) -> tuple[Fraction, Fraction]:
+        """Delay after a stage from one device to another, and that of the way back."""
+        back = self.p2p if self.backward_p2p is None else self.backward_p2p
+        return _delay(self.p2p, stage, source, target), _delay(back, stage, target, source)
+
     @cached_property
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""
@@ -603,24 +634,6 @@ class Pipeline:
             for route in pairs
         )
         return Links(given, down, up)
-
-    @cached_property
-    def device_delays(self) -> tuple[tuple[int, ...], ...]:
-        """Delay [from device][to device] in ticks, where it depends on nothing else.
-
-        Raises InputError where it depends on the boundary between stages, or on the way.
-        """
-        listed = isinstance(self.p2p, tuple) and not isinstance((*self.p2p, None)[0], tuple)
-        if self.backward_p2p is not None or listed:
-            raise InputError(
-                "p2p_time: placements are searched with one delay, or a matrix of devices, for all "
-                "boundaries and both ways; leave lists and backward_p2p_time out"
-            )
-        devices = range(self.num_devices)
-        return tuple(
-            tuple(int(_delay(self.p2p, 0, one, other) * self.ticks.per_unit) for other in devices)
-            for one in devices
-        )
 
     @cached_property
     def ticks(self) -> Ticks:

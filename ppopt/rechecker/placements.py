@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
-from math import ceil
 
-from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.claim import Claim, bound_in_ticks
 
 MOST_WAYS = 200_000
 """Most ways to put the stages on the devices that are looked at."""
@@ -44,21 +43,31 @@ def _renamings(claim: Claim) -> Iterator[Hosts]:
     devices = range(pipeline.num_devices)
     if pipeline.num_devices > MOST_PERMUTED:
         return
-    speeds, p2p = pipeline.device_speed, pipeline.device_delays
+    speeds = pipeline.device_speed
+    matrices = [one for one in (pipeline.p2p, pipeline.backward_p2p) if one and _is_matrix(one)]
     limits = pipeline.limits or (None,) * len(devices)
     for new in permutations(devices):
         if all(
             speeds[new[here]] == speeds[here]
             and limits[new[here]] == limits[here]
-            and all(p2p[new[here]][new[there]] == p2p[here][there] for there in devices)
+            and all(
+                matrix[new[here]][new[there]] == matrix[here][there]
+                for matrix in matrices
+                for there in devices
+            )
             for here in devices
         ):
             yield new
+
+
+def _is_matrix(delays: object) -> bool:
+    """Whether delays depend on the devices, and not on the boundary alone."""
+    return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
 def claim_of(claim: Claim, hosts: Hosts) -> Claim:
     """The claim of one placement."""
     pipeline = replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
     bound = claim.bound_time
-    ticks = None if bound is None else ceil(bound * pipeline.ticks.per_unit)
+    ticks = None if bound is None else bound_in_ticks(pipeline, bound)
     return claim._replace(pipeline=pipeline, bound=ticks, devices=(), placements=False)
