@@ -44,7 +44,13 @@ COMMON = {
     "verified": FLAG,
 } | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
-PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
+PLACED = {
+    "partition": LIST_OR_NULL,
+    "layout": TEXT_OR_NULL,
+    "placement": TEXT,
+    "chunks": INT,
+    "recompute": LIST_OR_NULL,
+}
 SOLVED = COMMON | PLACED | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
