@@ -13,6 +13,7 @@ import ppopt
 
 NAMES = [
     "Argument",
+    "Baseline",
     "Certificate",
     "Claim",
     "Comparison",
@@ -49,6 +50,7 @@ NAMES = [
     "VerificationError",
     "Violation",
     "__version__",
+    "baseline",
     "compare",
     "evaluate",
     "explain",

@@ -13,9 +13,11 @@ from ppopt.report.words import (
     AT_MOST,
     NONE,
     OVER,
+    baseline_words,
     grouped,
     headed,
     hint_words,
+    imbalance_words,
     jitter_words,
     measured,
     number,
@@ -51,7 +53,9 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "lower bound": _bound(figures, objective),
         "bubble rate": _with(percent, figures.get("bubble_rate"), f" of the {objective}"),
         "bubble overhead": _with(percent, figures.get("bubble_overhead"), " of busy time"),
+        "imbalance": imbalance_words(figures),
         "throughput": throughput_words(figures),
+        "gain": baseline_words(figures),
         "peak memory": _memory(figures),
         "verified": _verified(figures),
         "under jitter": jitter_words(figures),
@@ -141,12 +145,14 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Idle time of strategies by cause, in percent of all devices' time until the makespan.
 
-    `rows` as for `compare_table`; `sent` counts activations and gradients between devices.
+    `rows` as for `compare_table`; `imbalance` is the part, of whatever cause, that uneven work of
+    the devices forces on every schedule; `sent` counts activations and gradients between devices.
     """
-    table = _table("% idle in", *_CAUSES, "sent")
+    table = _table("% idle in", *_CAUSES, "imbalance", "sent")
     for row in rows:
         total = row["makespan"] * len(row["peak_memory"])
         shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
+        shares.append(100 * row["imbalance"]["idle_share"])
         cells = (f"{share:.1f}" if share else "" for share in shares)
         _add_row(table, (_name(row), *cells, str(row["communication"])), row)
     return table

@@ -36,6 +36,7 @@ COMMON = {
     "peak_memory": LIST,
     "mem_limit": LIST,
     "idle": OBJECT,
+    "imbalance": OBJECT,
     "seed": INT,
     "workers": INT,
     "versions": OBJECT,
@@ -45,7 +46,8 @@ COMMON = {
 } | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
 PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
-SOLVED = COMMON | PLACED | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
+BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}
+SOLVED = COMMON | PLACED | BOUND | {"fused": FLAG}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,
@@ -64,7 +66,7 @@ VERIFIED = {
 } | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG, **PLACED}
 UNSOLVED = (
     *("value", "lower_bound", "gap", "makespan", "device_span"),
-    *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "schedule"),
+    *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "imbalance", "schedule"),
 )
 """Keys that are null where no schedule was found."""
 
