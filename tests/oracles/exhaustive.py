@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import count, pairwise
+from itertools import count
 from operator import add, gt, le
 from typing import Literal, NamedTuple
 
@@ -152,7 +152,7 @@ def _chain(pipeline: Pipeline, route: int, fused: bool) -> tuple[Step, ...]:
     kinds = [(OpKind.F, s) for s in stages]
     kinds += [(OpKind.BW if fused else OpKind.B, s) for s in reversed(stages)]
     places = [hosts[stage] for _, stage in kinds]
-    lags = [ticks.p2p[here][there] for here, there in pairwise(places)]
+    lags = [*ticks.down[route], 0, *reversed(ticks.up[route])]
     return tuple(
         Step(place, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
         for (kind, stage), place, lag in zip(kinds, places, [*lags, 0], strict=True)
