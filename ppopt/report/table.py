@@ -128,8 +128,12 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     are the ratios to the best row that fits and to the optimum of the same placement.
     """
     time, memory = (_unit(rows, key) for key in ("time_unit", "memory_unit"))
-    times, held = (headed(name, time) for name in ("makespan", "span")), headed("memory", memory)
-    table = _table("strategy", "placement", *times, "bubble", held, "/ best", "/ opt.", left=2)
+    makespan, span, held = (
+        headed(*pair).replace(" (", "\n(")
+        for pair in (("makespan", time), ("span", time), ("memory", memory))
+    )
+    names = ("strategy", "placement", makespan, span, "bubble", held, "/ best", "/ opt.")
+    table = _table(*names, left=2)
     for row in rows:
         peaks = row.get("peak_memory")
         cells = (
@@ -152,11 +156,12 @@ def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     `rows` as for `compare_table`; `imbalance` is the part, of whatever cause, that uneven work of
     the devices forces on every schedule; `sent` counts activations and gradients between devices.
     """
-    table = _table("% idle in", *_CAUSES, "imbalance", "sent")
+    uneven = ["imbalance"] if any(row["imbalance"]["idle_share"] for row in rows) else []
+    table = _table("% idle in", *_CAUSES, *uneven, "sent")
     for row in rows:
         total = row["makespan"] * len(row["peak_memory"])
         shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
-        shares.append(100 * row["imbalance"]["idle_share"])
+        shares += [100 * row["imbalance"]["idle_share"] for _ in uneven]
         cells = (f"{share:.1f}" if share else "" for share in shares)
         _add_row(table, (_name(row), *cells, str(row["communication"])), row)
     return table

@@ -89,7 +89,8 @@ def throughput_words(figures: Mapping[str, Any]) -> str:
         each = grouped(figures["tokens_per_second_per_device"])
         parts.append(f"{grouped(tokens)} tokens/s, {each} per device")
     if mfu is not None:
-        parts.append(f"MFU {percent(mfu)}")
+        check = "; check the FLOPs and the unit of time" if mfu > 1 else ""
+        parts.append(f"MFU {percent(mfu)}{check}")
     return ", ".join(parts)
 
 
@@ -105,8 +106,9 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
     limits = figures["mem_limit"]
     if limits is not None:
         same = min(limits) == max(limits)
-        most = measured(limits[0], figures["memory_unit"]) if same else "the memory limits"
-        name += f" within {most}"
+        unit = figures["memory_unit"]
+        most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
+        name += f" within {most if same else 'the memory limits'}"
     if hand["skipped"]:
         name += f" ({', '.join(hand['skipped'])} not tried)"
     words = f"no more throughput than {name}"
