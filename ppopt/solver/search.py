@@ -68,6 +68,9 @@ def solve(
 ) -> Result:
     """Search the schedule of least makespan or device span within the memory limits.
 
+    Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
+    nothing for makespan, and less than a tick for device span.
+
     The search space: every backward split into B and W (default) or every backward whole
     (`fused`); any order on every device. `mem_limit`, when given, replaces the limit of the
     pipeline. `time_limit` is in seconds. `workers` defaults to the processors available; with more

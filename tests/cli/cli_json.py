@@ -45,7 +45,13 @@ COMMON = {
     "verified": FLAG,
 } | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
-PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
+PLACED = {
+    "partition": LIST_OR_NULL,
+    "layout": TEXT_OR_NULL,
+    "placement": TEXT,
+    "chunks": INT,
+    "recompute": LIST_OR_NULL,
+}
 BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}
 SOLVED = COMMON | PLACED | BOUND | {"fused": FLAG}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
