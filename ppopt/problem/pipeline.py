@@ -236,7 +236,8 @@ class Pipeline:
                 )
             return
         if not isinstance(self.model, Model):
-            self._set("model", Model(self.model))
+            model = Model(self.model, time_unit=self.time_unit, memory_unit=self.memory_unit)
+            self._set("model", model)
         self._set_recompute()
         self._set("partition", partition.normal(self.partition))
 
