@@ -24,19 +24,18 @@ def derive(
 ) -> Backward:
     """Fill in the times that are None: BW = 2 F, W = BW / 2, B = BW - W.
 
-    Where B is given, W is what it leaves of BW, or else F, and BW is B + W. Raises InputError
-    where a time is not above 0 (F), or W or B is longer than BW.
+    Where B is given, W is what it leaves of BW, or else F, and BW is B + W. Where all three are
+    given they are free of each other. Raises InputError where F is not above 0, or a time that is
+    filled in would be below 0.
     """
     _check_forward(forward)
     if partial is not None and weight is None:
-        weight = forward if full is None else _minus(full, partial)
+        weight = forward if full is None else _left("weight", full, "backward_input", partial)
     if partial is not None and weight is not None and full is None:
         full = tuple(b + w for b, w in zip(partial, weight, strict=True))
     full = full or tuple(2 * time for time in forward)
     weight = weight or tuple(time / 2 for time in full)
-    _check_parts("backward_input", partial or (), full)
-    _check_parts("weight", weight, full)
-    return Backward(full, weight, partial or _minus(full, weight))
+    return Backward(full, weight, partial or _left("backward_input", full, "weight", weight))
 
 
 def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
@@ -58,14 +57,13 @@ def _check_forward(forward: Times) -> None:
             )
 
 
-def _check_parts(field: str, part: Times, full: Times) -> None:
-    for stage, (some, whole) in enumerate(zip(part, full, strict=False)):
+def _left(field: str, full: Times, name: str, part: Times) -> Times:
+    """What a part leaves of the full backward: the time of the other part, named `field`."""
+    for stage, (whole, some) in enumerate(zip(full, part, strict=True)):
         if some > whole:
             raise InputError(
-                f"{field}: stage {stage}: {exact.plain(some)} is above the full backward time "
-                f"{exact.plain(whole)}; backward times are B and W together"
+                f"{name}: stage {stage}: {exact.plain(some)} is above the full backward time "
+                f"{exact.plain(whole)}, which leaves less than 0 for {field}; give {field} too: "
+                "B, W and BW may be any times"
             )
-
-
-def _minus(left: Times, right: Times) -> Times:
-    return tuple(a - b for a, b in zip(left, right, strict=True))
+    return tuple(whole - some for whole, some in zip(full, part, strict=True))

@@ -8,7 +8,7 @@ model of its own, for a schedule below the bound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 from time import monotonic
@@ -18,14 +18,14 @@ from ppopt import processors
 from ppopt.errors import InputError, VerificationError
 from ppopt.problem import exact
 from ppopt.problem.objective import Objective
-from ppopt.rechecker import arithmetic, claim, idle_bound, partial_schedules
+from ppopt.rechecker import arithmetic, claim, idle_bound, mixed, partial_schedules
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, Timetable
 from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
-    from ppopt.rechecker.refute import Times
+    from ppopt.rechecker.refute import Found, Times
     from ppopt.schedule.schedule import Schedule
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
@@ -115,7 +115,7 @@ def confirmed(schedule: Timetable) -> str | None:
     optimal = schedule.origin.status == "optimal"
     if value < stated.bound or (optimal and value > stated.bound):
         return None
-    known = _by_arithmetic(stated)
+    known = _by_arithmetic(mixed.of_one_kind(stated))
     if known is None:
         return None
     return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
@@ -128,6 +128,8 @@ def check(
     began = monotonic()
     if stated.bound is not None:
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
+    if stated.mixed:
+        return _check_mixed(stated, time_limit, workers, seed, progress)
     known = _by_arithmetic(stated)
     if known is not None:
         device, reason = known
@@ -140,7 +142,28 @@ def check(
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 
     found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
-    seconds = monotonic() - began
+    return _outcome(stated, found, monotonic() - began)
+
+
+def _check_mixed(
+    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
+) -> Recheck:
+    """Check a claim of mixed backwards: where they differ, by a relaxation, then as they are."""
+    began = monotonic()
+    simpler = mixed.of_one_kind(stated)
+    if mixed.loses_nothing(stated):
+        return check(simpler, time_limit, workers, seed, progress)
+    found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
+    if found.verdict is Verdict.CONFIRMED:
+        return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
+    from ppopt.rechecker.mixed_model import refute  # noqa: PLC0415  ortools takes long to load
+
+    left = began + time_limit - monotonic()
+    return _outcome(stated, refute(stated, left, workers, seed), monotonic() - began)
+
+
+def _outcome(stated: Claim, found: Found, seconds: float) -> Recheck:
+    """The outcome of a search by CP-SAT."""
     if found.times is not None:
         made = _schedule(stated, found.times)
         return Recheck(Verdict.WRONG, _below(stated, made), found.devices, seconds, made)

@@ -31,7 +31,13 @@ COMMON = {
     "verified": FLAG,
 }
 """Keys of `--json` and the types of their values, by section 4 of the design."""
-SOLVED = COMMON | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
+SOLVED = COMMON | {
+    "lower_bound": NUMBER,
+    "gap": NUMBER,
+    "proof": TEXT,
+    "fused": FLAG,
+    "backward_kind": TEXT,
+}
 PLACED = {"chunks": INT, "placement": TEXT}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {

@@ -8,6 +8,7 @@ the least possible to none, so that feasible and infeasible cases are both commo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
@@ -125,6 +126,26 @@ def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction
     if below:
         return max(room - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
     return room + one * rng.choice((0, Fraction(1, 2), 1, 2))
+
+
+def mixed_cases(seed: int, count: int, *, ops: int = 15, **fixed: Any) -> Iterator[Pipeline]:
+    """Yield tiny pipelines whose B, W and BW are free of each other, so that splitting a backward
+    gains time at some stages and loses it at others; B often takes memory."""
+    rng = Random(seed)
+    for _ in range(count):
+        devices = rng.choice((1, 2, 2, 2, 3))
+        drawn = draw(rng, devices=devices, batches=3, ops=ops, fused=False, **fixed).pipeline
+        cut, entries = drawn.num_chunks, len(drawn.forward)
+        inputs = [cut * rng.randint(0, 4) for _ in range(entries)]
+        weights = [cut * rng.randint(0, 4) for _ in range(entries)]
+        saved = [cut * rng.choice((0, 1, 1, 2, 9)) for _ in range(entries)]
+        both = zip(inputs, weights, saved, strict=True)
+        yield replace(
+            drawn,
+            backward_input=inputs,
+            weight=weights,
+            backward=[max(0, b + w - less) for b, w, less in both],
+        )
 
 
 V = Pipeline(

@@ -9,10 +9,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import WHOLE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.relaxation import pairs
@@ -109,26 +111,47 @@ def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     if need >= least:
         return ""
     amount = exact.plain(instance.pipeline.ticks.memory(need))
-    return f" with every backward split, {amount} with every backward whole (--fused)"
+    return f" with every backward split, {amount} with every backward whole (--backward whole)"
 
 
-def proof_scope(instance: Instance) -> str:
-    """Words for the schedules that a proof covers; empty if it covers all.
+SCOPES = {
+    BackwardKind.MIXED: "; every backward whole or split, whichever is better",
+    BackwardKind.SPLIT: "; of the schedules whose backwards are all split (--backward split)",
+    BackwardKind.WHOLE: "; of the schedules whose backwards are all whole (--backward whole)",
+}
+"""Words for the schedules that a proof covers."""
+REDUCED = {
+    BackwardKind.SPLIT: "; backwards all split, which loses nothing here (BW >= B + W, and B takes "
+    "no memory)",
+    BackwardKind.WHOLE: "; backwards all whole, which loses nothing here (BW <= B)",
+}
+"""Words for the kind of backward that is never worse, where both are allowed."""
+RELAXED = (
+    ", even with every backward split into B as long as the shorter of B and BW, and W as long as "
+    "what the shorter of BW and B + W leaves"
+)
+"""Words for a bound of `BackwardChoice.relaxed`."""
 
-    Replacing a whole backward by B and an immediate W loses nothing, unless the whole backward is
-    shorter than both (alone or in a pair), or B takes memory.
+
+def proof_scope(problem: Problem) -> str:
+    """Words for the schedules that a proof covers, of a problem as it was asked for.
+
+    Empty where all are split and that loses nothing.
     """
-    if instance.fused:
-        return "; of the schedules whose backwards are all whole (--fused)"
-    durations = instance.pipeline.ticks.durations
-    shorter = any(
-        full < partial + weight
-        for partial, weight, full in zip(*durations[OpKind.B :], strict=True)
-    )
-    takes = any(one.takes for one in instance.classes if one.kind is OpKind.B)
-    if shorter or takes or pairs.whole_pairs_shorter(instance.pipeline):
-        return "; of the schedules whose backwards are all split (--fused searches whole ones)"
-    return ""
+    never_worse, kind = problem.choice.uniform, problem.backward_kind
+    if kind is BackwardKind.MIXED and never_worse is not None:
+        return REDUCED[never_worse]
+    return "" if kind is never_worse is BackwardKind.SPLIT else SCOPES[kind]
+
+
+def known_bound(problem: Problem) -> Bound:
+    """The bound known before the search: that of a device, perhaps of the relaxation."""
+    return of_relaxation(problem, device_bound(problem.relaxed.instance, problem.objective))
+
+
+def of_relaxation(problem: Problem, bound: Bound) -> Bound:
+    """A bound of `problem.relaxed`, with words that say so where that is another problem."""
+    return bound._replace(proof=bound.proof + RELAXED) if problem.mixed else bound
 
 
 def device_bound(instance: Instance, objective: Objective) -> Bound:
