@@ -17,7 +17,7 @@ from itertools import product
 from benchmarks.machine import heading
 from ppopt import Objective, Pipeline, Schedule, evaluate
 from ppopt.formats.config import pipeline_of
-from ppopt.formats.models import model_names, read_model
+from ppopt.formats.models import model_names, read_settings
 
 SPAN = Objective.DEVICE_SPAN
 COLUMNS = ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
@@ -101,7 +101,7 @@ def _measured() -> Iterator[tuple[str, Pipeline]]:
     """The twelve measured pipelines of the paper by name."""
     for model in model_names():
         if model.startswith("zb-"):
-            yield model, pipeline_of(read_model(model))
+            yield model, pipeline_of(read_settings(model))
 
 
 def _chunks_of(model: str, strategy: str) -> int | None:

@@ -111,12 +111,12 @@ def large() -> Iterator[Instance]:
 def spans() -> Iterator[Instance]:
     """Device span on the measured pipelines of the zero-bubble paper, at p and 2p activations."""
     from ppopt.formats.config import pipeline_of  # noqa: PLC0415
-    from ppopt.formats.models import model_names, read_model  # noqa: PLC0415
+    from ppopt.formats.models import model_names, read_settings  # noqa: PLC0415
 
     for model in model_names():
         if not model.startswith("zb-"):
             continue
-        settings = read_model(model)
+        settings = read_settings(model)
         for times in (1, 2):
             limit = times * settings["stages"] * settings["activation"]
             pipeline = pipeline_of(settings | {"mem_limit": limit})

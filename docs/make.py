@@ -14,11 +14,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import ppopt
-from ppopt.problem.settings import SETTINGS
+from ppopt.problem.model import LAYER_SETTINGS
+from ppopt.problem.settings import SETTINGS, Setting
 from ppopt.report.svg import svg
 from ppopt.strategies import registry
 
@@ -32,7 +34,8 @@ SLOW = "<!-- slow -->"
 COLUMNS = 80
 _BLOCK = re.compile(r"(?P<mark><!-- slow -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
 _TABLE = re.compile(
-    r"(<!-- (?:strategies|settings) -->\n\n)(?P<rows>.*?)(?=\n<!-- end -->)", re.DOTALL
+    r"(<!-- (?P<name>strategies|settings|layers) -->\n\n)(?P<rows>.*?)(?=\n<!-- end -->)",
+    re.DOTALL,
 )
 _TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
 
@@ -77,19 +80,33 @@ def strategies_table() -> str:
 
 def settings_table() -> str:
     """List every setting of a config file as a row of Markdown."""
+    return _table_of(SETTINGS, ("stages", "batches"))
+
+
+def layers_table() -> str:
+    """List every setting of a layer as a row of Markdown."""
+    return _table_of(LAYER_SETTINGS, ("forward",))
+
+
+def _table_of(settings: Iterable[Setting], without_default: Collection[str]) -> str:
     rows = ["| key | meaning | default | also read as |", "|---|---|---|---|"]
-    for setting in SETTINGS:
-        required = setting.field in ("stages", "batches")
+    for setting in settings:
+        required = setting.field in without_default
         default = "required" if required else "" if setting.default is None else setting.default
         names = ", ".join(f"`{name}`" for name in setting.names[1:])
-        rows.append(f"| `{setting.name}` | {setting.meaning} | {default} | {names} |")
+        meaning = setting.meaning.replace("|", "\\|")
+        rows.append(f"| `{setting.name}` | {meaning} | {default} | {names} |")
     return "\n".join(rows) + "\n"
 
 
-def table_of(document: str) -> str:
-    """Return the table as it stands in a document, between `<!-- NAME -->` and `<!-- end -->`."""
-    (found,) = _TABLE.finditer(document)
-    return found["rows"]
+def tables_of(document: str) -> dict[str, str]:
+    """Return the tables of a document, each between `<!-- NAME -->` and `<!-- end -->`."""
+    return {found["name"]: found["rows"] for found in _TABLE.finditer(document)}
+
+
+def _with_tables(document: str) -> str:
+    tables = {"strategies": strategies_table, "settings": settings_table, "layers": layers_table}
+    return _TABLE.sub(lambda found: found[1] + tables[found["name"]](), document)
 
 
 def blocks(document: str) -> list[Block]:
@@ -140,7 +157,7 @@ def renewed(document: str) -> str:
                 command.output = output
         return block.text()
 
-    document = _TABLE.sub(lambda found: found[1] + strategies_table(), document)
+    document = _with_tables(document)
     with tempfile.TemporaryDirectory() as folder:
         return _BLOCK.sub(renew, document)
 
@@ -151,9 +168,7 @@ def main() -> None:
     schedule.to_json(SCHEDULE)
     PICTURE.write_text(svg(schedule), encoding="utf-8")
     README.write_text(renewed(README.read_text(encoding="utf-8")), encoding="utf-8")
-    models = MODELS.read_text(encoding="utf-8")
-    models = _TABLE.sub(lambda found: found[1] + settings_table(), models)
-    MODELS.write_text(models, encoding="utf-8")
+    MODELS.write_text(_with_tables(MODELS.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

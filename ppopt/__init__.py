@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from ppopt.errors import RunError as RunError
     from ppopt.errors import VerificationError as VerificationError
     from ppopt.formats.models import models as models
+    from ppopt.formats.models import read_model as read_model
     from ppopt.formats.models import read_pipeline as read_pipeline
     from ppopt.formats.schedule_json import read_schedule as read_schedule
     from ppopt.problem.costs import StageCosts as StageCosts
     from ppopt.problem.costs import Ticks as Ticks
+    from ppopt.problem.model import Layer as Layer
+    from ppopt.problem.model import Model as Model
     from ppopt.problem.objective import Objective as Objective
     from ppopt.problem.operation import Op as Op
     from ppopt.problem.operation import OpKind as OpKind
@@ -72,9 +75,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("DeadlockError", "InputError", "PpoptError", "RunError", "VerificationError"),
-    "formats.models": ("models", "read_pipeline"),
+    "formats.models": ("models", "read_model", "read_pipeline"),
     "formats.schedule_json": ("read_schedule",),
     "problem.costs": ("StageCosts", "Ticks"),
+    "problem.model": ("Layer", "Model"),
     "problem.operation": ("Op", "OpKind"),
     "problem.pipeline": ("Pipeline",),
     "problem.objective": ("Objective",),

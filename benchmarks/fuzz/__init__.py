@@ -4,5 +4,5 @@ python -m benchmarks.fuzz --minutes 10 --seed 1 --workers 2
 
 A category (`benchmarks.fuzz.category`) draws cases, checks them and makes them smaller. Cases are
 plain data, so that a failing one can be written as a test. `known` lists the findings that are
-open, with the item of the issue that mends each.
+open, with the reason.
 """

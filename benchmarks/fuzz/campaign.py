@@ -144,19 +144,19 @@ def table(tallies: Mapping[str, Tally]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for name, tally in tallies.items():
-        old = sum(n for kind, n in tally.kinds.items() if known.item(name, Finding(kind, "")))
+        old = sum(n for kind, n in tally.kinds.items() if known.reason(name, Finding(kind, "")))
         figures = (tally.cases, tally.skipped, f"{tally.seconds:.0f}", tally.kinds.total(), old)
         lines.append(f"| {name} | {' | '.join(map(str, figures))} |")
     return "\n".join(lines)
 
 
 def listed(tallies: Mapping[str, Tally]) -> Iterator[str]:
-    """Every kind of finding in a line, with its number, its item and an example."""
+    """Every kind of finding in a line, with its number, why it is open if known, and an example."""
     for name, tally in tallies.items():
         for kind, number in sorted(tally.kinds.items()):
-            item = known.item(name, Finding(kind, ""))
+            why = known.reason(name, Finding(kind, ""))
             words, case = tally.examples[kind]
-            state = f"known: {item}" if item else "NEW"
+            state = f"known: {why}" if why else "NEW"
             yield f"- {name}, {kind}, {number} times ({state}): {words}\n  {_short(case)}"
 
 

@@ -1,7 +1,7 @@
-"""Findings that are open: the one list of them, with the item of issue 23 that mends each.
+"""Findings that are open: the one list of them, with the reason why each is open.
 
-A run reports them like all others; the slice that runs in CI leaves them out. Whoever mends an item
-removes its entries.
+A run reports them like all others; the slice that runs in CI leaves them out. Whoever mends one
+removes its entry.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from fnmatch import fnmatch
 
 from benchmarks.fuzz.category import Finding
 
-OPEN: dict[tuple[str, str], str] = {
-    ("traps", "many-*"): "issue 23, item 7",
-    ("valid", "finer-start-refused"): "issue 23, item 11",
-    ("*", "no-proof"): "not in issue 23: times of many ticks in common, bounds rise tick by tick",
-}
-"""Category and kind (`*` stands for any words) -> the item; the first that fits counts."""
+OPEN: dict[tuple[str, str], str] = {}
+"""Category and kind (`*` stands for any words) -> the reason; the first that fits counts."""
 
 
-def item(category: str, finding: Finding) -> str | None:
-    """The item that mends a finding; None where it is not known."""
+def reason(category: str, finding: Finding) -> str | None:
+    """Why a finding is open; None where it is not known."""
     found = (
-        item
-        for (name, kind), item in OPEN.items()
+        why
+        for (name, kind), why in OPEN.items()
         if fnmatch(category, name) and fnmatch(finding.kind, kind)
     )
     return next(found, None)

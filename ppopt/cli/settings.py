@@ -118,10 +118,10 @@ def _settings(
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""
     from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
-    from ppopt.formats.models import read_model  # noqa: PLC0415
+    from ppopt.formats.models import read_settings  # noqa: PLC0415
 
     given = {setting.name: _value(setting, flags[setting.field]) for setting in _FLAGS}
-    merged: dict[str, Any] = {} if model is None else read_model(model)
+    merged: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
         merged = _over(merged, layer)
     return Settings(merged, writable(merged.get("output") or []), json, quiet)
@@ -142,7 +142,7 @@ def _value(setting: Setting, given: Any) -> Any:
             return _whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
-        case Shape.STAGES | Shape.DEVICES if "," in given:
+        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:
             return given

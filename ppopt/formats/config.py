@@ -14,6 +14,7 @@ from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
+from ppopt.problem.model import LAYER_NAMES, LAYER_SETTINGS, Model
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
@@ -73,8 +74,17 @@ def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
     return settings | ({"about": about} if about else {})
 
 
+def model_of(settings: Mapping[str, Any]) -> Model:
+    """Build the model in layers that settings describe; raises InputError where there is none."""
+    if settings.get("model") is None:
+        raise InputError("layers: missing; a model is a list of layers, see `ppopt init`")
+    return Model(settings["model"], settings.get("name") or "")
+
+
 def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
     """Build the pipeline that settings describe, named as in Python; ignores all others.
+
+    Of a model in layers, `stages` is the number of devices under every placement.
 
     Raises InputError where they are no pipeline, or the number of stages or batches is missing.
     """
@@ -85,10 +95,14 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
     }
     where = given.get("placement")
     if isinstance(where, list | tuple):
-        given.setdefault("stages", len(where))
+        given.setdefault("stages", len(set(where)) if "model" in given else len(where))
     for name in ("stages", "batches"):
         if name not in given:
             raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
+    if "model" in given:
+        model = model_of(given)
+        more = {name: given[name] for name in given if name not in ("model", "name", "stages")}
+        return model.pipeline(devices=given["stages"], **more)
     return Pipeline(**given)
 
 
@@ -150,6 +164,30 @@ def _limit(value: object, setting: Setting) -> object:
     return _numbers(value, setting)
 
 
+def _layers(value: object, _: Setting) -> list[dict[str, Any]]:
+    """Check a list of layers, each a mapping of its settings; name these as in Python."""
+    if not isinstance(value, list):
+        raise InputError(f"{shown(value)} is not a list of layers; write `- forward: 1` for each")
+    return [within(f"layer {index}", _layer, entry) for index, entry in enumerate(value)]
+
+
+def _layer(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is no layer; write `forward: 1` and so on")
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        setting = LAYER_NAMES.get(str(key).replace("-", "_")) or unknown_key(str(key), LAYER_NAMES)
+        if setting.field in found:
+            raise InputError(f"{key}: {setting.name} is given twice; keep one")
+        if entry is not None:
+            found[setting.field] = within(str(key), _CHECKS[setting.shape], entry, setting)
+    return found
+
+
+def _partition(value: object, setting: Setting) -> object:
+    return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
+
+
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
         known = " or ".join(map(str, setting.choices))
@@ -174,9 +212,13 @@ def _files(value: object, setting: Setting) -> list[str]:
 _CHECKS: dict[Shape, _Check] = {
     Shape.WHOLE: _whole,
     Shape.SECONDS: _seconds,
+    Shape.NUMBER: _number,
     Shape.STAGES: _numbers,
+    Shape.LAYERS: _layers,
+    Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
     Shape.DEVICES: _limit,
+    Shape.PER_DEVICE: _numbers,
     Shape.PLACEMENT: _placement,
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),
@@ -208,6 +250,16 @@ def schema() -> dict[str, Any]:
     }
 
 
+def _layer_schema() -> dict[str, Any]:
+    names = {name: setting for setting in LAYER_SETTINGS for name in setting.names}
+    return {
+        "type": "object",
+        "properties": {name: _property(setting) for name, setting in names.items()},
+        "required": ["forward"],
+        "additionalProperties": False,
+    }
+
+
 def _property(setting: Setting) -> dict[str, Any]:
     default = {"default": setting.default} if setting.has_value else {}
     forms = [*_forms(setting), {"type": "null"}]
@@ -216,6 +268,8 @@ def _property(setting: Setting) -> dict[str, Any]:
 
 def _forms(setting: Setting) -> list[dict[str, Any]]:
     """Return the accepted forms of a value; numbers may be text."""
+    if setting.shape is Shape.LAYERS:
+        return [_list(_layer_schema())]
     if setting.choices and setting.shape is not Shape.PLACEMENT:
         return [{"enum": list(setting.choices)}]
     least = {} if setting.least is None else {"minimum": setting.least}
@@ -225,9 +279,12 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
     forms: dict[Shape, list[dict[str, Any]]] = {
         Shape.WHOLE: [{"type": "integer", **least}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
+        Shape.NUMBER: number,
         Shape.STAGES: numbers,
+        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.DEVICES: [{"const": True}, *numbers],
+        Shape.PER_DEVICE: numbers,
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
         Shape.FLAG: [{"type": "boolean"}],
         Shape.FILES: [line, _list(line)],

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.config import SUFFIXES, parse_config, pipeline_of, read_config
+from ppopt.formats.config import SUFFIXES, model_of, parse_config, pipeline_of, read_config
 from ppopt.formats.documents import label
 from ppopt.formats.fields import shown, within
+from ppopt.problem.model import Model
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import nearest
 
@@ -38,7 +39,7 @@ def _by_value(name: str) -> list[tuple[str, int]]:
     return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
 
 
-def read_model(name: str) -> dict[str, Any]:
+def read_settings(name: str) -> dict[str, Any]:
     """Read the settings of a model; see `ppopt.formats.config.read_config`.
 
     Raises InputError on a name that `model_names` lacks.
@@ -54,12 +55,25 @@ def read_model(name: str) -> dict[str, Any]:
 
 def models() -> dict[str, str]:
     """Every model by name: its size and what it is."""
-    return {name: _summary(read_model(name)) for name in model_names()}
+    return {name: _summary(read_settings(name)) for name in model_names()}
 
 
 def _summary(settings: dict[str, Any]) -> str:
     about = settings["about"]["description"]
-    return f"{settings['stages']:>3} stages  {settings['batches']:>4} microbatches  {about}"
+    size = f"{settings['stages']:>3} stages"
+    if "model" in settings:
+        size = f"{len(model_of(settings)):>3} layers"
+    return f"{size}  {settings['batches']:>4} microbatches  {about}"
+
+
+def read_model(source: str | Path) -> Model:
+    """Read the model in layers of a config file, or of a model that comes with ppopt by its name.
+
+    Stages, batches and the like are ignored. Raises InputError where there is no such file or
+    model, or what it holds has no layers.
+    """
+    settings, where = _settings(source)
+    return within(where, model_of, settings)
 
 
 def read_pipeline(source: str | Path) -> Pipeline:
@@ -67,7 +81,13 @@ def read_pipeline(source: str | Path) -> Pipeline:
 
     Raises InputError where there is no such file or model, or what it holds is no pipeline.
     """
+    settings, where = _settings(source)
+    return within(where, pipeline_of, settings)
+
+
+def _settings(source: str | Path) -> tuple[dict[str, Any], str]:
+    """Settings of a file or of a model by its name, and its name for messages."""
     path = Path(source)
     if isinstance(source, Path) or path.suffix.lower() in SUFFIXES:
-        return within(label(path), pipeline_of, read_config(path))
-    return pipeline_of(read_model(source))
+        return read_config(path), label(path)
+    return read_settings(source), f"model {source}"

@@ -2,9 +2,12 @@
 
 All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
 (one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
-device of every stage on route 0. `overlap_times` is the time of an F and a BW run as one, and
-`slices` the parts of every microbatch along the sequence; both are left out where they were not
-given.
+device of every stage on route 0. Of a model in layers stages differ, and its placement is written
+as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
+every microbatch along the sequence; `slices` and the costs that are optional
+(`ppopt.problem.settings`) are left out where they have their defaults. `device_speed` has a
+fraction [numerator, denominator] per device, and is left out where all are 1: times are those at
+speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -23,18 +26,26 @@ from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
-from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, STAGE_COSTS, Setting, Unit
+from ppopt.problem.settings import (
+    LIMIT_1F1B,
+    NAMED,
+    SETTINGS,
+    STAGE_COSTS,
+    Setting,
+    Shape,
+    Unit,
+)
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
-_WHERE_GIVEN = tuple(cost for cost in STAGE_COSTS if cost.optional)
+_SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
 _REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
     *("p2p_time", "mem_limit"),
 )
 _OPTIONAL = (
-    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices"),
-    *(cost.name for cost in _WHERE_GIVEN),
+    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
+    *(cost.name for cost in _SOMETIMES),
 )
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -43,7 +54,7 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 def to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks = pipeline.ticks
-    given = (cost for cost in _WHERE_GIVEN if getattr(pipeline, cost.field) is not None)
+    further = (cost for cost in _SOMETIMES if not _is_default(pipeline, cost))
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -52,16 +63,23 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "routes": pipeline.routes,
         "placement": list(pipeline.hosts[0]),
         "placement_name": _placement_name(pipeline),
-        "chunks": pipeline.chunks,
+        "chunks": None if pipeline.model is not None else pipeline.chunks,
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
         "p2p_time": _p2p(pipeline),
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
-        **_in_ticks(pipeline, given),
+        **_in_ticks(pipeline, further),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
+        **_speeds(pipeline),
     }
+
+
+def _is_default(pipeline: Pipeline, cost: Setting) -> bool:
+    """Whether all stages have the default of a cost."""
+    given = getattr(pipeline, cost.field)
+    return given is None or (cost.has_value and all(value == cost.default for value in given))
 
 
 def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[int]]:
@@ -75,8 +93,14 @@ def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[in
     }
 
 
+def _speeds(pipeline: Pipeline) -> dict[str, list[list[int]]]:
+    if all(speed == 1 for speed in pipeline.device_speed):
+        return {}
+    return {"device_speed": [list(speed.as_integer_ratio()) for speed in pipeline.device_speed]}
+
+
 def _placement_name(pipeline: Pipeline) -> str | None:
-    if not pipeline.named_placement:
+    if not pipeline.named_placement or pipeline.model is not None:
         return None
     return pipeline.placement or _DEFAULT
 
@@ -121,6 +145,7 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
         **_own_form(file, costs),
         batches=file["batches"],
         p2p=within("p2p_time", _read_p2p, file["p2p_time"], file["devices"], per_unit),
+        device_speed=within("device_speed", _read_speeds, file),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,
@@ -148,7 +173,7 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
     """Restore stages, placement, chunks and costs as the user gave them."""
     stages, parts = file["stages"], file.get("slices") or 1
     whole_costs = {
-        field: values if field == "static" else tuple(value * parts for value in values)
+        field: tuple(value * parts for value in values) if NAMED[field].per_microbatch else values
         for field, values in costs.items()
     }
     hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
@@ -185,6 +210,19 @@ def _read_p2p(value: object, devices: int, per_unit: int) -> object:
     return [[Fraction(entry, per_unit) for entry in row] for row in rows]
 
 
+def _read_speeds(file: dict[str, Any]) -> object:
+    value, devices = file.get("device_speed"), file["devices"]
+    if value is None:
+        return 1
+    if not isinstance(value, list) or len(value) != devices:
+        raise InputError(f"{shown(value)} is not a list of {devices} fractions, one per device")
+    pairs = [
+        within(f"device {device}", wholes, entry, 2, 1, MOST_TICKS)
+        for device, entry in enumerate(value)
+    ]
+    return [Fraction(*pair) for pair in pairs]
+
+
 def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
     """Restore the limit as the user gave it; the list where the file does not say."""
     if form is None or limits is None:
@@ -195,7 +233,7 @@ def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
 
 
 def _rounded(value: object) -> tuple[str, ...]:
-    known = [setting.field for setting in SETTINGS if setting.unit is not None]
+    known = [one.field for one in SETTINGS if one.unit or one.shape is Shape.PER_DEVICE]
     if not isinstance(value, list) or any(field not in known for field in value):
         raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
     return tuple(value)

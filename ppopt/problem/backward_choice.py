@@ -119,6 +119,10 @@ class BackwardChoice:
             "memory_b": tuple(min(change, Fraction(0)) for change in given.memory_b),
             "overlap": None if given.overlap is None else self._overlap(full),
         }
+        if given.model is not None:
+            fields |= {"model": None, "partition": None, "chunks": None}
+            fields |= {"stages": given.num_stages, "placement": given.hosts[0]}
+            fields |= {"mem_limit": given.limits}
         made = replace(given, **fields, tick_divisor=1)
         finer = given.ticks.per_unit // made.ticks.per_unit
         return made if finer == 1 else replace(made, tick_divisor=finer)

@@ -22,20 +22,49 @@ class Backward(NamedTuple):
 def derive(
     forward: Times, full: Times | None, weight: Times | None, partial: Times | None
 ) -> Backward:
-    """Fill in the times that are None: BW = 2 F, W = BW / 2, B = BW - W.
+    """Fill in the times that are None, stage by stage: see `complete`."""
+    rows = [
+        complete(
+            time,
+            None if full is None else full[stage],
+            None if weight is None else weight[stage],
+            None if partial is None else partial[stage],
+            place=f"stage {stage}: ",
+        )
+        for stage, time in enumerate(forward)
+    ]
+    return Backward(*zip(*rows, strict=True))
 
-    Where B is given, W is what it leaves of BW, or else F, and BW is B + W. Where all three are
-    given they are free of each other. Raises InputError where F is not above 0, or a time that is
-    filled in would be below 0.
+
+def complete(
+    forward: Fraction,
+    full: Fraction | None,
+    weight: Fraction | None,
+    partial: Fraction | None,
+    place: str = "",
+) -> tuple[Fraction, Fraction, Fraction]:
+    """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.
+
+    BW = 2 F, W = BW / 2, B = BW - W. Where B is given, W is what it leaves of BW, or else F, and BW
+    is B + W. Where all three are given they are free of each other. Raises InputError, naming the
+    field and `place`, where F is not above 0, or a time that follows would be below 0.
     """
-    _check_forward(forward)
+    if forward <= 0:
+        raise InputError(
+            f"forward: {place}{exact.plain(forward)} is not above 0, or finer than 10^-6 "
+            "of the unit, the finest that is kept"
+        )
     if partial is not None and weight is None:
-        weight = forward if full is None else _left("weight", full, "backward_input", partial)
+        weight = (
+            forward if full is None else _left("weight", full, "backward_input", partial, place)
+        )
     if partial is not None and weight is not None and full is None:
-        full = tuple(b + w for b, w in zip(partial, weight, strict=True))
-    full = full or tuple(2 * time for time in forward)
-    weight = weight or tuple(time / 2 for time in full)
-    return Backward(full, weight, partial or _left("backward_input", full, "weight", weight))
+        full = partial + weight
+    full = 2 * forward if full is None else full
+    weight = full / 2 if weight is None else weight
+    if partial is None:
+        partial = _left("backward_input", full, "weight", weight, place)
+    return full, weight, partial
 
 
 def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
@@ -48,22 +77,12 @@ def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
             )
 
 
-def _check_forward(forward: Times) -> None:
-    for stage, time in enumerate(forward):
-        if time <= 0:
-            raise InputError(
-                f"forward: stage {stage}: {exact.plain(time)} is not above 0, or finer than 10^-6 "
-                "of the unit, the finest that is kept"
-            )
-
-
-def _left(field: str, full: Times, name: str, part: Times) -> Times:
+def _left(field: str, full: Fraction, name: str, part: Fraction, place: str) -> Fraction:
     """What a part leaves of the full backward: the time of the other part, named `field`."""
-    for stage, (whole, some) in enumerate(zip(full, part, strict=True)):
-        if some > whole:
-            raise InputError(
-                f"{name}: stage {stage}: {exact.plain(some)} is above the full backward time "
-                f"{exact.plain(whole)}, which leaves less than 0 for {field}; give {field} too: "
-                "B, W and BW may be any times"
-            )
-    return tuple(whole - some for whole, some in zip(full, part, strict=True))
+    if part > full:
+        raise InputError(
+            f"{name}: {place}{exact.plain(part)} is above the full backward time "
+            f"{exact.plain(full)}, which leaves less than 0 for {field}; give {field} too: "
+            "B, W and BW may be any times"
+        )
+    return full - part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import chain
 from operator import add
@@ -10,13 +11,14 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
+from ppopt.problem.settings import STAGE_COSTS, Unit
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
 
 
 class StageCosts(NamedTuple):
-    """Costs per stage, in the user's units (times; memory)."""
+    """Costs per stage, in the user's units (times on a device of speed 1; memory)."""
 
     forward: tuple[Fraction, ...]
     backward: tuple[Fraction, ...]
@@ -91,6 +93,7 @@ class Ticks(NamedTuple):
 
 def ticks_of(
     costs: StageCosts,
+    speeds: tuple[Fraction, ...],
     links: tuple[tuple[Fraction, ...], ...],
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
@@ -99,18 +102,31 @@ def ticks_of(
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
+    `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
+    both are whole ticks.
     `links` are the delays [from device][to device], or one delay between any two; `static` and
     `limits` have one entry per device; `pieces` is the number of microbatches times slices, and
     `divisor` the number of ticks into which the common tick of the times is divided. Raises
     InputError where times or memory are so large, or so finely divided, that sums of ticks would
     pass `MOST_TICKS`.
     """
-    times = (costs.forward, costs.backward_input, costs.weight, costs.backward)
-    memory = (costs.activation, costs.memory_b, costs.static, limits or ())
-    per_unit = divisor * exact.common_denominator(chain(*times, costs.overlap, *links))
-    memory_per_unit = exact.common_denominator(chain(*memory))
-    activation = _scale(costs.activation, memory_per_unit)
-    memory_b = _scale(costs.memory_b, memory_per_unit)
+    given = costs._asdict()
+    timed = [cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME]
+    taken = given | {field: _on_devices(given[field], speeds) for field in timed}
+    times = [row[field] for row in (given, taken) for field in timed]
+    memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
+    per_unit = divisor * exact.common_denominator(chain(*times, *links))
+    memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
+    scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
+    at_speed_1, scaled = (
+        {
+            cost.field: _scale(row[cost.field], scales[cost.unit])
+            for cost in STAGE_COSTS
+            if cost.unit
+        }
+        for row in (given, taken)
+    )
+    activation, memory_b = scaled["activation"], scaled["memory_b"]
     nothing = (0,) * len(activation)
     taken_by_b = tuple(max(0, change) for change in memory_b)
     given_by_b = tuple(max(0, -change) for change in memory_b)
@@ -118,8 +134,10 @@ def ticks_of(
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
-        durations=tuple(_scale(row, per_unit) for row in times),
-        overlap=_scale(costs.overlap, per_unit),
+        durations=tuple(
+            scaled[time] for time in ("forward", "backward_input", "weight", "backward")
+        ),
+        overlap=scaled["overlap"],
         p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
         activation=activation,
         memory_b=memory_b,
@@ -128,8 +146,13 @@ def ticks_of(
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    _check_range(ticks, pieces)
+    for rows in (at_speed_1, scaled):
+        _check_range(ticks, rows, pieces)
     return ticks
+
+
+def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
 
 
 def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
@@ -144,17 +167,18 @@ def _scale(values: tuple[Fraction, ...], per_unit: int) -> tuple[int, ...]:
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
 
-def _check_range(ticks: Ticks, pieces: int) -> None:
-    stages = len(ticks.activation)
-    longest = pieces * (
-        sum(map(sum, (*ticks.durations, ticks.overlap)))
-        + 2 * stages * max(map(max, ticks.p2p), default=0)
-    )
-    held = pieces * sum(a + abs(b) for a, b in zip(ticks.activation, ticks.memory_b, strict=True))
-    held += max(*ticks.static, *(ticks.limits or (0,)))
-    for what, total in (("times", longest), ("memory", held)):
-        if total >= MOST_TICKS:
+def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[int, ...]], pieces: int) -> None:
+    """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
+    total = dict.fromkeys(Unit, 0)
+    for cost in STAGE_COSTS:
+        if cost.unit and cost.per_microbatch:
+            total[cost.unit] += pieces * sum(map(abs, scaled[cost.field]))
+    links = 2 * len(ticks.activation) * max(map(max, ticks.p2p), default=0)
+    total[Unit.TIME] += pieces * links
+    total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
+    for what, sum_of in (("times", total[Unit.TIME]), ("memory", total[Unit.MEMORY])):
+        if sum_of >= MOST_TICKS:
             raise InputError(
                 f"{what}: too large or too finely divided to stay exact "
-                f"({total} ticks, at most 2^53); use fewer digits or fewer batches"
+                f"({sum_of} ticks, at most 2^53); use fewer digits or fewer batches"
             )

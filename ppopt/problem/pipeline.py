@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem import exact, placement
+from ppopt.problem import exact, partition, placement
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
+from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, accepts_every_name
+from ppopt.problem.settings import LIMIT_1F1B, NAMED, STAGE_COSTS, accepts_every_name
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -30,8 +31,10 @@ class Pipeline:
     A field may be given under any of its names in files (`forward_times` for `forward`; see
     `ppopt.problem.settings`). Values are one number for all or a list. With a named placement a
     list has one entry per device, the device's whole share of the model, and `chunks` cuts every
-    share into equal stages; with an explicit placement it has one entry per stage. Numbers are
-    read as decimals (see `ppopt.problem.exact`). Raises InputError on anything that is no pipeline.
+    share into equal stages; with an explicit placement it has one entry per stage. Of a `model` in
+    layers the costs are sums over the layers of each stage, one entry per stage under every
+    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`).
+    Raises InputError on anything that is no pipeline.
     """
 
     stages: int
@@ -43,6 +46,12 @@ class Pipeline:
     placement: Any = None
     """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
     where `chunks` is above 1."""
+    model: Any = None
+    """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
+    costs per stage."""
+    partition: Any = None
+    """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
+    `ppopt.problem.partition`."""
     forward: Any = 1
     """Time of F, above 0."""
     backward: Any = None
@@ -59,6 +68,9 @@ class Pipeline:
     """Signed change of memory by B, at least -activation; W gives back the rest."""
     static: Any = 0
     """Memory that is always there (weights, optimizer state)."""
+    device_speed: Any = 1
+    """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
+    its time / the speed of its device. Where routes run a stage on two devices, these have one."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None
@@ -95,12 +107,12 @@ class Pipeline:
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
-        for cost in STAGE_COSTS:
-            if getattr(self, cost.field) is not None or cost.has_value:
-                self._set(cost.field, self._values(cost.field, signed=cost.least is None))
-        self._derive_times()
-        self._check_memory()
+        if self.model is None:
+            self._set_costs()
+        else:
+            self._set_costs_of_layers()
         self._set_p2p()
+        self._set_speed()
         self._set_limit()
         _ = self.ticks
 
@@ -110,6 +122,7 @@ class Pipeline:
     def _set_placement(self) -> None:
         if self.chunks is not None:
             self._set("chunks", _whole(self.chunks, "chunks"))
+        self._set_partition()
         where = self.placement
         if where is None or isinstance(where, str):
             if where is not None and where not in placement.NAMED:
@@ -132,6 +145,40 @@ class Pipeline:
                 "give one per stage"
             )
         self._set("placement", devices)
+
+    def _set_partition(self) -> None:
+        """Check the model and its partition; counts and layouts say how many chunks there are."""
+        if self.model is None:
+            if self.partition is not None:
+                raise InputError(
+                    "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
+                )
+            return
+        if not isinstance(self.model, Model):
+            self._set("model", Model(self.model))
+        self._set("partition", partition.normal(self.partition))
+        found = partition.stages_of(self.partition)
+        free = self.chunks is None and self.placement in (None, "interleaved", "v")
+        if free and found is not None and found % self.stages == 0 and found > self.stages:
+            self._set("chunks", found // self.stages)
+
+    def _set_costs(self) -> None:
+        for cost in STAGE_COSTS:
+            if getattr(self, cost.field) is not None or cost.has_value:
+                self._set(cost.field, self._values(cost.field, signed=cost.least is None))
+        self._derive_times()
+        self._check_memory()
+
+    def _set_costs_of_layers(self) -> None:
+        """Sum the costs over the layers of every stage; costs given beside layers are refused."""
+        defaults = self.__dataclass_fields__
+        for cost in STAGE_COSTS:
+            given = getattr(self, cost.field)
+            if given != defaults[cost.field].default and not _is_exact(given):
+                raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+        for field, values in self.model.stage_costs(self.counts)._asdict().items():
+            self._set(field, values)
+        self._set("rounded", tuple(dict.fromkeys((*self.rounded, *self.model.rounded))))
 
     def _derive_times(self) -> None:
         backward = derive(self.forward, self.backward, self.weight, self.backward_input)
@@ -157,6 +204,29 @@ class Pipeline:
             if self.p2p[device][device]:
                 raise InputError(f"p2p: device {device} to itself must be 0")
 
+    def _set_speed(self) -> None:
+        given, size = self.device_speed, self.num_devices
+        numbers = self._numbers("device_speed", given if _is_list(given) else [given] * size)
+        if len(numbers) != size:
+            raise InputError(
+                f"device_speed: has {len(numbers)} entries for {size} devices; "
+                "give one number, or one per device"
+            )
+        self._set("device_speed", numbers)
+        for device, speed in enumerate(numbers):
+            if not speed:
+                raise InputError(
+                    f"device_speed: device {device}: 0 is not above 0, or finer than 10^-6, "
+                    "the finest that is kept"
+                )
+        for hosts in self.hosts[1:]:
+            for one, other in zip(self.hosts[0], hosts, strict=True):
+                if numbers[one] != numbers[other]:
+                    raise InputError(
+                        f"device_speed: two routes run a stage on devices {one} and {other}; "
+                        "give these one speed"
+                    )
+
     def _check_memory(self) -> None:
         for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
             if change < -taken:
@@ -167,6 +237,11 @@ class Pipeline:
 
     def _set_limit(self) -> None:
         limit = self.mem_limit
+        if limit is not None and self.model is not None and not self.model.has_activation:
+            raise InputError(
+                "mem_limit: no layer gives its activation; give `activation` in the layers, or "
+                "leave the limit out"
+            )
         if isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B:
             self._set("mem_limit", LIMIT_1F1B)
             return
@@ -211,8 +286,15 @@ class Pipeline:
         return tuple(number.value for number in read)
 
     @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Layers of every stage; empty without a model in layers."""
+        if self.model is None:
+            return ()
+        return partition.counts_of(self.model, self.partition, self.num_stages)
+
+    @cached_property
     def num_chunks(self) -> int:
-        """Equal stages into which each device's share is cut (1 with an explicit placement)."""
+        """Stages of each device under a named placement (1 with an explicit placement)."""
         if self.chunks is not None:
             return self.chunks
         return placement.DEFAULT_CHUNKS.get(self.placement, 1) if self.named_placement else 1
@@ -273,6 +355,19 @@ class Pipeline:
             for row in self.hosts
         )
 
+    def without_model(self) -> Pipeline:
+        """The same pipeline, its costs given stage by stage with an explicit placement."""
+        if self.model is None:
+            return self
+        return replace(
+            self,
+            stages=self.num_stages,
+            placement=self.hosts[0],
+            chunks=None,
+            model=None,
+            partition=None,
+        )
+
     def route(self, microbatch: int) -> int:
         """Route of a microbatch: the first half takes route 0, the second half route 1."""
         return microbatch * self.routes // self.batches
@@ -300,18 +395,22 @@ class Pipeline:
 
     @cached_property
     def costs(self) -> StageCosts:
-        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut."""
-        share = self.hosts[0] if self.named_placement else tuple(range(self.stages))
-        cut = self.num_chunks
-        given = {field: getattr(self, field) for field in StageCosts._fields}
+        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut.
+
+        Times are those on a device of speed 1.
+        """
+        shared = self.named_placement and self.model is None
+        share = self.hosts[0] if shared else tuple(range(self.num_stages))
+        cut = self.num_chunks if shared else 1
+        given = {cost: getattr(self, cost.field) for cost in STAGE_COSTS}
         if self.overlap is None:
             both = zip(self.forward, self.backward, strict=True)
-            given["overlap"] = [one + other for one, other in both]
-        parts = {field: cut * (1 if field == "static" else self.num_slices) for field in given}
+            given[NAMED["overlap"]] = tuple(one + other for one, other in both)
+        parts = {cost: cut * (self.num_slices if cost.per_microbatch else 1) for cost in given}
         return StageCosts(
             **{
-                field: tuple(values[entry] / parts[field] for entry in share)
-                for field, values in given.items()
+                cost.field: tuple(values[entry] / parts[cost] for entry in share)
+                for cost, values in given.items()
             }
         )
 
@@ -351,8 +450,9 @@ class Pipeline:
         """All costs as integer ticks: the one duration table of the project."""
         links = self.p2p if isinstance(self.p2p, tuple) else ((self.p2p,),)
         static = tuple(self.static_of(device) for device in range(self.num_devices))
+        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         pieces = self.batches * self.num_slices
-        return ticks_of(self.costs, links, static, self.limits, pieces, self.tick_divisor)
+        return ticks_of(self.costs, speeds, links, static, self.limits, pieces, self.tick_divisor)
 
 
 def _whole(value: object, what: str) -> int:
@@ -363,6 +463,13 @@ def _whole(value: object, what: str) -> int:
     if value > LARGEST_GRID:
         raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
     return value
+
+
+def _is_exact(value: object) -> bool:
+    """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
+    return value is None or (
+        isinstance(value, tuple) and all(type(one) is Fraction for one in value)
+    )
 
 
 def _is_list(value: object) -> bool:

@@ -31,14 +31,22 @@ class Shape(Enum):
     """A whole number."""
     SECONDS = "SECONDS"
     """A number above 0."""
+    NUMBER = "NUMBER"
+    """One number."""
     STAGES = "LIST"
     """One number for all stages, or a list with one number per stage."""
     LINKS = "TIME"
     """One number, or a matrix [from device][to device]."""
     DEVICES = "[LIST]"
     """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
+    PER_DEVICE = "NUMBER|LIST"
+    """One number for all devices, or a list with one number per device."""
     PLACEMENT = "NAME|LIST"
     """A name, or a list with the device of every stage."""
+    LAYERS = "LAYERS"
+    """A list of layers, each a mapping of its settings."""
+    PARTITION = "RULE|COUNTS|LAYOUT"
+    """The name of a rule, a list of layers per stage, or the text of a layout."""
     CHOICE = "NAME"
     """One of some words."""
     FLAG = ""
@@ -56,6 +64,8 @@ class Part(StrEnum):
 
     PIPELINE = "pipeline"
     """A field of `ppopt.Pipeline`."""
+    LAYER = "layer"
+    """A field of `ppopt.Layer`."""
     RUN = "run"
     """What to do with the pipeline."""
     ABOUT = "about"
@@ -92,7 +102,10 @@ class Setting:
     placeholder: str = ""
     """Of the flag; that of the shape where it is left out."""
     optional: bool = False
-    """Of a cost of stages: nothing takes its place where it is not given."""
+    """Of a cost of stages: schedule files hold it only where it is not the default."""
+    per_microbatch: bool = True
+    """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
+    it."""
     has_flag: bool = True
     own_flag: str = ""
     """Name on the command line where it is not that of files."""
@@ -127,8 +140,8 @@ def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
 
 
-def _memory(field: str, meaning: str, default: int, least: int | None = 0) -> Setting:
-    return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least)
+def _memory(field: str, meaning: str, default: int, least: int | None = 0, **more: Any) -> Setting:
+    return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least, **more)
 
 
 def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
@@ -165,6 +178,21 @@ SETTINGS = (
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
     ),
+    Setting(
+        "model",
+        Shape.LAYERS,
+        "the model in layers, in forward order, in place of costs per stage; see the table of "
+        "layers",
+        key="layers",
+        has_flag=False,
+    ),
+    Setting(
+        "partition",
+        Shape.PARTITION,
+        "of a model in layers: even, balanced (the largest F + BW of a stage is least), layers per "
+        "stage as a list, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "balanced",
+    ),
     _time("forward", "forward_times", "F", default=1),
     _time(
         "backward",
@@ -183,9 +211,16 @@ SETTINGS = (
         unit=Unit.TIME,
         least=0,
     ),
+    Setting(
+        "device_speed",
+        Shape.PER_DEVICE,
+        "speed of the devices, one number or one per device: an operation takes its time / speed",
+        1,
+        least=0,
+    ),
     _memory("activation", "memory that F takes, and that B and W together give back", 1),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
-    _memory("static", "memory always held: weights, optimizer state", 0),
+    _memory("static", "memory always held: weights, optimizer state", 0, per_microbatch=False),
     Setting(
         "mem_limit",
         Shape.DEVICES,
@@ -278,7 +313,7 @@ def same_setting(first: str, second: str) -> InputError:
     return InputError(f"{first} and {second} are the same setting; keep one")
 
 
-def accepts_every_name(cls: type[T]) -> type[T]:
+def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> type[T]:
     """Let a dataclass of settings be made with any of their names (`p2p_time` for `p2p`).
 
     Raises InputError where one setting has two names, TypeError for an unknown name.
@@ -290,9 +325,9 @@ def accepts_every_name(cls: type[T]) -> type[T]:
     def init(self: T, *args: Any, **given: Any) -> None:
         named: dict[str, str] = {}
         for name in given:
-            field = NAMED[name].field if name in NAMED else name
+            field = known[name].field if name in known else name
             if field not in fields:
-                hint = nearest(name, (one for one in NAMED if NAMED[one].field in fields))
+                hint = nearest(name, (one for one in known if known[one].field in fields))
                 raise TypeError(f"{cls.__name__} takes no {name!r}; did you mean {hint}?")
             if field in named:
                 raise same_setting(named[field], name)

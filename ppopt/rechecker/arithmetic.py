@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
 
 
 def least_time(claim: Claim, device: int) -> int:
@@ -35,22 +35,11 @@ def head(claim: Claim, device: int) -> int:
 
 
 def _least_way(claim: Claim, device: int, kind: OpKind) -> int:
-    pipeline = claim.pipeline
     return min(
-        way(pipeline, hosts, hosts.index(device), kind)
-        for hosts in pipeline.hosts
+        RouteTimes(claim, hosts).way(kind, hosts.index(device))
+        for hosts in claim.pipeline.hosts
         if device in hosts
     )
-
-
-def way(pipeline: Pipeline, hosts: tuple[int, ...], stage: int, kind: OpKind) -> int:
-    """Time through the stages below one, and over the links between, down (F) or up (B, BW)."""
-    ticks, total = pipeline.ticks, 0
-    for low in range(stage):
-        here, there = hosts[low], hosts[low + 1]
-        total += ticks.durations[kind][low]
-        total += ticks.p2p[here][there] if kind is OpKind.F else ticks.p2p[there][here]
-    return total
 
 
 def least_memory(claim: Claim, device: int) -> int:

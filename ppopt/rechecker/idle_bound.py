@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.rechecker.arithmetic import way
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
 
 
 class Filler(NamedTuple):
@@ -38,14 +38,15 @@ def least_idle(claim: Claim, device: int) -> int:
 
 
 def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
-    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
-    down = _forth(claim, stages[0], pipeline.num_stages - 1) + ticks.durations[OpKind.F][-1]
-    round_trip = down + _back(claim, stages[-1])
+    pipeline, ticks, hosts = claim.pipeline, claim.pipeline.ticks, claim.pipeline.hosts[0]
+    times, low, high = RouteTimes(claim, hosts), stages[0], stages[-1]
+    wait = times.way(OpKind.F, high) - times.way(OpKind.F, low)
+    wait += ticks.durations[OpKind.F][high] + times.round_trip(high)
     fillers = [
         Filler(ticks.durations[OpKind.F][stage], claim.takes(OpKind.F, stage), pipeline.batches)
         for stage in stages
     ]
-    return max(0, round_trip - filled(fillers, ticks.room(pipeline.hosts[0][stages[0]])))
+    return max(0, wait - filled(fillers, ticks.room(hosts[low])))
 
 
 def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
@@ -53,14 +54,10 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
 
     0 if that F takes no time: another operation of no time may share its instant.
     """
-    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
-    high, last = stages[-1], pipeline.num_stages - 1
+    pipeline, ticks, high = claim.pipeline, claim.pipeline.ticks, stages[-1]
     if ticks.durations[OpKind.F][high] == 0:
         return 0
-    round_trip = 0
-    if high < last:
-        passed = _forth(claim, high, last) - ticks.durations[OpKind.F][high]
-        round_trip = passed + ticks.durations[OpKind.F][last] + _back(claim, high)
+    wait = RouteTimes(claim, pipeline.hosts[0]).round_trip(high)
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
@@ -71,24 +68,7 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     room = ticks.room(pipeline.hosts[0][high])
     if room is not None:
         room -= sum(claim.takes(OpKind.F, stage) for stage in stages)
-    return max(0, round_trip - filled(fillers, room))
-
-
-def _forth(claim: Claim, low: int, high: int) -> int:
-    """From the start of F on one stage to its start on a higher one."""
-    pipeline, hosts = claim.pipeline, claim.pipeline.hosts[0]
-    return way(pipeline, hosts, high, OpKind.F) - way(pipeline, hosts, low, OpKind.F)
-
-
-def _back(claim: Claim, stage: int) -> int:
-    """From the start of the backward on the last stage to its start on a lower one."""
-    pipeline, hosts = claim.pipeline, claim.pipeline.hosts[0]
-    kind, last = claim.kinds[1], claim.pipeline.num_stages - 1
-    if stage == last:
-        return 0
-    ends = (pipeline.ticks.durations[kind][place] for place in (last, stage))
-    above, here = ends
-    return way(pipeline, hosts, last, kind) + above - way(pipeline, hosts, stage, kind) - here
+    return max(0, wait - filled(fillers, room))
 
 
 def filled(fillers: list[Filler], room: int | None) -> int:

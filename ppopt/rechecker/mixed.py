@@ -73,8 +73,9 @@ def _relaxed(claim: Claim) -> Pipeline:
     times = list(zip(given.backward_input, given.weight, given.backward, strict=True))
     partial = tuple(zero if claim.paired else min(b, bw) for b, _, bw in times)
     weight = tuple(zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times)
+    stated = given if given.model is None else _by_stages(given)
     made = replace(
-        given,
+        stated,
         backward_input=partial,
         weight=weight,
         backward=tuple(b + w for b, w in zip(partial, weight, strict=True)),
@@ -83,3 +84,16 @@ def _relaxed(claim: Claim) -> Pipeline:
         tick_divisor=1,
     )
     return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)
+
+
+def _by_stages(pipeline: Pipeline) -> Pipeline:
+    """A pipeline in layers as one with the costs of its stages."""
+    return replace(
+        pipeline,
+        model=None,
+        partition=None,
+        stages=pipeline.num_stages,
+        chunks=None,
+        placement=pipeline.hosts[0],
+        mem_limit=pipeline.limits,
+    )

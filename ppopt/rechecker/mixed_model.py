@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
@@ -227,13 +228,15 @@ class MixedModel:
     def _add_bound(self, most: int) -> None:
         """No device is done later than `most`, or later than that after its first operation."""
         claim, cp = self.claim, self.cp
+        whole = claim._replace(backward_kind=BackwardKind.WHOLE)
         for device in range(claim.pipeline.num_devices):
             begin = cp.new_int_var(0, self.last if claim.span else 0, "")
+            first = head(whole, device)
             for op, start in self.start.items():
                 if claim.device(op) != device:
                     continue
                 if op.kind is OpKind.F:
-                    cp.add(start >= begin + head(claim, device))
+                    cp.add(start >= begin + first)
                 if op.kind is OpKind.BW and not claim.span:
                     hosts = claim.pipeline.hosts[claim.pipeline.route(op.microbatch)]
                     cp.add(self.end[op] + self._left(hosts, op.stage) <= most)

@@ -25,8 +25,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.rechecker.arithmetic import way
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when what is under way arrives."""
@@ -121,6 +121,7 @@ class PartialSchedules:
         pipeline = claim.pipeline
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
+        self._times = RouteTimes(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._made())
         self._place = {(each.kind, each.stage): place for place, each in enumerate(self._classes)}
@@ -137,9 +138,6 @@ class PartialSchedules:
             [*inner, *(delay.first for delay in self._delays if delay.then == place)]
             for place, inner in enumerate(self._inner)
         ]
-        back = claim.kinds[1]
-        self._upward = [way(pipeline, self._hosts, s, back) for s in range(pipeline.num_stages)]
-        """Time of a backward through the stages below each."""
         self._tails: dict[int, int] = {}
         """Time from the end of an operation of every class to the end of all that wait for it."""
         for place in self._last_first():
@@ -149,7 +147,7 @@ class PartialSchedules:
         free = [0] * len(devices)
         if self._stages:
             first = self._stages[0]
-            free[devices.index(self._hosts[first])] = way(pipeline, self._hosts, first, OpKind.F)
+            free[devices.index(self._hosts[first])] = self._times.way(OpKind.F, first)
         self._level = {(0,) * len(self._classes): [tuple(free)]}
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
@@ -179,25 +177,14 @@ class PartialSchedules:
 
     def _ways(self) -> Iterator[Delay]:
         """From stage to stage looked at, and back from the last one."""
-        pipeline, hosts, place = self._claim.pipeline, self._hosts, self._place
-        back = self._claim.kinds[1]
-        times = pipeline.ticks.durations
-
-        def between(kind: OpKind, low: int, high: int) -> int:
-            return (
-                way(pipeline, hosts, high, kind)
-                - way(pipeline, hosts, low, kind)
-                - times[kind][low]
-            )
-
+        place, back, last = self._place, self._claim.kinds[1], self._stages[-1]
         for low, high in pairwise(self._stages):
-            yield Delay(place[OpKind.F, low], place[OpKind.F, high], between(OpKind.F, low, high))
-            yield Delay(place[back, high], place[back, low], between(back, low, high))
-        last, end = self._stages[-1], pipeline.num_stages - 1
-        if last < end:
-            round_trip = between(OpKind.F, last, end) + times[OpKind.F][end]
-            round_trip += times[back][end] + between(back, last, end)
-            yield Delay(place[OpKind.F, last], place[back, last], round_trip)
+            down, up = (self._times.between(kind, low, high) for kind in (OpKind.F, back))
+            yield Delay(place[OpKind.F, low], place[OpKind.F, high], down)
+            yield Delay(place[back, high], place[back, low], up)
+        trip = self._times.round_trip(last)
+        if trip:
+            yield Delay(place[OpKind.F, last], place[back, last], trip)
 
     def _last_first(self) -> list[int]:
         """All classes, each after those that wait for it."""
@@ -224,20 +211,20 @@ class PartialSchedules:
         From a backward up to the next stage looked at, or to the first; from the last F looked at,
         down and back.
         """
-        pipeline, hosts, upward = self._claim.pipeline, self._hosts, self._upward
-        times, back, end = pipeline.ticks.durations, self._claim.kinds[1], pipeline.num_stages - 1
-        last = times[OpKind.W] if len(self._claim.kinds) > 2 else (0,) * pipeline.num_stages
+        durations, stages = self._claim.pipeline.ticks.durations, range(len(self._hosts))
+        forward, back, *weight = (durations[kind] for kind in self._claim.kinds)
+        closing = [sum(times[stage] for times in (back, *weight)) for stage in stages]
         found = 0
-        if own.kind is back:
+        if own.kind is self._claim.kinds[1]:
             for stage in range(own.stage - 1, -1, -1):
-                if hosts[stage] in self._devices:
+                if self._hosts[stage] in self._devices:
                     break
-                found = max(found, upward[own.stage] - upward[stage] + last[stage])
+                up = self._times.between(own.kind, stage, own.stage)
+                found = max(found, up + closing[stage])
         elif own.kind is OpKind.F and own.stage == self._stages[-1]:
-            down, at = (way(pipeline, hosts, stage, OpKind.F) for stage in (end, own.stage))
-            turned = down + times[OpKind.F][end] - at - own.time + times[back][end]
-            for stage in range(end, own.stage, -1):
-                found = max(found, turned + upward[end] - upward[stage] + last[stage])
+            for stage in stages[own.stage + 1 :]:
+                down = self._times.between(OpKind.F, own.stage, stage) + forward[stage]
+                found = max(found, down + self._times.round_trip(stage) + closing[stage])
         return found
 
     @property

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ppopt.problem.operation import Op, OpKind
-from ppopt.rechecker.arithmetic import way
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
 
 Apart = tuple[Op, Op, int]
 """(before, after, lag): `after` starts `lag` or more after the end of `before`."""
@@ -21,6 +21,7 @@ class Route:
         self._claim = claim
         self._route = route
         self._hosts = claim.pipeline.hosts[claim.pipeline.route(route[0])]
+        self._times = RouteTimes(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._slices = range(claim.pipeline.num_slices)
 
@@ -63,28 +64,12 @@ class Route:
             yield from self._each((forward, stage), (forward, stage), 0, ahead=1)
             yield from self._each((backward, stage), (backward, stage), 0, ahead=-1)
         for low, high in pairwise(self._stages):
-            down, up = self._between(forward, low, high), self._between(backward, low, high)
+            down, up = (self._times.between(kind, low, high) for kind in (forward, backward))
             yield from self._each((forward, low), (forward, high), down)
             yield from self._each((backward, high), (backward, low), up)
         for stage in self._stages[-1:]:
-            yield from self._each((forward, stage), (backward, stage), self._below(stage))
-
-    def _between(self, kind: OpKind, low: int, high: int) -> int:
-        """Time from one stage to another: the stages between, and the links."""
-        pipeline = self._claim.pipeline
-        here, there = (way(pipeline, self._hosts, stage, kind) for stage in (low, high))
-        return there - here - pipeline.ticks.durations[kind][low]
-
-    def _below(self, stage: int) -> int:
-        """Time from a stage down to the last and back."""
-        last = len(self._hosts) - 1
-        if stage == last:
-            return 0
-        durations = self._claim.pipeline.ticks.durations
-        return sum(
-            self._between(kind, stage, last) + durations[kind][last]
-            for kind in self._claim.kinds[:2]
-        )
+            trip = self._times.round_trip(stage)
+            yield from self._each((forward, stage), (backward, stage), trip)
 
     def _in_order(self) -> Iterator[Apart]:
         """The k-th operation of its kind, stage, slice and route is that of the k-th microbatch."""
@@ -132,7 +117,7 @@ class Route:
     def heads(self) -> dict[Op, int]:
         """Time before the first stage stated can start."""
         return {
-            op: way(self._claim.pipeline, self._hosts, stage, OpKind.F)
+            op: self._times.way(OpKind.F, stage)
             for stage in self._stages[:1]
             for op in self._row(OpKind.F, stage, self._slices[0])
         }
@@ -143,7 +128,7 @@ class Route:
             return {}
         backward, stage = self._claim.kinds[1], self._stages[0]
         weights = self._claim.pipeline.ticks.durations[OpKind.W]
-        ways = [way(self._claim.pipeline, self._hosts, s, backward) for s in range(stage + 1)]
+        ways = [self._times.way(backward, low) for low in range(stage + 1)]
         left = max(
             ways[stage] - ways[low] + (0 if self._claim.fused else weights[low])
             for low in range(stage)

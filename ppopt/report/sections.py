@@ -177,6 +177,9 @@ def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
     if figures["mem_limit"] is not None:
         lines.append(f"Memory limit of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
     lines.append(f"Time between devices: {_p2p(pipeline)}")
+    if any(speed != 1 for speed in pipeline.device_speed):
+        speeds = _listed([plain(speed) for speed in pipeline.device_speed])
+        lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")
     if pipeline.rounded:
         lines.append(f"Rounded to 10^-6 of the unit on input: {', '.join(pipeline.rounded)}")
     if provenance := _provenance(figures):

@@ -89,7 +89,7 @@ class Simulation:
             end = self.append(number, now)
             heapq.heappush(queue, (end, device))
             for after, lag in successors[number]:
-                if classes[after].device != device:
+                if lag or classes[after].device != device:
                     heapq.heappush(queue, (end + lag, classes[after].device))
 
     @property

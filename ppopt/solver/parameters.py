@@ -335,6 +335,9 @@ class FullModelParams:
     """Largest number of operations for which a CP-SAT model of all devices is built."""
     tiny_operations: int = 200
     """Largest number of operations of a tiny problem, which the full model often proves at once."""
+    tiny_focus: tuple[str, ...] = ("ordering",)
+    """Subsolvers for tiny problems. Without them CP-SAT refutes a cycle of waits by shifting starts
+    tick by tick: seconds where a unit of time has millions of ticks, instead of milliseconds."""
     focuses: tuple[tuple[str, ...], ...] = (
         ("ordering",),
         ("ordering_quick_restart",),

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import EVERY, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.settings import STAGE_COSTS, Unit
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, of_kind
 from ppopt.schedule.origin import HintRecord
@@ -32,8 +34,6 @@ OTHER_MEMORY = "its memory is not that of this pipeline: it is judged by the mem
 SPLIT = "its whole backwards are split into B and W"
 JOINED = "its split backwards are made whole, each at the place of its B"
 OVER = "it is over the memory limit: followed as closely as the limit allows"
-
-MEMORY = ("activation", "memory_b", "static")
 
 
 class Hint(NamedTuple):
@@ -152,14 +152,21 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
 
 def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     """The schedule on the pipeline searched, and notes on what had to be changed."""
-    here, there = problem.pipeline.ticks, schedule.pipeline.ticks
     notes = []
     given = replace(schedule, pipeline=problem.pipeline)
-    times = [(ticks.per_unit, ticks.durations, ticks.overlap, ticks.p2p) for ticks in (here, there)]
-    if times[0] != times[1]:
+    if _times(problem.pipeline) != _times(schedule.pipeline):
         given = timing.schedule(problem.pipeline, schedule.orders, problem.objective)
         notes.append(RETIMED)
-    mine, theirs = problem.pipeline.costs, schedule.pipeline.costs
-    if any(getattr(mine, cost) != getattr(theirs, cost) for cost in MEMORY):
+    if _costs(problem.pipeline, Unit.MEMORY) != _costs(schedule.pipeline, Unit.MEMORY):
         notes.append(OTHER_MEMORY)
     return given, notes
+
+
+def _times(pipeline: Pipeline) -> object:
+    """What the starts of a schedule depend on: the tick, the times of the stages, and all lags."""
+    lags = Instance(pipeline, EVERY).flow.lag.tolist()
+    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags
+
+
+def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:
+    return [getattr(pipeline.costs, cost.field) for cost in STAGE_COSTS if cost.unit is unit]

@@ -168,12 +168,13 @@ def _timed(pipeline: Pipeline, times: tuple[Any, ...], p2p: Any) -> Pipeline:
     """The pipeline with other times of F, B and W, the same for all stages."""
     forward, backward, weight = times
     return replace(
-        pipeline,
+        pipeline.without_model(),
         forward=forward,
         backward_input=backward,
         weight=weight,
         backward=backward + weight,
         p2p=p2p,
+        device_speed=1,
         overlap=None,
     )
 

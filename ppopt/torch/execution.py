@@ -116,11 +116,10 @@ def compare_with_reference(
 
 def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]:
     """Sleep times of every stage."""
-    costs = schedule.pipeline.costs
-    columns = (costs.forward, costs.backward_input, costs.weight, costs.backward)
+    ticks = schedule.pipeline.ticks
     return [
-        SleepTimes(*(float(time) * seconds_per_unit for time in row))
-        for row in zip(*columns, strict=True)
+        SleepTimes(*(float(ticks.time(duration)) * seconds_per_unit for duration in row))
+        for row in zip(*ticks.durations, strict=True)
     ]
 
 

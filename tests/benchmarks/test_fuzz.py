@@ -45,7 +45,7 @@ def test_a_short_slice_finds_nothing_new(name: str) -> None:
     new = {
         kind: tally.examples[kind]
         for kind in tally.kinds
-        if known.item(name, Finding(kind, "")) is None
+        if known.reason(name, Finding(kind, "")) is None
     }
     assert new == {}
     assert tally.cases - tally.skipped > 0
@@ -197,9 +197,9 @@ def test_smaller_pipelines_are_pipelines_and_simpler_ones_come() -> None:
 
 def test_known_findings_go_by_category_and_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "OPEN", {("disks", "full-*"): "item 1"})
-    assert known.item("disks", Finding("full-crash", "")) == "item 1"
-    assert known.item("killed", Finding("full-crash", "")) is None
-    assert known.item("disks", Finding("loop-crash", "")) is None
+    assert known.reason("disks", Finding("full-crash", "")) == "item 1"
+    assert known.reason("killed", Finding("full-crash", "")) is None
+    assert known.reason("disks", Finding("loop-crash", "")) is None
 
 
 def test_a_forked_command_behaves_as_one_of_its_own(tmp_path: Path) -> None:

@@ -148,6 +148,36 @@ def mixed_cases(seed: int, count: int, *, ops: int = 15, **fixed: Any) -> Iterat
         )
 
 
+class AtSpeeds(NamedTuple):
+    """A pipeline on devices of unequal speeds, and the same with the times of every stage given."""
+
+    pipeline: Pipeline
+    spelled_out: Pipeline
+    fused: bool
+
+
+def at_speeds(cases: Iterator[Case], seed: int) -> Iterator[AtSpeeds]:
+    """Give the devices of pipelines of one route speeds, two of three times unequal ones."""
+    rng = Random(seed)
+    for pipeline, fused in cases:
+        choices = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2)]
+        speeds = [rng.choice(choices) for _ in range(pipeline.num_devices)]
+        costs, hosts = pipeline.costs, pipeline.hosts[0]
+        given: dict[str, Any] = {field: list(getattr(costs, field)) for field in costs._fields}
+        for field in ("forward", "backward", "weight", "backward_input"):
+            pairs = zip(given[field], hosts, strict=True)
+            given[field] = [time / speeds[host] for time, host in pairs]
+        spelled_out = Pipeline(
+            stages=pipeline.num_stages,
+            batches=pipeline.batches,
+            placement=hosts,
+            p2p=pipeline.p2p,
+            mem_limit=pipeline.limits,
+            **(given | {"overlap": None}),
+        )
+        yield AtSpeeds(replace(pipeline, device_speed=speeds), spelled_out, fused)
+
+
 V = Pipeline(
     stages=4,
     batches=16,

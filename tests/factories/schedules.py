@@ -43,6 +43,8 @@ def pipelines(
     """
     devices = draw(st.integers(min_devices, max_devices))
     routes = draw(st.sampled_from([1, 1, 2]))
+    speeds = st.sampled_from([1, 2, _HALF, Fraction(3, 4)])
+    speed = speeds | st.lists(speeds, min_size=devices, max_size=devices)
     cut = draw(st.sampled_from(slices))
     most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
     return Pipeline(
@@ -50,6 +52,7 @@ def pipelines(
         routes=routes,
         slices=cut,
         p2p=draw(_p2p(devices)),
+        device_speed=draw(speeds if routes == 2 else speed),
         **draw(_placements(devices)),
     )
 
@@ -190,7 +193,8 @@ def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
 def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
     """Time of one operation, or of a pair: what both take less the smaller saving of the two
     stages, where F and BW of a stage save forward + backward - overlap; at least the longer."""
-    costs, per_unit = pipeline.costs, pipeline.ticks.per_unit
+    costs = pipeline.costs
+    per_unit = pipeline.ticks.per_unit / speed_of(pipeline, group[0])
     times = {F: costs.forward, B: costs.backward_input, W: costs.weight, BW: costs.backward}
     alone = [times[op.kind][op.stage] for op in group]
     if len(group) == 1:
@@ -199,6 +203,12 @@ def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
         costs.forward[op.stage] + costs.backward[op.stage] - costs.overlap[op.stage] for op in group
     ]
     return int(max(*alone, sum(alone) - min(saved)) * per_unit)
+
+
+def speed_of(pipeline: Pipeline, op: Op) -> Fraction:
+    """Speed of the device that an operation runs on."""
+    speed: Fraction = pipeline.device_speed[pipeline.device(op.stage, op.microbatch)]
+    return speed
 
 
 def _operations(stage: int, microbatch: int, part: int, split: bool) -> list[Op]:

@@ -27,6 +27,8 @@ SPELLINGS = {
     "batches": ("batches", "num_batches", "num_microbatches", "microbatches"),
     "chunks": ("chunks", "num_chunks"),
     "placement": ("placement",),
+    "model": ("layers", "model"),
+    "partition": ("partition",),
     "forward": ("forward_times", "forward"),
     "backward": ("backward_times", "backward"),
     "weight": ("weight_times", "weight"),
@@ -35,6 +37,7 @@ SPELLINGS = {
     "activation": ("activation",),
     "memory_b": ("memory_b",),
     "static": ("static",),
+    "device_speed": ("device_speed",),
     "mem_limit": ("mem_limit",),
     "overlap": ("overlap_times", "overlap"),
     "slices": ("slices", "num_slices"),
@@ -54,6 +57,8 @@ SPELLINGS = {
 
 SAMPLES = {
     "placement": "v",
+    "model": [],
+    "partition": [2, 2],
     "mem_limit": 3,
     "name": "mine",
     "objective": "device-span",

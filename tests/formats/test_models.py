@@ -12,7 +12,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats import models
 from ppopt.formats.config import parse_config, pipeline_of
-from ppopt.formats.models import model_names, read_model, read_pipeline
+from ppopt.formats.models import model_names, read_pipeline, read_settings
 from ppopt.problem.pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[2] / "models"
@@ -70,7 +70,7 @@ def test_names_are_sorted_by_the_value_of_their_numbers() -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_is_a_pipeline_and_says_where_it_comes_from(name: str) -> None:
-    settings = read_model(name)
+    settings = read_settings(name)
     pipe = pipeline_of(settings)
     assert pipe.name == name
     assert pipe.rounded == ()
@@ -79,7 +79,7 @@ def test_every_model_is_a_pipeline_and_says_where_it_comes_from(name: str) -> No
 
 @pytest.mark.parametrize(("model", "batches"), TIMES)
 def test_times_of_the_paper(model: str, batches: int) -> None:
-    pipe = pipeline_of(read_model(f"zb-{model}-m{batches}"))
+    pipe = pipeline_of(read_settings(f"zb-{model}-m{batches}"))
     forward, backward_input, weight, p2p = map(Fraction, TIMES[model, batches])
     devices = SIZES[model][0]
     assert (pipe.stages, pipe.batches, pipe.p2p) == (devices, batches, p2p)
@@ -92,7 +92,7 @@ def test_times_of_the_paper(model: str, batches: int) -> None:
 @pytest.mark.parametrize(("model", "batches"), TIMES)
 def test_memory_of_the_paper(model: str, batches: int) -> None:
     """Table 1: sb(34h + 5as) bytes per layer after F, of which 32sbh are left after B."""
-    pipe = pipeline_of(read_model(f"zb-{model}-m{batches}"))
+    pipe = pipeline_of(read_settings(f"zb-{model}-m{batches}"))
     devices, layers, heads, hidden, size = SIZES[model]
     share = (layers + 2) // devices
     tokens = SEQUENCE * size
@@ -107,7 +107,7 @@ def test_memory_of_the_paper(model: str, batches: int) -> None:
 def test_published_rate_of_1f1b_follows(batches: int) -> None:
     """Device span of 1F1B, where the devices p divide the microbatches m:
     m (F + B + W) + (p - 1)(F + B + W) + c (2 (p - 1) m / p + 2 (p - 2))."""
-    pipe = pipeline_of(read_model(f"zb-1.5b-m{batches}"))
+    pipe = pipeline_of(read_settings(f"zb-1.5b-m{batches}"))
     p, m = pipe.stages, pipe.batches
     work = pipe.forward[0] + pipe.backward[0]
     idle = (p - 1) * work + pipe.p2p * (2 * (p - 1) * m // p + 2 * (p - 2))
@@ -116,7 +116,7 @@ def test_published_rate_of_1f1b_follows(batches: int) -> None:
 
 
 def test_zeropipe_example() -> None:
-    pipe = pipeline_of(read_model("zeropipe-example"))
+    pipe = pipeline_of(read_settings("zeropipe-example"))
     hidden, heads, sequence = 4096, 8, 4096
     assert (pipe.stages, pipe.batches, pipe.p2p) == (4, 8, Fraction("2.17"))
     assert pipe.forward == (Fraction("44.180"),) * 4
@@ -128,7 +128,7 @@ def test_zeropipe_example() -> None:
 
 
 def test_chunks_apply_to_a_model() -> None:
-    settings = read_model("zb-1.5b-m24") | {"chunks": 3}
+    settings = read_settings("zb-1.5b-m24") | {"chunks": 3}
     pipe = pipeline_of(settings)
     assert pipe.num_stages == 24
     assert pipe.costs.forward[0] == Fraction("18.522") / 3
@@ -144,7 +144,7 @@ def test_models_are_one_line_each() -> None:
 
 
 def test_read_pipeline_takes_a_model_or_a_file(tmp_path: Path) -> None:
-    assert read_pipeline("zb-1.5b-m24") == pipeline_of(read_model("zb-1.5b-m24"))
+    assert read_pipeline("zb-1.5b-m24") == pipeline_of(read_settings("zb-1.5b-m24"))
     path = tmp_path / "mine.toml"
     path.write_text("stages = 2\nbatches = 3\np2p_time = 0.5\n")
     assert read_pipeline(path) == read_pipeline(str(path)) == Pipeline(2, 3, p2p=0.5)
@@ -171,7 +171,7 @@ def test_read_pipeline_takes_a_model_or_a_file(tmp_path: Path) -> None:
 )
 def test_unknown_names(name: str, near: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_model(name)
+        read_settings(name)
     message = str(caught.value)
     assert message.startswith("model: ")
     assert f"did you mean {near}" in message
@@ -185,7 +185,7 @@ def test_models_of_an_installed_package_come_first(
     (tmp_path / "_models" / "mine.yaml").write_text("stages: 2\nbatches: 3\n", encoding="utf-8")
     monkeypatch.setattr(models, "files", lambda _: tmp_path)
     assert model_names() == ("mine",)
-    assert read_model("mine") == {"name": "mine", "stages": 2, "batches": 3}
+    assert read_settings("mine") == {"name": "mine", "stages": 2, "batches": 3}
 
 
 def test_a_checkout_falls_back_to_its_own_folder(

@@ -119,9 +119,17 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
             st.none() | st.just("1f1b") | fractions
             | st.lists(fractions, min_size=devices, max_size=devices)
         ),
-        routes=draw(st.integers(1, 2)),
+        **draw(_routes_and_speeds(devices)),
         name=draw(st.text(max_size=5)),
     )  # fmt: skip
+
+
+@st.composite
+def _routes_and_speeds(draw: st.DrawFn, devices: int) -> dict[str, Any]:
+    """Two routes need devices of one speed, in pairs."""
+    if draw(st.booleans()):
+        return {"routes": 2, "device_speed": draw(fractions)}
+    return {"device_speed": draw(per_entry(devices, fractions))}
 
 
 class TestRoundTrip:

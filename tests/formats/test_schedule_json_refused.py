@@ -173,6 +173,12 @@ class TestRefused:
             "pipeline: chunks: does not go with a placement list; set it to null"
         )
 
+    @pytest.mark.parametrize("speeds", [2, [[1, 1]], [[1, 1], [0, 1]], [[1, 1], [1]], [1, 2]])
+    def test_speeds(self, speeds: object) -> None:
+        file = document()
+        file[PIPELINE]["device_speed"] = speeds
+        assert refuse(file).startswith("pipeline: device_speed: ")
+
     def test_devices_that_host_nothing(self) -> None:
         file = changed((PIPELINE, "placement_name"), None)
         file[PIPELINE].update(devices=3, mem_limit=None, p2p_time=0)

@@ -109,6 +109,29 @@ def test_a_limit_that_is_too_fine_is_rounded_down() -> None:
         assert pipe.rounded == ("mem_limit",)
 
 
+def test_an_operation_takes_its_time_by_the_speed_of_its_device() -> None:
+    pipe = Pipeline(
+        stages=3, placement=[1, 0, 1], batches=1, forward=[3, 1, 2], device_speed=[1, "0.6"]
+    )
+    ticks = pipe.ticks
+    times = [tuple(map(ticks.time, row)) for row in ticks.durations]
+    assert times[OpKind.F] == (5, 1, Fraction(10, 3))  # 3 / 0.6, 1 / 1, 2 / 0.6
+    assert times[OpKind.BW] == (10, 2, Fraction(20, 3))  # twice F
+    assert tuple(map(ticks.time, ticks.overlap)) == (15, 3, 10)
+    assert pipe.costs.forward == (3, 1, 2)
+    assert replace(pipe, device_speed=2).ticks.durations == replace(
+        pipe, forward=[1.5, 0.5, 1], backward=[3, 1, 2], weight=[1.5, 0.5, 1], device_speed=1,
+        backward_input=None,
+    ).ticks.durations  # fmt: skip
+
+
+def test_two_routes_need_one_speed_for_the_devices_of_a_stage() -> None:
+    pipe = Pipeline(stages=3, batches=2, routes=2, device_speed=[2, 1, 2])
+    assert pipe.ticks.time(pipe.ticks.durations[OpKind.F][0]) == Fraction(1, 2)
+    with pytest.raises(InputError, match="device_speed: two routes run a stage on devices 0 and 2"):
+        replace(pipe, device_speed=[1, 1, 2])
+
+
 def test_codes_number_every_operation_once() -> None:
     pipe = Pipeline(stages=2, batches=3)
     codes = {
@@ -176,6 +199,10 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
         ({"static": -1}, "static: -1 is negative"),
         ({"mem_limit": [1, 2, 3]}, "mem_limit: has 3 entries for 2 devices"),
         ({"mem_limit": "much"}, "mem_limit: 'much' is not a number"),
+        ({"device_speed": [1, 2, 3]}, "device_speed: has 3 entries for 2 devices"),
+        ({"device_speed": [1, 0]}, "device_speed: device 1: 0 is not above 0"),
+        ({"device_speed": -1}, "device_speed: -1 is negative"),
+        ({"device_speed": 10**12, "batches": 10**4}, "times: too large"),
         ({"routes": 3}, "routes: 3 is neither 1 nor 2"),
         ({"routes": 2, "batches": 3}, "batches: 3 is odd"),
         ({"forward": 10**11, "batches": 10**6}, "times: too large"),

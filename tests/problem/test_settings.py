@@ -15,7 +15,18 @@ from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting
 from tests.cli.cli_run import run, shown
 
 SIZE = {"stages": 2, "batches": 4}
-SAMPLES = {"placement": "v", "name": "mine", "routes": 2, "stages": 3, "batches": 6, "overlap": 3}
+SAMPLES = {
+    "placement": "v",
+    "name": "mine",
+    "routes": 2,
+    "stages": 3,
+    "batches": 6,
+    "overlap": 3,
+    "model": [{"forward": 1, "count": 4}],
+    "partition": "even",
+}
+NEEDS = {"partition": {"layers": SAMPLES["model"]}}
+"""What a setting does not go without."""
 ALIASED = [
     (setting, name)
     for setting in SETTINGS
@@ -35,6 +46,7 @@ def test_names_are_of_one_setting_each() -> None:
 @pytest.mark.parametrize(("setting", "name"), ALIASED, ids=lambda value: str(value)[:20])
 def test_python_takes_every_name(setting: Setting, name: str) -> None:
     others = {key: value for key, value in SIZE.items() if key != setting.field}
+    others |= NEEDS.get(setting.field, {})
     expected = pipeline_of(canonical(others | {setting.name: sample(setting)}))
     assert Pipeline(**others, **{name: sample(setting)}) == expected
 
@@ -45,7 +57,11 @@ OWN_FLAGS = {setting.own_flag.removeprefix("--") for setting in SETTINGS}
 
 @pytest.mark.parametrize(
     ("setting", "name"),
-    [pair for pair in ALIASED if pair[0].has_flag and pair[1] not in OWN_FLAGS],
+    [
+        (setting, name)
+        for setting, name in ALIASED
+        if setting.has_flag and setting.field not in NEEDS and name not in OWN_FLAGS
+    ],
     ids=lambda v: str(v)[:20],
 )
 def test_flags_take_every_name(setting: Setting, name: str) -> None:

@@ -23,7 +23,7 @@ from ppopt.schedule.origin import Argument, Certificate, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.parameters import FullModelParams, SolveParams
 from ppopt.verifier import figures, verify
-from tests.factories.instances import Case, V, tiny_cases
+from tests.factories.instances import Case, V, at_speeds, tiny_cases
 from tests.factories.schedules import schedules
 from tests.factories.searches import ended
 from tests.oracles import exhaustive
@@ -44,6 +44,21 @@ def cases(seed: int, count: int) -> list[Case]:
     """Pipelines of every placement, of one route and of two."""
     rows = tiny_cases(seed, count, ops=14)
     return [*rows, *tiny_cases(seed + 1, count // 3, ops=12, routes=2)]
+
+
+def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_not() -> None:
+    """The optimum is that of the same times given per stage."""
+    wrong = 0
+    for case in at_speeds(tiny_cases(51, 40, ops=14), 52):
+        best = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
+        scale = Fraction(case.pipeline.ticks.per_unit, case.spelled_out.ticks.per_unit)
+        bound = None if best is None else int(best * scale)
+        claim = Claim(case.pipeline, span=False, fused=case.fused, bound=bound)
+        assert checked(claim).verdict is Verdict.CONFIRMED, case
+        if bound is not None:
+            assert checked(claim._replace(bound=bound + 1)).verdict is Verdict.WRONG, case
+            wrong += 1
+    assert wrong > 15
 
 
 @pytest.mark.parametrize("objective", Objective)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, Status, recheck, solve
 from ppopt.formats.config import pipeline_of
-from ppopt.formats.models import model_names, read_model
+from ppopt.formats.models import model_names, read_settings
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
@@ -28,7 +28,7 @@ PAPER = [name for name in model_names() if name.startswith("zb-")]
 def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) -> None:
     """Its idle time, (p - 1)(F + B - W) without links (arXiv 2401.10241, section 2.3), plus
     4 (p - 1) links: 2 of each wait's way are on either side of the last stage."""
-    settings = read_model(name)
+    settings = read_settings(name)
     devices, batches = settings["stages"], settings["batches"]
     pipeline = pipeline_of(settings | {"mem_limit": devices * settings["activation"]})
     durations, p2p = pipeline.ticks.durations, pipeline.ticks.p2p
@@ -43,7 +43,7 @@ def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) ->
 
 
 def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
-    settings = read_model("zb-1.5b-m24")
+    settings = read_settings("zb-1.5b-m24")
     pipeline = pipeline_of(settings | {"mem_limit": 8 * settings["activation"]})
     result = solve(pipeline, objective="device-span")
     assert result.status is Status.OPTIMAL

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,12 @@ from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParams, SolveParams
+from ppopt.solver.portfolio import NAMES
 from ppopt.solver.turns import round_seconds
 from ppopt.verifier import verify
-from tests.factories.instances import tiny_cases
+from tests.factories.instances import at_speeds, tiny_cases
 from tests.oracles import exhaustive
 
 
@@ -52,6 +55,35 @@ def test_agrees_with_exhaustive_search(objective: Objective) -> None:
         assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
     assert 10 < infeasible < 150
     assert searched > 50
+
+
+def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
+    """Value, infeasibility and the schedule itself: that of the same times given per stage."""
+    infeasible = unequal = 0
+    for case in at_speeds(tiny_cases(seed=40, count=120, ops=14), seed=41):
+        expected = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
+        result = solve(case.pipeline, fused=case.fused, workers=1)
+        assert_sound(result)
+        wanted = None if expected is None else case.spelled_out.ticks.time(expected)
+        assert result.value == wanted, case
+        assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
+        if result.schedule is not None:
+            assert verify(moved(result.schedule, case.spelled_out)) == []
+        infeasible += expected is None
+        unequal += len(set(case.pipeline.device_speed)) > 1
+    assert 10 < infeasible < 80
+    assert unequal > 40
+
+
+def moved(schedule: Schedule, pipeline: Pipeline) -> Schedule:
+    """The same operations at the same times, on a pipeline of other ticks."""
+    here, there = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
+    rows = []
+    for row in schedule.rows():
+        times = [Fraction(time * there, here) for time in row[4:6]]
+        assert all(time.denominator == 1 for time in times)
+        rows.append((*row[:4], *map(int, times)))
+    return Schedule.from_rows(pipeline, rows)
 
 
 Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
@@ -209,3 +241,55 @@ def test_a_method_is_left_out_by_its_name() -> None:
     assert not phases & params.without
     with pytest.raises(InputError, match="no method is called 'luck'"):
         solve(pipe, params=SolveParams(without=frozenset({"luck"})))
+
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "one scale": {
+        "stages": 2,
+        "batches": 2,
+        "routes": 2,
+        "p2p": 1,
+        "forward": [2, 3],
+        "backward_input": [1, 4],
+        "weight": [4, 3],
+        "backward": [5, 7],
+        "activation": [3, 2],
+        "mem_limit": 7,
+    },
+    "no common divisor": {
+        "stages": 3,
+        "batches": 2,
+        "routes": 2,
+        "placement": [2, 1, 0],
+        "forward": [1.056864, 1.01633, 4.096851],
+        "backward_input": [3.076586, 2.021682, 4.037623],
+        "weight": [3.06923, 4.080467, 4.011019],
+        "backward": [4.611201, 4.754361, 8.048642],
+        "activation": [2, 1, 3],
+        "mem_limit": 6,
+    },
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> None:
+    """A refutation that shifts starts tick by tick would need far more work than a tiny model has.
+
+    The value of the first case is checked by exhaustive search over its few ticks.
+    """
+    fields = ROUTES[name]
+    million = {
+        key: [10**6 * one for one in value] if isinstance(value, list) else 10**6 * value
+        for key, value in fields.items()
+        if key in ("forward", "backward_input", "weight", "backward", "p2p")
+    }
+    kept = {"list scheduling", "hand strategies", "double justification", "tiny model"}
+    params = SolveParams(without=frozenset(NAMES) - kept)
+    pipeline = Pipeline(**(fields | million))
+    found = solve(pipeline, objective="device-span", workers=1, params=params)
+    assert found.status is Status.OPTIMAL
+    assert_sound(found)
+    if name == "one scale":
+        least = exhaustive.best(Pipeline(**fields), fused=False, objective="device-span")
+        assert least is not None
+        assert found.value == 10**6 * least

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ppopt import Objective, Options, Pipeline, Schedule, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of
-from ppopt.formats.models import read_model
+from ppopt.formats.models import read_settings
 from ppopt.problem.operation import OpKind
 from ppopt.strategies import names, registry, resolve
 
@@ -73,7 +73,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("model", PUBLISHED)
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2", "zb-2p"])
 def test_published_bubble_rates(model: str, name: str) -> None:
-    made = evaluate(pipeline_of(read_model(model)), name, Objective.DEVICE_SPAN)
+    made = evaluate(pipeline_of(read_settings(model)), name, Objective.DEVICE_SPAN)
     rate = made.metrics.bubble_rate(Objective.DEVICE_SPAN)
     assert round(float(rate), 4) == PUBLISHED[model][name]
 

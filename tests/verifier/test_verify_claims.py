@@ -141,8 +141,9 @@ SHARED = {
     "ppopt.problem.backward_kind",
     *(
         f"ppopt.problem.{name}"
-        for name in ("objective", "operation", "pipeline", "placement", "settings")
+        for name in ("layout", "model", "objective", "operation", "partition", "pipeline")
     ),
+    *(f"ppopt.problem.{name}" for name in ("placement", "settings")),
     *(f"ppopt.schedule{name}" for name in ("", ".origin", ".timetable")),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""

@@ -224,7 +224,7 @@ class _Builder:
     def _add_objective(self) -> None:
         """The objective: at least every last end, less the first start on the device for spans.
 
-        With one route, time for device span counts from the first F of stage 0.
+        Time for device span counts from the first F of stage 0, of one of the routes.
         """
         cp, model, pipeline = self.cp, self.model, self.pipeline
         spans = model.problem.objective is Objective.DEVICE_SPAN
@@ -236,8 +236,14 @@ class _Builder:
             for last in (row[-1].partial, row[-1].weight):
                 for first in firsts[row[0].device]:
                     cp.add(model.objective >= model.end[last] - first)
-        if spans and pipeline.routes == 1:
-            cp.add(model.start[self.rows[0][0].forward] == 0)
+        if spans:
+            cp.add_min_equality(
+                0,
+                [
+                    model.start[row[0].forward]
+                    for row in self.rows[:: pipeline.num_slices * pipeline.num_stages]
+                ],
+            )
         if not model.pairs:
             self._add_work(spans)
 

@@ -13,7 +13,7 @@ still has two different microbatches, because F of a microbatch ends before its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,8 +103,7 @@ def build(
 
     For device span the starts reach to twice the horizon. The first forward of a later stage
     follows the first forward of an earlier stage and precedes its last backward, so the spans of
-    two devices always overlap, and no device starts a whole span after another. On one route time
-    then counts from the first forward of the lowest stage kept, which precedes everything else.
+    two devices always overlap, and no device starts a whole span after another.
     """
     pipeline, instance, objective = problem.pipeline, problem.instance, problem.objective
     cp = cp_model.CpModel()
@@ -133,8 +132,8 @@ def build(
         for subset in subsets:
             _add_precedence(model, device_subset.implied_precedence(subset))
             _add_objective(model, subset)
-    if objective is Objective.DEVICE_SPAN and pipeline.routes == 1:
-        cp.add(start[int(subsets[0].forwards(subsets[0].kept[0])[0])] == 0)
+    if objective is Objective.DEVICE_SPAN:
+        _add_origin(model, subsets)
     _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)])
     cp.minimize(value if step == 1 else steps(model))
     return model
@@ -146,6 +145,16 @@ def steps(model: Model) -> cp_model.IntVar:
     steps = model.cp.new_int_var(0, most, "")
     model.cp.add(model.objective <= model.bound + model.step * steps)
     return steps
+
+
+def _add_origin(model: Model, subsets: Sequence[DeviceSubset]) -> None:
+    """Time counts from the first forward of the lowest stage kept, on one of the routes.
+
+    It precedes everything else of its route. Without an origin CP-SAT may refute a cycle of waits
+    only by shifting all starts, tick by tick, to the end of the model.
+    """
+    firsts = [model.start[int(one.forwards(one.kept[0])[0])] for one in subsets]
+    model.cp.add_min_equality(0, firsts)
 
 
 def _add_precedence(model: Model, flow: Constraints) -> None:

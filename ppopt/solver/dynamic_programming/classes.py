@@ -7,7 +7,7 @@ devices or of a subset.
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
+from graphlib import TopologicalSorter
 from math import gcd
 from typing import NamedTuple
 
@@ -63,46 +63,62 @@ class Classes:
         self.device = [self.hosts.index(one.device) for one in self.of]
         self.duration = [one.duration for one in self.of]
         self.batches = delays.batches
-        self.needs = [self._needs(number) for number in numbers]
-        """Per class: the classes of its stage whose operations come before it."""
-        self.precedences = self._precedences()
-        self.into = {one.after: place for place, one in enumerate(self.precedences)}
-        self.out = {one.before: place for place, one in enumerate(self.precedences)}
+        by_number = {number: place for place, number in enumerate(numbers)}
+        self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
+        """Per class: (class that waits for it, lag in ticks)."""
+        for before, after, lag in subset.flow:
+            self._after[by_number[before]].append((by_number[after], lag))
+        self.needs: list[list[int]] = [[] for _ in keys]
+        """Per class: the classes that it waits for where their order on the device is enough."""
+        self.precedences: list[ClassPrecedence] = []
+        """Precedence from device to device, or with a lag; dropped stages are lags."""
+        self.into: list[list[int]] = [[] for _ in keys]
+        """Per class: the precedences by which it waits for other classes."""
+        self.out: list[list[int]] = [[] for _ in keys]
+        """Per class: the precedences by which other classes wait for it."""
+        for before, links in enumerate(self._after):
+            for after, lag in links:
+                self._add(before, after, lag)
 
     def __len__(self) -> int:
         return len(self.of)
 
-    def _needs(self, number: int) -> list[int]:
-        """Predecessors on the same stage; they share its device, so their order is enough."""
-        instance = self.subset.instance
-        before = (instance.classes[other] for other, _ in instance.predecessors[number])
-        stage = instance.classes[number].stage
-        return [self.place[one.kind, stage] for one in before if one.stage == stage]
+    def _add(self, before: int, after: int, lag: int) -> None:
+        if self.device[before] == self.device[after] and not lag:
+            self.needs[after].append(before)
+            return
+        for places in (self.into[after], self.out[before]):
+            places.append(len(self.precedences))
+        width = self._width(before, after)
+        self.precedences.append(ClassPrecedence(before, after, lag, width))
 
-    def _precedences(self) -> list[ClassPrecedence]:
-        """Precedence from stage to stage and the round trip at the last stage.
+    def _width(self, before: int, after: int) -> int:
+        """Largest number of microbatches that are done in `before` and not in `after`.
 
-        Dropped stages are delays. Between stages of the same device the lag may be 0.
+        They are between F and W on every stage whose F comes before both and whose W after both.
         """
-        delays, kept = self.subset.delays, self.subset.kept
-        backward, place = self.subset.instance.backward, self.place
-        found, width = [], self.batches
-        for a, b in pairwise(kept):
-            width = min(width, self._most(a))
-            down, up = delays.down(a, b), delays.up(b, a)
-            found.append(ClassPrecedence(place[OpKind.F, a], place[OpKind.F, b], down, width))
-            found.append(ClassPrecedence(place[backward, b], place[backward, a], up, width))
-        last = kept[-1]
-        trip = delays.round_trip(last)
-        if trip:
-            width = min(width, self._most(last))
-            found.append(ClassPrecedence(place[OpKind.F, last], place[backward, last], trip, width))
-        return found
+        subset, width = self.subset, self.batches
+        closing = subset.instance.closing
+        for stage in subset.kept:
+            first, last = self.place[OpKind.F, stage], self.place[closing, stage]
+            most = subset.delays.most_until_w[stage]
+            if most is not None and self._leads(first, before) and self._leads(after, last):
+                width = min(width, most)
+        return width
 
-    def _most(self, stage: int) -> int:
-        """Largest number of microbatches between their F and their W on a stage."""
-        until_w = self.subset.delays.most_until_w[stage]
-        return self.batches if until_w is None else until_w
+    def _leads(self, first: int, then: int) -> bool:
+        """Whether two classes are the same, or a path leads from the first to the second."""
+        return bool(self._led[first] >> then & 1)
+
+    @cached_property
+    def _led(self) -> dict[int, int]:
+        """Per class: itself and all classes to which paths lead from it, as a set of bits."""
+        led: dict[int, int] = {}
+        for place in reversed(self._sorted):
+            led[place] = 1 << place
+            for after, _ in self._after[place]:
+                led[place] |= led[after]
+        return led
 
     @property
     def rows(self) -> int:
@@ -173,10 +189,10 @@ class Classes:
         """
         found = np.zeros((len(self), self.batches + 1), dtype=np.int64)
         tails: dict[int, int] = {}
-        for place in reversed(self._sorted()):
-            after = self._after(place)
+        for place in reversed(self._sorted):
             tail = max(
-                (lag + self.duration[other] + tails[other] for other, lag in after), default=0
+                (lag + self.duration[after] + tails[after] for after, lag in self._after[place]),
+                default=0,
             )
             tails[place] = tail
             lasts = self.duration[place] + np.maximum(self.tail[place], tail)
@@ -190,21 +206,11 @@ class Classes:
                 found[place, microbatch] = least
         return found
 
+    @cached_property
     def _sorted(self) -> list[int]:
-        """The classes in topological order: F down the stages, B up the stages, then W."""
-        places = range(len(self))
-        order = [place for place in places if self.of[place].kind is OpKind.F]
-        backward = self.subset.instance.backward
-        order += [place for place in reversed(places) if self.of[place].kind is backward]
-        return order + [place for place in places if self.of[place].kind is OpKind.W]
-
-    def _after(self, place: int) -> list[tuple[int, int]]:
-        """Classes that wait for a class, and the lag."""
-        after = [(other, 0) for other, needs in enumerate(self.needs) if place in needs]
-        if place in self.out:
-            one = self.precedences[self.out[place]]
-            after.append((one.after, one.lag))
-        return after
+        """The classes in topological order."""
+        waiting = {place: [after for after, _ in links] for place, links in enumerate(self._after)}
+        return [*TopologicalSorter(waiting).static_order()][::-1]
 
     def _held(self, place: int) -> tuple[int | None, int]:
         """How many F of its stage later an F waits for the W of this one, and after how long."""
@@ -213,4 +219,4 @@ class Classes:
             return None, 0
         delays = self.subset.delays
         life = delays.forward[stage] + delays.round_trip(stage) + delays.backward[stage]
-        return delays.most_until_w[stage], life + delays.weight[stage]
+        return delays.most_until_w[stage], life + delays.closing[stage]

@@ -98,8 +98,7 @@ class States:
             for needed in classes.needs[number]:
                 may &= states[needed] > done
             start = states[self.free + device]
-            if number in classes.into:
-                place = classes.into[number]
+            for place in classes.into[number]:
                 may &= states[classes.precedences[place].before] > done
                 start = np.maximum(start, states[self.base[place]])
             takes, _, room = classes.memory[device]
@@ -197,13 +196,11 @@ class States:
         classes = self.classes
         device, microbatch = classes.device[number], states[number].copy()
         end = start + self.duration[number]
-        if number in classes.into:
-            place = classes.into[number]
+        for place in classes.into[number]:
             base, width = self.base[place], classes.precedences[place].width
             states[base : base + width - 1] = states[base + 1 : base + width]
             states[base + width - 1] = 0
-        if number in classes.out:
-            place = classes.out[number]
+        for place in classes.out[number]:
             one = classes.precedences[place]
             slot = self.base[place] + microbatch - states[one.after]
             states[slot, np.arange(states.shape[1])] = end + one.lag

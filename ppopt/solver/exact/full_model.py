@@ -58,7 +58,7 @@ class FullModel:
 
 
 class TinyModel(FullModel):
-    """The same model with linear relaxations, once: they prove tiny models soonest."""
+    """The same model with linear relaxations and ordering, once: they prove tiny models soonest."""
 
     name = "tiny model"
 
@@ -68,7 +68,8 @@ class TinyModel(FullModel):
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search with linear relaxations."""
-        limits = self._with_presolve(replace(budget.limits(), linear=True))
+        limits = replace(budget.limits(focus=self._params.tiny_focus), linear=True)
+        limits = self._with_presolve(limits)
         return self.search(incumbent, budget, limits)._replace(exhausted=True)
 
 

@@ -122,16 +122,10 @@ class _CycleModel:
             for after, links in enumerate(instance.predecessors)
             for before, lag in links
         ]
-        between = {(OpKind.F, OpKind.F), (instance.backward, instance.backward)}
-        way = sum(
+        way = sum(lag for _, _, lag in flow) + sum(
             time
             for time, one in zip(self.time, instance.classes, strict=True)
             if one.kind is not OpKind.W
-        )
-        way += sum(
-            lag
-            for before, after, lag in flow
-            if (instance.classes[before].kind, instance.classes[after].kind) in between
         )
         self.latest = reach * way + period
         """Latest start of a microbatch's operations."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
+from ppopt.problem.class_graph import ClassGraph
 from ppopt.problem.instance import Instance, OperationClass
 from ppopt.problem.operation import OpKind
 from ppopt.solver.relaxation import pairs
@@ -37,13 +38,22 @@ class Delays:
         return self.instance.batches
 
     @cached_property
-    def operations(self) -> list[list[OperationClass]]:
-        """The classes of every stage (of its first slice), in the order in which they can run."""
+    def numbers(self) -> list[list[int]]:
+        """Numbers of the classes of every stage (of its first slice), as they can run."""
         instance = self.instance
         return [
-            [instance.classes[instance.number(kind, stage, self.route)] for kind in instance.kinds]
+            [instance.number(kind, stage, self.route) for kind in instance.kinds]
             for stage in range(len(self.host))
         ]
+
+    @cached_property
+    def operations(self) -> list[list[OperationClass]]:
+        """The classes of every stage (of its first slice), in the order in which they can run."""
+        return [[self.instance.classes[number] for number in mine] for mine in self.numbers]
+
+    def graph(self) -> ClassGraph:
+        """The precedence between these classes."""
+        return ClassGraph(self.instance, chain.from_iterable(self.numbers))
 
     @cached_property
     def overlapped(self) -> bool:
@@ -66,6 +76,17 @@ class Delays:
         return [sum(one.duration for one in rest) for _, _, *rest in self.operations]
 
     @cached_property
+    def closing(self) -> list[int]:
+        """Least delay from the end of B to the end of W per stage."""
+        return [
+            sum(
+                self._lag(before, after) + self.instance.classes[after].duration
+                for before, after in pairwise(mine)
+            )
+            for _, *mine in self.numbers
+        ]
+
+    @cached_property
     def _forward_offset(self) -> list[int]:
         """Earliest start of F of every stage for one microbatch alone."""
         return self._offset(OpKind.F, range(len(self.host)))
@@ -79,13 +100,16 @@ class Delays:
 
     def _offset(self, kind: OpKind, stages: range) -> list[int]:
         """Earliest starts of the operations of a kind along consecutive stages."""
-        instance = self.instance
-        numbers = [instance.number(kind, stage, self.route) for stage in stages]
+        numbers = [self.instance.number(kind, stage, self.route) for stage in stages]
         steps = [
-            instance.classes[before].duration + dict(instance.predecessors[after])[before]
+            self.instance.classes[before].duration + self._lag(before, after)
             for before, after in pairwise(numbers)
         ]
         return list(accumulate(steps, initial=0))
+
+    def _lag(self, before: int, after: int) -> int:
+        """Lag between two classes of which the second waits for the first."""
+        return dict(self.instance.predecessors[after])[before]
 
     def down(self, first: int, last: int) -> int:
         """Delay from the end of F(first) to the start of F(last), first < last."""
@@ -100,12 +124,17 @@ class Delays:
         return self._forward_offset[stage]
 
     def round_trip(self, stage: int) -> int:
-        """Least delay from the end of F(stage) to the start of B(stage), through the last stage."""
-        last = len(self.host) - 1
-        if stage == last:
-            return 0
-        end = self.down(stage, last) + self.forward[last]
-        return end + self.backward[last] + self.up(last, stage)
+        """Least delay from the end of F(stage) to the start of B(stage): the longest path."""
+        return self._round_trips[stage]
+
+    @cached_property
+    def _round_trips(self) -> list[int]:
+        graph, found = self.graph(), []
+        for forward, backward, *weight in reversed(self.numbers):
+            found.append(graph.lag(forward, backward) or 0)
+            for number in (forward, backward, *weight):
+                graph.remove(number)
+        return found[::-1]
 
     @cached_property
     def most_until_b(self) -> list[int | None]:

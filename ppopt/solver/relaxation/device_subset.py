@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +69,28 @@ class DeviceSubset:
     def below(self, stage: int) -> int | None:
         """Nearest kept stage before a dropped one; None: there is none."""
         return max((kept for kept in self.kept if kept < stage), default=None)
+
+    @cached_property
+    def flow(self) -> list[tuple[int, int, int]]:
+        """Precedence between the classes of the kept stages: (before, after, lag in ticks).
+
+        A path through dropped stages is a lag. The lag from the F of a stage to its backward is 0
+        where kept stages above imply a longer delay.
+        """
+        graph = self.delays.graph()
+        for stage in reversed(self.dropped):
+            for number in self.delays.numbers[stage]:
+                graph.remove(number)
+        return [
+            (before, after, 0 if self._is_implied(before, after, lag) else lag)
+            for before, after, lag in graph
+        ]
+
+    def _is_implied(self, before: int, after: int, lag: int) -> bool:
+        """Whether this is the lag from an F to its backward, and a longer path leads there."""
+        stage = self.instance.classes[before].stage
+        turns = self.delays.numbers[stage][:2] == [before, after]
+        return lag > 0 and turns and lag < self.delays.round_trip(stage)
 
     def codes(self, kind: OpKind, stage: int, part: int = 0) -> Ints:
         """Operations of a kind and stage (and slice), in microbatch order."""
@@ -128,17 +149,10 @@ def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
 
 
 def _data_flow(subset: DeviceSubset) -> Iterator[Part]:
-    """Data flow down the stages, at the last stage and up again; dropped stages are delays."""
-    delays, kept = subset.delays, subset.kept
-    for a, b in pairwise(kept):
-        yield subset.forwards(a), subset.forwards(b), delays.down(a, b)
-        yield subset.backwards(b), subset.backwards(a), delays.up(b, a)
-    if kept:
-        last = kept[-1]
-        yield subset.forwards(last), subset.backwards(last), delays.round_trip(last)
-    for stage in kept:
-        for before, after in pairwise(subset.instance.kinds):
-            yield subset.codes(before, stage), subset.codes(after, stage), 0
+    """Data flow between the kept stages; dropped stages are delays."""
+    codes = subset.instance.codes
+    for before, after, lag in subset.flow:
+        yield codes[before], codes[after], lag
 
 
 def _memory_of_kept_stages(subset: DeviceSubset) -> Iterator[Part]:
@@ -186,7 +200,7 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
         way = delays.up(b, k) + delays.backward[k] + delays.forward[k] + delays.down(k, b)
         for most, lag in (
             (delays.most_until_b[k], way),
-            (delays.most_until_w[k], way + delays.weight[k]),
+            (delays.most_until_w[k], way + delays.closing[k]),
         ):
             if most is not None and 0 < most < delays.batches:
                 longest[b, most] = max(longest.get((b, most), 0), lag)

@@ -1,0 +1,133 @@
+"""Layouts: partitions as Megatron-LM writes them, `Et*3|(tt|)*29,m|L`.
+
+A layout names every layer by the letter of its role, in order: E embedding, t transformer layer, m
+MTP, L head with loss. `|` stands between stages, `x*n` is n times x, `(...)` groups, commas are
+ignored. From docs/user-guide/features/pipeline_parallel_layout.md and `parse_str_to_list` in
+megatron/core/transformer/pipeline_parallel_layer_layout.py of NVIDIA/Megatron-LM (d98e8a6).
+Departures: brackets may be nested, or stand without `*n`; a stage without layers is refused, where
+Megatron-LM passes its input on: here every stage has work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from ppopt.errors import InputError
+from ppopt.problem.model import LETTERS, MOST_LAYERS, Model
+
+_TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
+_LONGEST = 2 * MOST_LAYERS
+"""Most characters of a layout, repeats written out."""
+
+
+def stages(text: str) -> tuple[str, ...]:
+    """Letters of the layers of every stage; raises InputError on what is no layout."""
+    written_out = _unrolled(text.strip().replace(",", ""))
+    found = tuple(written_out.split("|"))
+    for stage, letters in enumerate(found):
+        if not letters:
+            raise InputError(
+                f"partition: layout: stage {stage} of {len(found)} is empty; a stage is one layer "
+                "or more"
+            )
+    return found
+
+
+def counts(text: str, model: Model) -> tuple[int, ...]:
+    """Layers per stage; raises InputError where the layers are not those of the model."""
+    found = stages(text)
+    named, there = "".join(found), _letters(model)
+    if named != there:
+        raise InputError(
+            f"partition: the layout names {_counted(named)}; the model has {_counted(there)}"
+            if Counter(named) != Counter(there)
+            else f"partition: the layout's order is {_runs(named)}; the model's {_runs(there)}"
+        )
+    return tuple(map(len, found))
+
+
+def write(model: Model, partition: Sequence[int]) -> str:
+    """Layout of a partition: equal layers and equal stages in a row are repeats.
+
+    `counts` reads the same counts from it.
+    """
+    letters, start, names = _letters(model), 0, []
+    for count in model.checked(partition):
+        names.append(_runs(letters[start : start + count]))
+        start += count
+    *before, last = names
+    return "".join(map(_repeated, _groups(before))) + last
+
+
+def _groups(names: Iterable[str]) -> list[tuple[str, int]]:
+    return [(name, len(list(same))) for name, same in groupby(names)]
+
+
+def _repeated(group: tuple[str, int]) -> str:
+    name, times = group
+    return f"{name}|" if times == 1 else f"({name}|)*{times}"
+
+
+def _runs(letters: str) -> str:
+    """Letters with runs of three and more as repeats: `Ettt` is `Et*3`."""
+    return "".join(
+        letter * times if times < 3 else f"{letter}*{times}" for letter, times in _groups(letters)
+    )
+
+
+def _letters(model: Model) -> str:
+    return "".join(LETTERS[layer.role] for layer in model.layers)
+
+
+def _counted(letters: str) -> str:
+    found = Counter(letters)
+    return ", ".join(f"{found[letter]} {letter}" for letter in LETTERS.values() if found[letter])
+
+
+def _unrolled(text: str) -> str:
+    """The layout with every repeat and bracket written out."""
+    _check_length(len(text))
+    open_groups: list[list[str]] = [[]]
+    repeatable = False
+    for token in _TOKEN.finditer(text):
+        word, times = token[0], token[1]
+        if times is not None:
+            if not repeatable:
+                raise _wrong(text, token.start(), "a repeat follows a letter, | or a bracket")
+            _check_length(len(open_groups[-1][-1]) * int(times))
+            open_groups[-1][-1] *= int(times)
+            repeatable = False
+        elif word == "(":
+            open_groups.append([])
+            repeatable = False
+        elif word == ")":
+            if len(open_groups) == 1:
+                raise _wrong(text, token.start(), "no bracket is open")
+            group = "".join(open_groups.pop())
+            open_groups[-1].append(group)
+            repeatable = True
+        elif word == "|" or word in LETTERS.values():
+            open_groups[-1].append(word)
+            repeatable = True
+        else:
+            known = ", ".join(f"{letter} ({role})" for role, letter in LETTERS.items())
+            raise _wrong(text, token.start(), f"layers are {known}")
+    if len(open_groups) > 1:
+        raise _wrong(text, len(text), "a bracket is open")
+    written_out = "".join(open_groups[0])
+    _check_length(len(written_out))
+    return written_out
+
+
+def _check_length(length: int) -> None:
+    if length > _LONGEST:
+        raise InputError(f"partition: layout: more than {MOST_LAYERS} layers")
+
+
+def _wrong(text: str, place: int, why: str) -> InputError:
+    shown = text[place : place + 20]
+    at = f"{shown!r}" if shown else "the end"
+    return InputError(f"partition: layout: at {at}: {why}")

@@ -1,0 +1,302 @@
+"""The model as it is trained: layers in forward order, each with its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+from ppopt.problem.backward_times import complete
+from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
+
+if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
+
+MOST_LAYERS = 4096
+"""Most layers of a model, counts expanded."""
+LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
+"""Role of a layer -> its letter in Megatron-LM's layouts (docs/user-guide/features/
+pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
+DECODER = "decoder"
+
+
+def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **more)
+
+
+def _time(field: str, meaning: str, default: str | None, key: str = "") -> Setting:
+    return _layer(field, Shape.NUMBER, meaning, default, key=key, unit=Unit.TIME, least=0)
+
+
+def _memory(field: str, meaning: str, least: int | None = 0) -> Setting:
+    return _layer(field, Shape.NUMBER, meaning, 0, unit=Unit.MEMORY, least=least)
+
+
+LAYER_SETTINGS = (
+    _layer("name", Shape.LINE, "name of the layer"),
+    _layer(
+        "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
+    ),
+    _layer("count", Shape.WHOLE, "so many such layers in a row", 1, least=1),
+    _time("forward", "F", None),
+    _time("backward", "BW, the full backward: B and W together", "2 F, or B + W"),
+    _time("weight", "W, the weight gradient; B = BW - W", "half of BW"),
+    _time("backward_input", "B, the input gradient", "BW - W", key="input"),
+    _memory("activation", "memory that F takes, and that B and W together give back"),
+    _memory("memory_b", "signed change of memory by B; W gives back the rest", least=None),
+    _memory("static", "memory always held: weights, gradients, optimizer state"),
+)
+"""Every setting of a layer, declared once: files, their JSON Schema and the table in
+`models/README.md` are made from these records. All but `forward` may be left out."""
+COSTS = tuple(setting for setting in LAYER_SETTINGS if setting.shape is Shape.NUMBER)
+LAYER_NAMES: Mapping[str, Setting] = {
+    name: setting for setting in LAYER_SETTINGS for name in setting.names
+}
+"""Every accepted name -> its setting."""
+
+
+class ModelCosts(NamedTuple):
+    """Costs per stage, in the user's units: the sums over the layers of each stage."""
+
+    forward: tuple[Fraction, ...]
+    backward: tuple[Fraction, ...]
+    weight: tuple[Fraction, ...]
+    backward_input: tuple[Fraction, ...]
+    activation: tuple[Fraction, ...]
+    memory_b: tuple[Fraction, ...]
+    static: tuple[Fraction, ...]
+
+
+@partial(accepts_every_name, known=LAYER_NAMES)
+@dataclass(frozen=True)
+class Layer:
+    """The smallest part of a model that no cut divides, or `count` equal ones in a row.
+
+    Numbers are read as decimals (see `ppopt.problem.exact`) and held as exact fractions; times in
+    any one unit, and so is memory. A time of the backward that is not given follows from the
+    others (`ppopt.problem.backward_times.complete`). Raises InputError on anything that is no
+    layer.
+    """
+
+    forward: Any
+    """Time of F, above 0."""
+    backward: Any = None
+    """Time of BW, the full backward; None: 2 F, or B + W where B is given."""
+    weight: Any = None
+    """Time of W; None: half of BW, or what B leaves of it."""
+    backward_input: Any = None
+    """Time of B; None: BW - W. `input` in files, and accepted as a name here."""
+    activation: Any = 0
+    """Memory that F takes and that B and W together (or BW) give back."""
+    memory_b: Any = 0
+    """Signed change of memory by B, at least -activation."""
+    static: Any = 0
+    """Memory that is always there."""
+    role: str = DECODER
+    """`embedding`, `decoder`, `mtp` (multi-token prediction) or `head` (with the loss)."""
+    name: str = ""
+    count: int = 1
+    """So many such layers in a row."""
+    rounded: tuple[str, ...] = ()
+    """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
+
+    def __post_init__(self) -> None:
+        if self.role not in LETTERS:
+            raise InputError(f"role: {self.role!r} is unknown; use {', '.join(LETTERS)}")
+        if not isinstance(self.name, str):
+            raise InputError(f"name: {self.name!r} is not text")
+        if isinstance(self.count, bool) or not isinstance(self.count, int):
+            raise InputError(f"count: {self.count!r} is not a whole number")
+        if not 1 <= self.count <= MOST_LAYERS:
+            raise InputError(f"count: {self.count} is not within 1 .. {MOST_LAYERS}")
+        for cost in COSTS:
+            if getattr(self, cost.field) is not None:
+                self._set(cost.field, self._number(cost))
+        given = (self.forward, self.backward, self.weight, self.backward_input)
+        if self.forward is None:
+            raise InputError("forward: missing; every layer needs the time of its forward")
+        for field, value in zip(
+            ("backward", "weight", "backward_input"), complete(*given), strict=True
+        ):
+            self._set(field, value)
+        if self.memory_b < -self.activation:
+            raise InputError(
+                f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
+                f"{exact.plain(self.activation)}"
+            )
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _number(self, cost: Setting) -> Fraction:
+        number = exact.read(getattr(self, cost.field), cost.name)
+        if number.value < 0 and cost.least is not None:
+            raise InputError(f"{cost.name}: {exact.plain(number.value)} is negative")
+        if number.rounded and cost.field not in self.rounded:
+            self._set("rounded", (*self.rounded, cost.field))
+        return number.value
+
+    @property
+    def work(self) -> Fraction:
+        """Time of F and BW together: what a partition balances."""
+        return self.forward + self.backward  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Layers in forward order, counts expanded: `layers` holds every layer with count 1.
+
+    Raises InputError, naming the layer by its number in what was given, on anything that is no
+    list of layers. A layer may be given as a `Layer` or as a mapping of its settings.
+    """
+
+    layers: tuple[Layer, ...]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InputError(f"name: {self.name!r} is not text")
+        object.__setattr__(self, "layers", tuple(_expanded(self.layers)))
+        if not self.layers:
+            raise InputError("layers: the list is empty; give one layer or more")
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        runs = ", ".join(
+            f"{layer.count} {layer.name or layer.role}" for layer in runs_of(self.layers)
+        )
+        return f"Model({self.name or 'unnamed'}: {len(self)} layers: {runs})"
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """Fields of layers whose input was finer than 10^-6 of the unit and was rounded to it."""
+        return tuple(dict.fromkeys(field for layer in self.layers for field in layer.rounded))
+
+    @cached_property
+    def has_activation(self) -> bool:
+        """Whether any layer says what activation it keeps: no memory limit makes sense else."""
+        return any(layer.activation for layer in self.layers)
+
+    @cached_property
+    def _sums(self) -> dict[str, tuple[Fraction, ...]]:
+        """Sum of each cost over the first 0, 1, ... layers."""
+        return {
+            field: tuple(
+                accumulate((getattr(layer, field) for layer in self.layers), initial=Fraction(0))
+            )
+            for field in ModelCosts._fields
+        }
+
+    def stage_costs(self, counts: Sequence[int]) -> ModelCosts:
+        """Costs of the stages that hold so many consecutive layers each: exact sums.
+
+        Raises InputError where the counts are no partition of the layers.
+        """
+        cuts = tuple(accumulate(self.checked(counts), initial=0))
+        return ModelCosts(
+            **{
+                field: tuple(sums[end] - sums[start] for start, end in pairwise(cuts))
+                for field, sums in self._sums.items()
+            }
+        )
+
+    def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
+        """Layers of every stage; raises InputError as `stage_costs`."""
+        cuts = accumulate(self.checked(counts), initial=0)
+        return tuple(self.layers[start:end] for start, end in pairwise(cuts))
+
+    def checked(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """Counts of layers per stage, checked: each at least 1, all layers together."""
+        for stage, count in enumerate(counts):
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise InputError(f"partition: stage {stage}: {count!r} is not a whole number")
+            if count < 1:
+                raise InputError(
+                    f"partition: stage {stage} has {count} layers; a stage is one layer or more"
+                )
+        if sum(counts) != len(self):
+            raise InputError(
+                f"partition: the counts add up to {sum(counts)}, the model has {len(self)} layers"
+            )
+        return tuple(counts)
+
+    def pipeline(
+        self,
+        *,
+        devices: int,
+        batches: int,
+        placement: Any = None,
+        chunks: int | None = None,
+        partition: Any = None,
+        **more: Any,
+    ) -> Pipeline:
+        """Place the model on devices: stages of consecutive layers, cut by a partition.
+
+        There are `devices` x `chunks` stages; with a placement list, one per entry. `partition` is
+        `balanced` (the default), `even`, a list of layers per stage, or a layout as Megatron-LM
+        writes it (see `ppopt.problem.partition`). `more` are further fields of `ppopt.Pipeline`,
+        such as `mem_limit` and `p2p`. Raises InputError where that is no pipeline.
+        """
+        from ppopt.problem.pipeline import Pipeline  # noqa: PLC0415  it imports this module
+
+        stages = devices
+        if placement is not None and not isinstance(placement, str):
+            placement = tuple(placement)
+            stages = len(placement)
+        made = Pipeline(
+            stages=stages,
+            batches=batches,
+            placement=placement,
+            chunks=chunks,
+            model=self,
+            partition=partition,
+            name=self.name,
+            **more,
+        )
+        if made.num_devices != devices:
+            raise InputError(
+                f"placement: the list has {made.num_devices} devices; stages says {devices}"
+            )
+        return made
+
+
+def runs_of(layers: Iterable[Layer]) -> list[Layer]:
+    """Layers with equal neighbours joined into one layer of a count: what `Model` expands."""
+    runs: list[Layer] = []
+    for layer in layers:
+        if runs and replace(runs[-1], count=1) == layer:
+            runs[-1] = replace(layer, count=runs[-1].count + 1)
+        else:
+            runs.append(layer)
+    return runs
+
+
+def _expanded(given: object) -> Iterable[Layer]:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InputError(f"layers: {given!r} is not a list of layers")
+    total = 0
+    for index, entry in enumerate(given):
+        layer = _read(entry, index)
+        total += layer.count
+        if total > MOST_LAYERS:
+            raise InputError(f"layers: more than {MOST_LAYERS} layers, counts expanded")
+        yield from (replace(layer, count=1),) * layer.count
+
+
+def _read(entry: object, index: int) -> Layer:
+    if isinstance(entry, Layer):
+        return entry
+    if not isinstance(entry, Mapping):
+        raise InputError(f"layers: layer {index}: {entry!r} is no layer; use ppopt.Layer")
+    try:
+        return Layer(**{"forward": None, **{str(key): value for key, value in entry.items()}})
+    except (InputError, TypeError) as error:
+        name = f" ({entry['name']})" if isinstance(entry.get("name"), str) else ""
+        raise InputError(f"layers: layer {index}{name}: {error}") from None

@@ -1,0 +1,48 @@
+"""Times of one microbatch along the stages of a route: down to the last one and up again."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from ppopt.problem.operation import OpKind
+from ppopt.rechecker.claim import Claim
+
+
+class RouteTimes:
+    """Least times between the F and the backwards of one microbatch, in ticks."""
+
+    def __init__(self, claim: Claim, hosts: tuple[int, ...]) -> None:
+        """`hosts` has the device of every stage."""
+        ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
+        self._duration = {kind: ticks.durations[kind] for kind in claim.kinds}
+        self._down = [ticks.p2p[here][there] for here, there in pairwise(hosts)]
+        """Delay from every stage to the next one; `_up`: the way back."""
+        self._up = [ticks.p2p[there][here] for here, there in pairwise(hosts)]
+        self._way = {
+            kind: list(
+                accumulate(map(sum, zip(self._duration[kind], links, strict=False)), initial=0)
+            )
+            for kind, links in ((forward, self._down), (backward, self._up))
+        }
+        self._round_trip = self._round_trips(forward, backward)
+
+    def _round_trips(self, forward: OpKind, backward: OpKind) -> list[int]:
+        found = [0]
+        for link in reversed(range(len(self._down))):
+            above = (
+                self._duration[forward][link + 1] + found[-1] + self._duration[backward][link + 1]
+            )
+            found.append(self._down[link] + above + self._up[link])
+        return found[::-1]
+
+    def way(self, kind: OpKind, stage: int) -> int:
+        """Time through the stages below one, and over the links between: down or up."""
+        return self._way[kind][stage]
+
+    def between(self, kind: OpKind, low: int, high: int) -> int:
+        """Time from the end of an operation on one of two stages to its start on the other."""
+        return self._way[kind][high] - self._way[kind][low] - self._duration[kind][low]
+
+    def round_trip(self, stage: int) -> int:
+        """Time from the end of F on a stage to the start of its backward."""
+        return self._round_trip[stage]

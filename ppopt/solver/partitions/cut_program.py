@@ -1,0 +1,378 @@
+"""Dynamic programs over cuts: the least bound of all partitions, and partitions in its order.
+
+With one stage per device a device hosts one run of layers; with two it hosts two. Devices are taken
+in order of their first stage. Of a V the two runs grow from both ends of the model inwards; of the
+interleaved placement both grow forwards, one from the first layer, one from a middle cut that is
+fixed outside. So a state is one or two positions, and a device adds a run of layers at each. The
+bound of a partition is the largest of its devices; the least over all partitions is a bottleneck
+path (a shortest path whose length is its largest arc).
+
+Fixed outside is also the tail of stage 0: every way out ends with that stage's backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.solver.partitions.device_bounds import (
+    DeviceBound,
+    Hosted,
+    backward_times,
+    device_bound,
+    first_stage_tail,
+)
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+
+Counts = tuple[int, ...]
+"""Layers of every stage."""
+
+
+class Form(Enum):
+    """How the second run of layers of every device grows."""
+
+    ONE = 0
+    """There is none: one stage per device."""
+    LOOP = 1
+    """Forwards: stages s and s + D share a device."""
+    V = -1
+    """Backwards: stages s and 2 D - 1 - s share a device."""
+
+
+def form_of(space: PartitionSpace) -> Form | None:
+    """The form of a placement; None: it has no program."""
+    devices = space.num_devices
+    first, rest = space.hosts[:devices], space.hosts[devices:]
+    if len(set(first)) < devices:
+        return None
+    if not rest:
+        return Form.ONE
+    if rest == first[::-1]:
+        return Form.V
+    return Form.LOOP if rest == first else None
+
+
+class Runs(NamedTuple):
+    """Runs of one device: `first` layers at the first position, `second` at the second."""
+
+    first: int
+    second: int
+
+
+Table = dict[Runs, DeviceBound]
+"""Per runs: bounds by positions, [first][second]."""
+
+
+class Figure(NamedTuple):
+    """A figure of devices; that of a partition is the largest of its devices."""
+
+    of_device: Callable[[PartitionSpace, int, Sequence[Hosted]], DeviceBound]
+    """Of a device that hosts certain stages, one entry per choice of these."""
+    part: Callable[[PartitionSpace, Ints, Ints], Ints]
+    """Of the layers between; the parts of a device's stages add up to no more than its figure."""
+
+
+def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
+    """Work of layers: F and the least backward of all microbatches."""
+    return space.batches * _stage_time(space, low, high)
+
+
+def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
+    forward = space.sums.forward
+    return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).least)
+
+
+VALUE = Figure(device_bound, work)
+"""Lower bound of the objective, in ticks."""
+
+
+class CutProgram:
+    """The dynamic programs of a space, for all partitions whose bound is at most a ceiling."""
+
+    def __init__(
+        self, space: PartitionSpace, form: Form, ceiling: int, figure: Figure = VALUE
+    ) -> None:
+        """State the program of a figure."""
+        self.space, self.form, self.ceiling, self._figure = space, form, ceiling, figure
+        self._places = space.num_layers + 1
+        self._seconds = 1 if form is Form.ONE else self._places
+        self._tables = [self._table(level) for level in range(space.num_devices)]
+        self._suffixes: dict[int, list[Ints]] = {}
+
+    @cached_property
+    def least(self) -> int:
+        """Least bound of all partitions; FOREVER where it is above the ceiling."""
+        return min((key for key, *_ in self._roots()), default=FOREVER)
+
+    def in_order(self) -> Iterator[tuple[int, Counts]]:
+        """Partitions of bounds up to the ceiling with their bounds, the least first.
+
+        Best-first search over devices; of equal bounds the deepest is followed first.
+        """
+        heap = [(key, 0, runs, tail, middle) for key, tail, middle, runs in self._roots()]
+        heapify(heap)
+        while heap:
+            key, depth, runs, tail, middle = heappop(heap)
+            if len(runs) == self.space.num_devices:
+                yield key, self._counts(runs)
+                continue
+            for bound, step in self._steps(runs, tail, middle):
+                if max(key, bound) <= self.ceiling:
+                    heappush(heap, (max(key, bound), depth - 1, (*runs, step), tail, middle))
+
+    def most_even(self, ceiling: int) -> Counts | None:
+        """Partition of least sum of squared stage times (F + backward) with a bound at most this.
+
+        The least bound alone may have stages of one layer beside stages of many.
+        """
+        best: tuple[float, Counts] | None = None
+        for tail, firsts in self._tails.items():
+            sums = self._square_suffix(tail, ceiling)
+            for middle, start in self._starts():
+                found = self._trace(tail, firsts, middle, start, sums, ceiling)
+                if found is not None and (best is None or found < best):
+                    best = found
+        return None if best is None else best[1]
+
+    # The states: positions after every device.
+
+    def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """The middle cut (0 where there is none) and the positions before the first device."""
+        last = self.space.num_layers
+        if self.form is Form.ONE:
+            yield 0, (0, 0)
+        elif self.form is Form.V:
+            yield 0, (0, last)
+        else:
+            devices = self.space.num_devices
+            yield from ((cut, (0, cut)) for cut in range(devices, last - devices + 1))
+
+    def _end(self) -> Ints:
+        """[middle][first][second]: 0 where all layers are taken, else FOREVER."""
+        last = self.space.num_layers
+        rows = self._places if self.form is Form.LOOP else 1
+        end = np.full((rows, self._places, self._seconds), FOREVER)
+        if self.form is Form.ONE:
+            end[0, last, 0] = 0
+        elif self.form is Form.V:
+            end[0, range(self._places), range(self._places)] = 0
+        else:
+            end[range(self._places), range(self._places), last] = 0
+        return end
+
+    def _hosted(self, level: int, first: Ints, second: Ints, runs: Runs) -> list[Hosted]:
+        """The stages of the device at a level, whose runs begin at these positions."""
+        found = [Hosted(level, first, first + runs.first)]
+        if self.form is Form.V:
+            stage = self.space.num_stages - 1 - level
+            found.append(Hosted(stage, second - runs.second, second))
+        elif self.form is Form.LOOP:
+            found.append(Hosted(level + self.space.num_devices, second, second + runs.second))
+        return found
+
+    def _moved(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
+        return positions[0] + runs.first, positions[1] + self.form.value * runs.second
+
+    def _windows(self, runs: Runs) -> tuple[Any, Any]:
+        """The positions [.., first, second] from which runs lead on, and those they lead to."""
+        here, there = slice(0, self._places - runs.first), slice(runs.first, None)
+        if self.form is Form.ONE:
+            return (..., here, slice(None)), (..., there, slice(None))
+        low, high = slice(0, self._places - runs.second), slice(runs.second, None)
+        mine, theirs = (high, low) if self.form is Form.V else (low, high)
+        return (..., here, mine), (..., there, theirs)
+
+    # Figures of every device.
+
+    def _runs(self, level: int) -> Iterator[tuple[Runs, Ints, Ints]]:
+        """Runs of a device with the positions at which they may begin, by their parts alone."""
+        seconds = range(1) if self.form is Form.ONE else range(1, self._longest + 1)
+        grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
+        for first in range(1, self._longest + 1):
+            for second in seconds:
+                runs = Runs(first, second)
+                one, other = (axis[self._windows(runs)[0]].ravel() for axis in grid)
+                kept = self._leaves_room(level, one, other, runs)
+                hosted = self._hosted(level, one[kept], other[kept], runs)
+                parts = [self._figure.part(self.space, stage.low, stage.high) for stage in hosted]
+                low = np.asarray(sum(parts)) <= self.ceiling
+                if low.any():
+                    yield runs, one[kept][low], other[kept][low]
+
+    @cached_property
+    def _longest(self) -> int:
+        """Most layers of a stage: others hold one at least, and its part alone is not too much."""
+        most = self.space.num_layers - self.space.num_stages + 1
+        return max(
+            (n for n in range(1, most + 1) if self._least_part(n) <= self.ceiling), default=0
+        )
+
+    def _least_part(self, length: int) -> int:
+        places = np.arange(self._places - length)
+        return int(self._figure.part(self.space, places, places + length).min())
+
+    def _leaves_room(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
+        """Whether every other stage still finds a layer of its own."""
+        devices, last = self.space.num_devices, self.space.num_layers
+        after = devices - 1 - level
+        kept = first >= level
+        if self.form is Form.ONE:
+            return np.asarray(kept & (first + runs.first + after <= last))
+        if self.form is Form.V:
+            room = second - runs.second - first - runs.first
+            return np.asarray(kept & (room >= 2 * after) & (second <= last - level))
+        kept &= first + runs.first + after <= second - level
+        return np.asarray(kept & (second + runs.second + after <= last))
+
+    def _table(self, level: int) -> Table:
+        """Figures of a device for all its runs, computed at once."""
+        found = list(self._runs(level))
+        if not found:
+            return {}
+        stages = [self._hosted(level, first, second, runs) for runs, first, second in found]
+        together = [
+            Hosted(
+                same[0].stage,
+                np.concatenate([one.low for one in same]),
+                np.concatenate([one.high for one in same]),
+            )
+            for same in zip(*stages, strict=True)
+        ]
+        figures = self._figure.of_device(self.space, self.space.hosts[level], together)
+        bounds = np.cumsum([len(first) for _, first, _ in found])[:-1]
+        rows = [np.split(row, bounds) for row in figures]
+        table: Table = {}
+        for (runs, first, second), *values in zip(found, *rows, strict=True):
+            dense = [np.full((self._places, self._seconds), FOREVER) for _ in values]
+            for row, own in zip(dense, values, strict=True):
+                row[first, second] = own
+            table[runs] = DeviceBound(*dense)
+        return table
+
+    # The programs.
+
+    @cached_property
+    def _tails(self) -> dict[int, list[int]]:
+        """Tails of stage 0, each with the lengths of that stage that have it."""
+        found: dict[int, list[int]] = {}
+        for length in sorted({runs.first for runs in self._tables[0]}):
+            found.setdefault(int(first_stage_tail(self.space, np.array(length))), []).append(length)
+        return found
+
+    def _suffix(self, tail: int) -> list[Ints]:
+        """Per level, [middle][first][second]: the least bound of all devices from there on."""
+        if tail not in self._suffixes:
+            levels = [self._end()]
+            for table in reversed(self._tables[1:]):
+                least = np.full(levels[-1].shape, FOREVER)
+                for runs, bound in table.items():
+                    here, there = self._windows(runs)
+                    weight = self._cut_off(bound.with_tail(tail))[here]
+                    path = np.maximum(weight, levels[-1][there])
+                    np.minimum(least[here], path, out=least[here])
+                levels.append(least)
+            self._suffixes[tail] = [*reversed(levels)]
+        return self._suffixes[tail]
+
+    def _cut_off(self, values: Ints) -> Ints:
+        return np.where(values <= self.ceiling, values, FOREVER)
+
+    def _roots(self) -> list[tuple[int, int, int, tuple[Runs, ...]]]:
+        """Choices of the first device: least bound, tail, middle cut, runs."""
+        roots: list[tuple[int, int, int, tuple[Runs, ...]]] = []
+        for tail, lengths in self._tails.items():
+            for middle, _ in self._starts():
+                for bound, runs in self._steps((), tail, middle):
+                    if runs.first in lengths and bound <= self.ceiling:
+                        roots.append((bound, tail, middle, (runs,)))
+        return roots
+
+    def _steps(self, path: tuple[Runs, ...], tail: int, middle: int) -> Iterator[tuple[int, Runs]]:
+        """Choices of the next device, each with the least bound of it and all that follow."""
+        positions = self._positions(path, middle)
+        beyond = self._suffix(tail)[len(path)]
+        row = middle if self.form is Form.LOOP else 0
+        for runs, bound in self._tables[len(path)].items():
+            own = int(bound.alone[positions]), int(bound.through[positions]) + tail
+            if max(own) <= self.ceiling:
+                rest = int(beyond[(row, *self._moved(positions, runs))])
+                if rest < FOREVER:
+                    yield max(*own, rest), runs
+
+    def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
+        positions = {Form.ONE: (0, 0), Form.V: (0, self.space.num_layers), Form.LOOP: (0, middle)}
+        found = positions[self.form]
+        for runs in path:
+            found = self._moved(found, runs)
+        return found
+
+    def _counts(self, path: tuple[Runs, ...]) -> Counts:
+        firsts = [runs.first for runs in path]
+        seconds = [runs.second for runs in path]
+        if self.form is Form.ONE:
+            return tuple(firsts)
+        return (*firsts, *(seconds[::-1] if self.form is Form.V else seconds))
+
+    # The most even partition.
+
+    def _squares(self, level: int, runs: Runs) -> np.ndarray:
+        """[first][second]: sum of squared stage times of a device's runs."""
+        grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
+        first, second = (axis[self._windows(runs)[0]] for axis in grid)
+        hosted = self._hosted(level, first, second, runs)
+        return np.asarray(
+            sum(_stage_time(self.space, one.low, one.high).astype(float) ** 2 for one in hosted)
+        )
+
+    def _square_suffix(self, tail: int, ceiling: int) -> list[np.ndarray]:
+        levels = [np.where(self._end() == 0, 0.0, np.inf)]
+        for level in range(self.space.num_devices - 1, 0, -1):
+            least = np.full(levels[-1].shape, np.inf)
+            for runs, bound in self._tables[level].items():
+                here, there = self._windows(runs)
+                fits = bound.with_tail(tail)[here] <= ceiling
+                cost = np.where(fits, self._squares(level, runs), np.inf)
+                np.minimum(least[here], cost + levels[-1][there], out=least[here])
+            levels.append(least)
+        return levels[::-1]
+
+    def _trace(
+        self,
+        tail: int,
+        firsts: list[int],
+        middle: int,
+        start: tuple[int, int],
+        sums: list[np.ndarray],
+        ceiling: int,
+    ) -> tuple[float, Counts] | None:
+        """The partition of least squares from a start, and its sum; None where there is none."""
+        row = middle if self.form is Form.LOOP else 0
+        path: list[Runs] = []
+        positions, total = start, 0.0
+        for level, beyond in enumerate(sums):
+            best: tuple[float, float, Runs] | None = None
+            for runs, bound in self._tables[level].items():
+                worst = max(int(bound.alone[positions]), int(bound.through[positions]) + tail)
+                if worst > ceiling or (level == 0 and runs.first not in firsts):
+                    continue
+                own = self._square(level, positions, runs)
+                rest = float(beyond[(row, *self._moved(positions, runs))])
+                if rest < np.inf and (best is None or (own + rest, own, runs) < best):
+                    best = own + rest, own, runs
+            if best is None:
+                return None
+            total += best[1]
+            path.append(best[2])
+            positions = self._moved(positions, best[2])
+        return total, self._counts(tuple(path))
+
+    def _square(self, level: int, positions: tuple[int, int], runs: Runs) -> float:
+        first, second = (np.array(place) for place in positions)
+        hosted = self._hosted(level, first, second, runs)
+        return sum(float(_stage_time(self.space, one.low, one.high)) ** 2 for one in hosted)

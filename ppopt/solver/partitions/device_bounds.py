@@ -1,0 +1,409 @@
+"""Lower bounds from one device alone, for every choice of the layers that it hosts at once.
+
+A device hosts stages 1 .. v (here numbered in forward order); a microbatch visits it at F of
+1 .. v, then at the backwards of v .. 1. Where these stages begin and end fixes its work, its
+memory, and the least delays before, between and beyond them, whatever the other cuts are. So each
+argument below bounds every schedule of every partition with these stages. Notation, per stage: F
+takes f; a backward hands its gradient on after b at the least, and all of it takes u at the least
+and x at the most (split: b = B, u = x = B + W; whole: b = u = x = BW). F keeps a, and a backward
+adds y once it is handed on (memory_b). H is the least time before F of stage 1. m microbatches.
+
+1. *Work and forced idle time*: H + m sum(f + u) + idle. From the start of the first F to that of
+   the first backward of stage v a round trip passes, in which only F run, as many as memory holds.
+   From the end of the last F of stage v to its backward another round trip passes, in which only
+   backwards of microbatches that memory held run. If memory does not hold all microbatches, the
+   first wait ends before the second begins.
+2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
+   run but those W for which memory was left; after it the gradient goes up to stage 0, whose own
+   backward ends the schedule.
+3. *Last forward*: when the last F of stage v starts, all other F have run, and of the backwards all
+   but what memory still held; after it come the round trip and the way of 2.
+4. *Parts of the way*: 1 and 2 for the operations from F of stage p on, or up to the backward of
+   stage q: they start later, or are followed by more.
+5. *Recurrence* (v = 1): the F of microbatch j + K, where K is what memory holds, starts after
+   microbatch j released its memory. What is left without the first q K microbatches starts q h
+   later, h = f + round trip + u.
+   For v above 1 the arguments of every stage alone count too.
+6. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
+   ends the device cannot hold its limit yet, or any more.
+
+1 is the bound of `ppopt.solver.bounds.device_bounds`; forced idle time as in
+`ppopt.solver.bounds.idle_bounds`. Head-body-tail bounds: Carlier, EJOR 11 (1982).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+
+OUTWARD = 1e-9
+"""Relative margin by which results of floating-point arithmetic are rounded to the safe side."""
+
+
+class Hosted(NamedTuple):
+    """A stage of a device: its number, and where it begins and ends, for many choices at once."""
+
+    stage: int
+    low: Ints
+    """Layers before it, one entry per choice."""
+    high: Ints
+    """Layers up to its end."""
+
+
+class DeviceBound(NamedTuple):
+    """Bounds of a device, one entry per choice; FOREVER: memory never suffices."""
+
+    alone: Ints
+    """Bound that ends on this device or on its way."""
+    through: Ints
+    """Bound up to the end of the first stage's backward, less `first_stage_tail` of that stage."""
+
+    def with_tail(self, tail: int | Ints) -> Ints:
+        """The larger of both, for a first stage of this tail."""
+        return np.asarray(np.minimum(np.maximum(self.alone, self.through + tail), FOREVER))
+
+
+class Item(NamedTuple):
+    """Work that may be done `copies` times while `memory` each is held."""
+
+    work: Ints
+    memory: Ints
+    copies: Ints | int
+
+
+class BackwardTimes(NamedTuple):
+    """Times of a backward of some layers, one entry per choice."""
+
+    hand_on: Ints
+    """Least time until its gradient leaves: b."""
+    least: Ints
+    """Least time of all of it: u."""
+    most: Ints
+    """Most time of all of it: x."""
+
+
+def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTimes:
+    """Times of a backward of layers `low` to `high`, in the ways that the space has."""
+    sums = space.sums
+    partial, weight, joint = (
+        row[high] - row[low] for row in (sums.backward_input, sums.weight, sums.backward)
+    )
+    if not space.split:
+        return BackwardTimes(joint, joint, joint)
+    apart = partial + weight
+    if not space.whole:
+        return BackwardTimes(partial, apart, apart)
+    both = np.minimum(partial, joint), np.minimum(apart, joint), np.maximum(apart, joint)
+    return BackwardTimes(*both)
+
+
+def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
+    """Least time of a backward of stage 0, less the time to hand on the gradient of its layers.
+
+    The way out of a device counts the layers of stage 0 too; here they are taken back.
+    """
+    return backward_times(space, 0 * high, high).least - space.sums.hand_on[high]
+
+
+def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
+    """The largest bound of a device by all arguments of this module."""
+    one = _Device(space, device, tuple(hosted), space.batches)
+    bound = one.whole_way()
+    for first in range(len(hosted)):
+        for last in range(len(hosted)):
+            bound = _larger(bound, one.part_of_way(first, last))
+    if one.room is not None:
+        bound = _larger(bound, DeviceBound(one.memory_time(), bound.through))
+        if len(hosted) == 1:
+            bound = _larger(bound, one.recurrence())
+        else:
+            for stage in hosted:
+                bound = _larger(bound, device_bound(space, device, [stage]))
+        short = one.least_memory() > one.room + one.static
+        bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
+    return bound
+
+
+def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
+    """Memory without which no schedule runs, one entry per choice, in ticks of memory.
+
+    When F of stage k starts, its microbatch holds the activations of the stages 1 .. k, for none of
+    their backwards has started; a B that takes time and memory adds that. A whole backward adds
+    nothing. One microbatch at a time needs no more than this, unless operations of no length take
+    memory.
+    """
+    return _Device(space, device, tuple(hosted), space.batches).least_memory()
+
+
+def most_work(items: Sequence[Item], room: Ints | None) -> Ints:
+    """Upper bound on the work of items that fit into `room` together: exact for one item.
+
+    For several it is the least, over all prices per memory, of the price of the room and what
+    every item is worth above its own price: the linear relaxation of the knapsack problem.
+    """
+    everything = np.asarray(sum(item.copies * item.work for item in items))
+    if room is None:
+        return everything
+    if len(items) == 1:
+        return np.where(room < 0, 0, _fitting(items[0], room) * items[0].work)
+    least = everything.astype(float)
+    for priced in items:
+        price = priced.work / np.maximum(priced.memory, 1)
+        worth = price * room + sum(
+            item.copies * np.maximum(0, item.work - price * item.memory) for item in items
+        )
+        least = np.where(priced.memory > 0, np.minimum(least, worth), least)
+    rounded = np.ceil(least * (1 + OUTWARD)).astype(np.int64)
+    return np.where(room < 0, 0, np.minimum(everything, rounded))
+
+
+def _fitting(item: Item, room: Ints) -> Ints:
+    """How often an item fits."""
+    counted = np.maximum(0, room) // np.maximum(item.memory, 1)
+    return np.where(item.memory > 0, np.minimum(item.copies, counted), item.copies)
+
+
+def _larger(one: DeviceBound, other: DeviceBound) -> DeviceBound:
+    return DeviceBound(*(np.maximum(left, right) for left, right in zip(one, other, strict=True)))
+
+
+class _Ramp(NamedTuple):
+    """Time in which memory fills or empties; free memory times that time."""
+
+    length: Any
+    area: Any
+
+
+class _Device:
+    """The quantities of the arguments, for many choices of a device's stages at once."""
+
+    def __init__(
+        self,
+        space: PartitionSpace,
+        device: int,
+        hosted: tuple[Hosted, ...],
+        batches: int | Ints,
+        later: int | Ints = 0,
+    ) -> None:
+        """`batches` microbatches, the first of which reaches the device `later` than it might."""
+        sums = space.sums
+        self.space, self.device, self.hosted, self.later = space, device, hosted, later
+        self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
+        ends = [(one.low, one.high) for one in hosted]
+        self.f = [sums.forward[high] - sums.forward[low] for low, high in ends]
+        times = [backward_times(space, low, high) for low, high in ends]
+        self.b = [time.hand_on for time in times]
+        self.u = [time.least for time in times]
+        self.x = [time.most for time in times]
+        self.a = [sums.activation[high] - sums.activation[low] for low, high in ends]
+        self.y = [sums.memory_b[high] - sums.memory_b[low] for low, high in ends]
+        if not space.split:
+            self.y = [0 * change for change in self.y]
+        self.static = np.asarray(sum(sums.static[high] - sums.static[low] for low, high in ends))
+        limits = space.limits
+        self.room: Ints | None = None if limits is None else limits[device] - self.static
+        self.held = np.asarray(sum(self.a))
+        """Memory of a microbatch between its last F and its first backward here."""
+        self.tight = (
+            np.zeros(self.held.shape, bool)
+            if self.room is None
+            else self.batches * self.held > self.room
+        )
+        """Whether memory does not hold all microbatches at once."""
+
+    @cached_property
+    def round_trip(self) -> Ints:
+        """From the end of F of the last hosted stage to the start of its backward."""
+        sums, last = self.space.sums, self.hosted[-1]
+        beyond = sum(row[-1] - row[last.high] for row in (sums.forward, sums.hand_on))
+        return np.asarray(beyond + sums.round_trip[last.stage, last.high])
+
+    def head(self, first: int) -> Ints:
+        """Least time before the first F of a hosted stage.
+
+        For device span it counts from the first F of the device.
+        """
+        sums, one = self.space.sums, self.hosted[first]
+        if self.space.span:
+            return np.asarray(self.later + self._down(0) - self._down(first))
+        return np.asarray(self.later + sums.forward[one.low] + sums.lead_in[one.stage, one.low])
+
+    def _down(self, first: int) -> Ints:
+        """From the start of F of a hosted stage to the end of F of the last one."""
+        sums, low, high = self.space.sums, self.hosted[first], self.hosted[-1]
+        links = _between(self.space.delays.forward, low.stage, high.stage)
+        return np.asarray(sums.forward[high.high] - sums.forward[low.low] + links)
+
+    def _up(self, last: int) -> Ints:
+        """From the start of the backward of a hosted stage to that of the first one."""
+        sums, low, high = self.space.sums, self.hosted[0], self.hosted[last]
+        links = _between(self.space.delays.backward, low.stage, high.stage)
+        return np.asarray(sums.hand_on[high.high] - sums.hand_on[low.high] + links)
+
+    def _ends(self, start: Ints) -> DeviceBound:
+        """Bound from the start of a backward of the first hosted stage."""
+        sums, one = self.space.sums, self.hosted[0]
+        alone = start + self.u[0]
+        if self.space.span:
+            return DeviceBound(alone, alone - FOREVER)
+        out = sums.hand_on[one.high] + sums.way_out[one.stage, one.low]
+        return DeviceBound(alone, start + out)
+
+    @cached_property
+    def _taken_by_b(self) -> Ints:
+        """Memory that every backward of the only hosted stage takes while it runs."""
+        certain = self.space.split and not self.space.whole and len(self.hosted) == 1
+        return np.where(self.b[0] > 0, np.maximum(0, self.y[0]), 0) * certain
+
+    @cached_property
+    def _room_of_waiting(self) -> Ints | None:
+        """Room for microbatches before their backwards: one of these must be able to run."""
+        return None if self.room is None else self.room - self._taken_by_b
+
+    def _wait(self, first: int = 0) -> Ints:
+        """Idle time between the first F of a hosted stage and the first backward."""
+        stages = range(first, len(self.hosted))
+        forwards = [Item(self.f[k], self.a[k], self.batches) for k in stages]
+        way = self._down(first) + self.round_trip
+        return np.asarray(np.maximum(0, way - most_work(forwards, self._room_of_waiting)))
+
+    def _unfinished(self, times: list[Ints]) -> Ints:
+        """Most backward work of other microbatches left when the last F of the last stage starts.
+
+        A microbatch before its backward holds a and has all of `times` left; one before its W
+        holds a + y and has what b leaves of it. An F of no length may share its instant.
+        """
+        others = self.batches - 1
+        everything = np.asarray(others * sum(times))
+        if self.room is None or self._room_of_waiting is None:
+            return everything
+        items = [Item(time, a, others) for time, a in zip(times, self.a, strict=True)]
+        most = most_work(items, self._room_of_waiting - self.held)
+        gives = np.any([y < 0 for y in self.y], axis=0)
+        if self.space.split and gives.any():
+            parts = zip(times, self.b, self.a, self.y, strict=True)
+            items += [Item(time - b, a + y, others) for time, b, a, y in parts]
+            most = np.where(gives, most_work(items, self.room - self.held), most)
+        most = np.minimum(everything, most)
+        return np.where(self.f[-1] > 0, most, everything)
+
+    def _pending(self) -> Ints:
+        """Most work of W left when the last backward of the first hosted stage starts."""
+        parts = zip(self.u, self.b, self.a, self.y, strict=True)
+        items = [
+            Item(u - b, a + y, self.batches - (0 if k else 1))
+            for k, (u, b, a, y) in enumerate(parts)
+        ]
+        room = self.room
+        if room is not None:
+            room = room - np.where(self.b[0] > 0, self.a[0], 0) - self._taken_by_b
+        return most_work(items, room)
+
+    def whole_way(self) -> DeviceBound:
+        """Arguments 1, 2 and 3."""
+        wait, start = self._wait(), self.head(0)
+        forwards, backwards = (np.asarray(self.batches * sum(row)) for row in (self.f, self.u))
+        left = np.maximum(0, self.round_trip - self._unfinished(self.x))
+        left = np.where(self.f[-1] > 0, left, 0)
+        idle = np.where(self.tight, wait + left, np.maximum(wait, left))
+        work = start + forwards + backwards + idle
+        last = start + wait + forwards + backwards - self.u[0] - self._pending()
+        others = np.asarray((self.batches - 1) * sum(self.u)) - self._unfinished(self.u)
+        turn = start + np.where(self.tight, wait, 0) + forwards + others + self.round_trip
+        found = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
+        return _larger(found, DeviceBound(work, found.through))
+
+    def part_of_way(self, first: int, last: int) -> DeviceBound:
+        """Argument 4: from F of hosted stage `first` on, and up to the backward of `last`."""
+        stages = range(len(self.hosted))
+        begun = self.head(first) + self._wait(first)
+        begun = begun + self.batches * np.asarray(sum(self.f[k] for k in stages[first:]))
+        alone = begun + self.batches * np.asarray(sum(self.u))
+        above = np.asarray(self.batches * sum((self.b[k] for k in stages[last + 1 :]), start=0))
+        found = self._ends(begun + above + (self.batches - 1) * self.b[last] + self._up(last))
+        return _larger(found, DeviceBound(alone, found.through))
+
+    def recurrence(self) -> DeviceBound:
+        """Argument 5, for the most repetitions but one and for the most."""
+        assert self._room_of_waiting is not None and self.room is not None
+        keeps = self.y[0] >= 0
+        room = np.where(keeps, self._room_of_waiting, self.room)
+        fit = _fitting(Item(self.f[0], self.a[0], self.batches), room)
+        most = (self.batches - 1) // np.maximum(fit, 1)
+        gap = self.f[0] + self.round_trip + np.where(keeps, self.u[0], self.b[0])
+        found = DeviceBound(0 * gap, 0 * gap - FOREVER)
+        for times in (most, np.maximum(0, most - 1)):
+            rest = self.batches - times * fit
+            one = _Device(self.space, self.device, self.hosted, rest, times * gap)
+            found = _larger(found, one.whole_way())
+        return found
+
+    def memory_time(self) -> Ints:
+        """Argument 6: from the start of the device's first F to the end of its last operation."""
+        assert self.room is not None
+        last = len(self.hosted) - 1
+        area = np.zeros(self.held.shape)
+        for k in range(last + 1):
+            way = self._down(k) + self.round_trip + self._up(last) - self._up(k) + self.b[k]
+            area += self.a[k] * way.astype(float)
+            if self.space.split and not self.space.whole:
+                area += (self.a[k] + self.y[k]).astype(float) * (self.u[k] - self.b[k])
+                area += np.maximum(0, self.y[k]).astype(float) * self.b[k]
+        area *= self.batches
+        rise, fall = self._ramp(self._takes()), self._ramp(self._gives())
+        busy = self.batches * np.asarray(sum(self.f) + sum(self.u))
+        area += np.where(rise.length + fall.length <= busy, rise.area + fall.area, 0)
+        least = np.floor(area / np.maximum(self.room, 1) * (1 - OUTWARD)).astype(np.int64)
+        return self.head(0) + np.where(self.room > 0, least, 0)
+
+    def _takes(self) -> list[Item]:
+        """Operations that take memory."""
+        forwards = [Item(f, a, 1) for f, a in zip(self.f, self.a, strict=True)]
+        partial = zip(self.b, self.y, strict=True)
+        return forwards + [Item(b, np.maximum(0, y), 1) for b, y in partial]
+
+    def _gives(self) -> list[Item]:
+        """Operations that give memory back."""
+        if not self.space.split:
+            return [Item(u, a, 1) for u, a in zip(self.u, self.a, strict=True)]
+        parts = list(zip(self.u, self.b, self.a, self.y, strict=True))
+        whole = [Item(b, a, 1) for _, b, a, _ in parts] if self.space.whole else []
+        weights = [Item(u - b, a + y, 1) for u, b, a, y in parts]
+        return whole + weights + [Item(b, np.maximum(0, -y), 1) for _, b, _, y in parts]
+
+    def _ramp(self, operations: list[Item]) -> _Ramp:
+        """Memory times time that must stay free while operations fill the room, one after another.
+
+        After some time they hold no more than the largest does, and their largest rate times it.
+        """
+        assert self.room is not None
+        step = np.max([item.memory for item in operations], axis=0)
+        rates = [
+            np.where(item.memory > 0, item.memory / np.maximum(item.work, 1e-9), 0)
+            for item in operations
+        ]
+        rate = np.maximum(np.max(rates, axis=0), 1e-9)
+        length = np.maximum(0, self.room - step) / rate
+        return _Ramp(length, length * np.maximum(0, self.room - step) / 2)
+
+    def least_memory(self) -> Ints:
+        """See the function of this name."""
+        need, before = 0 * self.held, 0 * self.held
+        for a, y, b, u in zip(self.a, self.y, self.b, self.u, strict=True):
+            before = before + a
+            need = np.maximum(need, before)
+            if self.space.split and not self.space.whole:
+                need = np.maximum(need, np.where(b > 0, before + np.maximum(0, y), 0))
+                need = np.maximum(need, np.where(u > b, a + y, 0))
+        return np.asarray(self.static + need)
+
+
+def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
+    """Least delays between two stages, wherever the cuts are."""
+    return sum(min(rows[stage][1:-1], default=0) for stage in range(low, high))

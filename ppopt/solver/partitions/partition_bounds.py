@@ -1,0 +1,240 @@
+"""Bounds of one partition, and of all partitions of a space at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, combinations, pairwise, takewhile
+from operator import add
+from typing import Protocol
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.solver.partitions.cut_program import Counts, CutProgram, Figure, Form, form_of
+from ppopt.solver.partitions.device_bounds import (
+    DeviceBound,
+    Hosted,
+    device_bound,
+    first_stage_tail,
+    least_memory,
+)
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+
+MOST_ENUMERATED = 20_000
+"""Most partitions of a placement without a program that are bounded one by one."""
+FIRST_CEILING = 0.03
+"""Share by which the first ceiling of a program is above the mean work of the devices; it doubles
+until the least bound lies below it."""
+PATIENCE = 0.5
+"""Share from which a program first asks whether any partition keeps the memory limits."""
+
+
+def partition_bound(space: PartitionSpace, counts: Counts) -> int:
+    """Bound of the schedules of one partition; FOREVER where memory does not suffice."""
+    tail = int(first_stage_tail(space, np.array(counts[0])))
+    return max(
+        int(device_bound(space, device, stages).with_tail(tail)[0])
+        for device, stages in enumerate(_hosted(space, counts))
+    )
+
+
+def _hosted(space: PartitionSpace, counts: Counts) -> list[list[Hosted]]:
+    """The stages of every device in one partition."""
+    ends = list(pairwise([0, *accumulate(counts)]))
+    return [
+        [Hosted(stage, *(np.array([place]) for place in ends[stage])) for stage in stages]
+        for stages in space.hosted
+    ]
+
+
+def every_partition(space: PartitionSpace) -> Iterator[Counts]:
+    """All partitions: at least one layer per stage."""
+    for cuts in combinations(range(1, space.num_layers), space.num_stages - 1):
+        yield tuple(high - low for low, high in pairwise((0, *cuts, space.num_layers)))
+
+
+def mean_bound(space: PartitionSpace) -> int:
+    """Mean work of the devices: no partition's busiest device has less."""
+    layers = space.layers
+    work = sum(layers.forward) + _least_backward(space)
+    return -(-space.batches * work // space.num_devices)
+
+
+def _least_backward(space: PartitionSpace) -> int:
+    """Least time of a backward of all layers, each in its faster way."""
+    layers = space.layers
+    apart = map(add, layers.backward_input, layers.weight)
+    if not space.split:
+        return sum(layers.backward)
+    return sum(map(min, apart, layers.backward)) if space.whole else sum(apart)
+
+
+class PartitionBounds(Protocol):
+    """Bounds of all partitions of a space."""
+
+    complete: bool
+    """Whether `in_order` gives every partition, and `least_limit` is exact."""
+
+    @property
+    def least(self) -> int:
+        """No schedule of any partition is below it; FOREVER: none keeps the memory limits."""
+
+    @property
+    def least_limit(self) -> int:
+        """Least limit, one for every device, with which some partition runs, in memory ticks."""
+
+    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
+        """Partitions of bounds up to a ceiling with their bounds, the least first."""
+
+    def most_even(self, share: float) -> Counts | None:
+        """The most even partition whose bound is at most this share above the least."""
+
+
+def bounds_of(space: PartitionSpace) -> PartitionBounds:
+    """The bounds of a space: by a program, one by one, or of every stage alone."""
+    form = form_of(space)
+    if form is not None:
+        return _Programmed(space, form)
+    return _Listed(space) if space.size <= MOST_ENUMERATED else _StagesAlone(space)
+
+
+class _Programmed:
+    """Bounds by dynamic programs."""
+
+    complete = True
+
+    def __init__(self, space: PartitionSpace, form: Form) -> None:
+        self._space, self._form = space, form
+        self._program: CutProgram | None = None
+
+    @cached_property
+    def least(self) -> int:
+        mean, share = mean_bound(self._space), FIRST_CEILING
+        while share < PATIENCE or self._fits:
+            self._program = CutProgram(self._space, self._form, int(mean * (1 + share)))
+            if self._program.least < FOREVER:
+                return self._program.least
+            share *= 2
+        return FOREVER
+
+    @cached_property
+    def _fits(self) -> bool:
+        """Whether some partition keeps the memory limits."""
+        limits = self._space.limits
+        if limits is None:
+            return True
+        highest = max(limits)
+        figure = Figure(_need_beside_limit, _memory)
+        return CutProgram(self._space, self._form, highest, figure).least <= highest
+
+    @cached_property
+    def least_limit(self) -> int:
+        figure, least = Figure(_need, _memory), FOREVER
+        ceiling = -(-_memory_of_all(self._space) // self._space.num_devices)
+        while least == FOREVER:
+            ceiling += 1 + ceiling // 4
+            least = CutProgram(self._space, self._form, ceiling, figure).least
+        return least
+
+    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
+        if self.least == FOREVER:
+            return iter(())
+        found = self._program_for(min(ceiling, FOREVER - 1)).in_order()
+        return takewhile(lambda one: one[0] <= ceiling, found)
+
+    def most_even(self, share: float) -> Counts | None:
+        if self.least == FOREVER:
+            return None
+        ceiling = int(self.least * (1 + share))
+        return self._program_for(ceiling).most_even(ceiling)
+
+    def _program_for(self, ceiling: int) -> CutProgram:
+        """The program of all partitions of bounds up to a ceiling."""
+        assert self._program is not None
+        if self._program.ceiling < ceiling:
+            self._program = CutProgram(self._space, self._form, ceiling)
+        return self._program
+
+
+class _Listed:
+    """Bounds of partitions one by one."""
+
+    complete = True
+
+    def __init__(self, space: PartitionSpace) -> None:
+        self._space = space
+        bounds = ((partition_bound(space, counts), counts) for counts in every_partition(space))
+        self._bounds = sorted(one for one in bounds if one[0] < FOREVER)
+
+    @property
+    def least(self) -> int:
+        return self._bounds[0][0] if self._bounds else FOREVER
+
+    @property
+    def least_limit(self) -> int:
+        space = self._space
+        return min(
+            max(int(least_memory(space, d, one)[0]) for d, one in enumerate(_hosted(space, counts)))
+            for counts in every_partition(space)
+        )
+
+    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
+        return ((bound, counts) for bound, counts in self._bounds if bound <= ceiling)
+
+    def most_even(self, share: float) -> Counts | None:
+        if self.least == FOREVER:
+            return None
+        close = (counts for _, counts in self.in_order(int(self.least * (1 + share))))
+        return min(close, key=lambda counts: sum(n * n for n in counts))
+
+
+class _StagesAlone:
+    """The mean work of the devices, and every stage alone on a device of its own."""
+
+    complete = False
+
+    def __init__(self, space: PartitionSpace) -> None:
+        hosts, limits = tuple(range(space.num_stages)), space.limits
+        apart = None if limits is None else tuple(limits[device] for device in space.hosts)
+        self._alone = _Programmed(replace(space, hosts=hosts, limits=apart), Form.ONE)
+        self._mean = mean_bound(space)
+
+    @property
+    def least(self) -> int:
+        return max(self._mean, self._alone.least)
+
+    @property
+    def least_limit(self) -> int:
+        return self._alone.least_limit
+
+    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
+        del ceiling
+        return iter(())
+
+    def most_even(self, share: float) -> Counts | None:
+        return self._alone.most_even(share)
+
+
+def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
+    """Static memory and activations of layers."""
+    sums = space.sums
+    return np.asarray(sum(row[high] - row[low] for row in (sums.static, sums.activation)))
+
+
+def _memory_of_all(space: PartitionSpace) -> int:
+    return sum(space.layers.static) + sum(space.layers.activation)
+
+
+def _need(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
+    """The least memory of a device."""
+    need = least_memory(space, device, hosted)
+    return DeviceBound(need, need - FOREVER)
+
+
+def _need_beside_limit(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
+    """The least memory of a device, raised by what its limit is below the largest one."""
+    assert space.limits is not None
+    need = least_memory(space, device, hosted) + max(space.limits) - space.limits[device]
+    return DeviceBound(need, need - FOREVER)

@@ -1,0 +1,80 @@
+"""Random layers to be cut into stages: small enough to try every partition."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+from ppopt.problem.pipeline import Pipeline
+from ppopt.solver.partitions.space import Delays, LayerTicks, PartitionSpace
+
+PLACEMENTS = ((0, 1), (0, 1), (1, 0), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0), (0, 1, 0))
+"""Device of every stage: linear, reversed, V, interleaved, one device, and one with no program."""
+
+
+def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> PartitionSpace:
+    """A space of few layers more than stages; times of 0, limits and both objectives are common."""
+    hosts = rng.choice(PLACEMENTS)
+    count = len(hosts) + rng.randint(1, most_layers)
+    least = rng.choice((0, 1, 1))
+    partial, weight = ([rng.randint(least, 5) for _ in range(count)] for _ in range(2))
+    activation = [rng.randint(1, 4) for _ in range(count)]
+    signed = rng.random() < 0.5
+    layers = LayerTicks(
+        forward=tuple(rng.randint(1, 5) for _ in range(count)),
+        backward_input=tuple(partial),
+        weight=tuple(weight),
+        backward=tuple(map(sum, zip(partial, weight, strict=True))),
+        activation=tuple(activation),
+        memory_b=tuple(rng.randint(-a, 3) if signed else 0 for a in activation),
+        static=tuple(rng.randint(0, 3) for _ in range(count)),
+    )
+    whole = rng.random() < 0.3
+    settings: dict[str, object] = {
+        "batches": rng.randint(1, 3 if len(hosts) < 4 else 2),
+        "limits": _limits(rng, layers, max(hosts) + 1) if rng.random() < 0.7 else None,
+        "split": not whole,
+        "whole": whole,
+        "span": rng.random() < 0.4,
+    }
+    delays = _delays(rng, hosts, count)
+    return PartitionSpace(
+        **{"layers": layers, "hosts": hosts, "delays": delays, **settings, **fixed}
+    )  # type: ignore[arg-type]
+
+
+def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> Delays:
+    there, back = (rng.choice((0, 0, 1, 3)) for _ in range(2))
+    rows = [
+        tuple(
+            tuple(time if here != after else 0 for _ in range(count + 1))
+            for here, after in pairwise(hosts)
+        )
+        for time in (there, back)
+    ]
+    return Delays(*rows)
+
+
+def _limits(rng: Random, layers: LayerTicks, devices: int) -> tuple[int, ...]:
+    mean = (sum(layers.activation) + sum(layers.static)) / devices
+    return tuple(int(mean * rng.uniform(0.7, 2.5)) for _ in range(devices))
+
+
+def pipeline_of(space: PartitionSpace, counts: tuple[int, ...]) -> Pipeline:
+    """The pipeline of one partition; delays must be the same at every cut and both ways."""
+    costs = {name: _sums(row, counts) for name, row in space.layers._asdict().items()}
+    links = {delay for rows in space.delays for row in rows for delay in row} - {0}
+    assert len(links) <= 1
+    return Pipeline(
+        stages=len(counts),
+        batches=space.batches,
+        placement=space.hosts,
+        p2p=next(iter(links), 0),
+        mem_limit=None if space.limits is None else list(space.limits),
+        **costs,
+    )
+
+
+def _sums(row: tuple[int, ...], counts: tuple[int, ...]) -> list[int]:
+    ends = [sum(counts[: stage + 1]) for stage in range(len(counts))]
+    return [sum(row[end - count : end]) for end, count in zip(ends, counts, strict=True)]

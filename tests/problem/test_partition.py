@@ -1,0 +1,141 @@
+"""Partitions by rule: exact against enumeration; layouts read and written."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppopt.errors import InputError
+from ppopt.problem import layout
+from ppopt.problem.model import Layer, Model
+from ppopt.problem.partition import balanced, bottleneck, counts_of, even, stages_of
+from tests.factories.models import TINY, models
+
+
+def partitions(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """Every partition of the layers into so many stages."""
+    return [
+        tuple(end - start for start, end in pairwise((0, *cuts, layers)))
+        for cuts in combinations(range(1, layers), stages - 1)
+    ]
+
+
+@given(models(most=9), st.data())
+def test_balanced_is_the_best_of_all_partitions(model: Model, data: st.DataObject) -> None:
+    """By enumeration: least largest F + BW, then least squares, then most layers in front."""
+    stages = data.draw(st.integers(1, len(model)))
+
+    def rank(counts: tuple[int, ...]) -> tuple[object, ...]:
+        work = [
+            sum(layer.forward + layer.backward for layer in layers)
+            for layers in model.stage_layers(counts)
+        ]
+        return max(work), sum(one * one for one in work), tuple(-count for count in counts)
+
+    best = min(partitions(len(model), stages), key=rank)
+    assert balanced(model, stages) == best
+    assert bottleneck(model, best) == rank(best)[0]
+
+
+def test_balanced_of_equal_layers_puts_the_larger_stages_first() -> None:
+    assert balanced(Model((Layer(1, count=32),)), 7) == (5, 5, 5, 5, 4, 4, 4)
+
+
+def test_balanced_moves_layers_off_a_heavy_head() -> None:
+    """16 layers of 6 and a head of 12, in all 108: 27 a device, but every sum is a multiple of 6,
+    so that 30 is least; of least squares is 30, 30, 24, 24."""
+    model = Model((Layer(2, count=16), Layer(4, role="head")))
+    assert balanced(model, 4) == (5, 5, 4, 3)
+    assert bottleneck(model, (5, 5, 4, 3)) == 30
+
+
+def test_even() -> None:
+    """Embedding with the first stage, MTP and head with the last; 7 = 3 + 2 + 2 decoders."""
+    roles = ["embedding", *["decoder"] * 7, "mtp", "head"]
+    model = Model(tuple(Layer(1, role=role) for role in roles))
+    assert even(model, 3) == (4, 2, 4)
+    assert even(model, 1) == (10,)
+
+
+def test_even_leaves_other_layers_with_the_decoder_before_them() -> None:
+    """An encoder of 2, an embedding in the middle, a decoder of 2."""
+    roles = ["decoder", "decoder", "embedding", "decoder", "decoder", "head"]
+    assert even(Model(tuple(Layer(1, role=role) for role in roles)), 2) == (3, 3)
+
+
+def stack(decoders: int, mtp: int = 0) -> Model:
+    """Embedding, decoders, MTP modules and head."""
+    roles = ["embedding", *["decoder"] * decoders, *["mtp"] * mtp, "head"]
+    return Model(tuple(Layer(1, role=role) for role in roles))
+
+
+LAYOUTS = {
+    "Et*3|(tt|)*29,m|L": (stack(61, 1), (4, *[2] * 29, 1, 1)),
+    "Et|(tt|)*30mL": (stack(61, 1), (2, *[2] * 30, 2)),
+    "Et*4|(t*4|)*14tmL": (stack(61, 1), (5, *[4] * 14, 3)),
+    "Et*4|(t*7|)*5t*8|tmL": (stack(48, 1), (5, *[7] * 5, 8, 3)),
+    "Et*2|(tt|)*5t|tmL": (stack(14, 1), (3, *[2] * 5, 1, 3)),
+    "Et*7|t*7mL": (stack(14, 1), (8, 9)),
+    "Et*3|(tt|)*6tmL": (stack(16, 1), (4, *[2] * 6, 3)),
+    "Et*3|(tt|)*6mL": (stack(15, 1), (4, *[2] * 6, 2)),
+    "Et*3|(tt|)*6L": (stack(15), (4, *[2] * 6, 1)),
+    "Et|(tt|)*6mL": (stack(13, 1), (2, *[2] * 6, 2)),
+    "Ettt|(tt|)*29,m|L": (stack(61, 1), (4, *[2] * 29, 1, 1)),
+    "E|t,t|((t|)*2)*2tL": (stack(7), (1, 2, 1, 1, 1, 1, 2)),
+}
+"""The first: docs/user-guide/features/pipeline_parallel_layout.md of NVIDIA/Megatron-LM (d98e8a6);
+the fifth to the tenth: its tests/functional_tests/test_cases (model_config.yaml of mixtral/
+deepseekv3_proxy_flex_* and moe/gpt3_*); the eleventh: `parse_str_to_list` of megatron/core/
+transformer/pipeline_parallel_layer_layout.py. The last is ours: brackets in brackets."""
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_layouts_are_read_and_written_back_as_the_same_counts(text: str) -> None:
+    model, counts = LAYOUTS[text]
+    assert stages_of(text) == len(counts)
+    assert counts_of(model, text, len(counts)) == counts
+    assert layout.counts(layout.write(model, counts), model) == counts
+
+
+@pytest.mark.parametrize("text", list(LAYOUTS)[1:4])
+def test_layouts_are_written_as_people_write_them(text: str) -> None:
+    model, counts = LAYOUTS[text]
+    assert layout.write(model, counts) == text
+
+
+@given(models(), st.data())
+def test_every_partition_has_a_layout(model: Model, data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(model)))
+    counts = data.draw(st.sampled_from(partitions(len(model), stages)))
+    assert layout.counts(layout.write(model, counts), model) == counts
+
+
+REFUSED = {
+    "E||ttttL": "stage 1 of 3 is empty",
+    "Etttt|L|": "stage 2 of 3 is empty",
+    "": "stage 0 of 1 is empty",
+    "Ett|xttL": "at 'xttL': layers are E (embedding), t (decoder), m (mtp), L (head)",
+    "Ett|(ttL": "at the end: a bracket is open",
+    "Ett|tt)L": "at ')L': no bracket is open",
+    "*2Ett|ttL": "at '*2Ett|ttL': a repeat follows a letter",
+    "Ett|t*2*2L": "at '*2L': a repeat follows a letter",
+    "Ett|t*L": "at '*L': layers are",
+    "Ett|t*999999999L": "more than 4096 layers",
+    "E((t*4000)*4000)*4000L": "more than 4096 layers",
+    "t*99999L" * 99999: "more than 4096 layers",
+    "Ett|tL": "the layout names 1 E, 3 t, 1 L; the model has 1 E, 4 t, 1 L",
+    "Etttt|mL": "the layout names 1 E, 4 t, 1 m, 1 L; the model has 1 E, 4 t, 1 L",
+    "tE|tttL": "the layout's order is tEt*3L; the model's Et*4L",
+    "Ett\n|ttL": "at '\\n|ttL': layers are",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:30])
+def test_refused_layouts(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        layout.counts(text, TINY)
+    assert REFUSED[text] in str(error.value)
+    assert "\n" not in str(error.value)

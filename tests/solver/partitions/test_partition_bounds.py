@@ -1,0 +1,128 @@
+"""Bounds over all partitions, beside bounds of each and the optimum of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.solver.bounds.device_bounds import minimum_memory
+from ppopt.solver.partitions.cut_program import form_of
+from ppopt.solver.partitions.partition_bounds import (
+    _StagesAlone,
+    bounds_of,
+    every_partition,
+    partition_bound,
+)
+from ppopt.solver.partitions.space import FOREVER, Delays, LayerTicks, PartitionSpace
+from tests.factories.partitions import draw_space, pipeline_of
+from tests.oracles import exhaustive
+
+OPERATIONS = 12
+"""Most operations for exhaustive search."""
+
+
+def by_enumeration(space: PartitionSpace) -> list[tuple[int, tuple[int, ...]]]:
+    return sorted((partition_bound(space, counts), counts) for counts in every_partition(space))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) -> None:
+    space = draw_space(Random(seed))
+    listed, bounds = by_enumeration(space), bounds_of(space)
+    assert bounds.least == listed[0][0]
+    ceiling = listed[len(listed) // 2][0]
+    if bounds.least == FOREVER:
+        assert list(bounds.in_order(ceiling)) == []
+        assert bounds.most_even(0.05) is None
+        return
+    found = list(bounds.in_order(ceiling))
+    assert [bound for bound, _ in found] == sorted(bound for bound, _ in found)
+    assert sorted(found) == [one for one in listed if one[0] <= min(ceiling, FOREVER - 1)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_most_even_partition_is_of_least_squares_within_the_ceiling(seed: int) -> None:
+    space = draw_space(Random(1000 + seed))
+    bounds = bounds_of(space)
+    if form_of(space) is None or bounds.least == FOREVER:
+        return
+    ceiling = int(bounds.least * 1.05)
+    layers = space.layers
+    each = list(map(sum, zip(layers.forward, layers.backward, strict=True)))
+
+    def squares(counts: tuple[int, ...]) -> int:
+        ends = [sum(counts[: stage + 1]) for stage in range(len(counts))]
+        return sum(sum(each[end - n : end]) ** 2 for end, n in zip(ends, counts, strict=True))
+
+    chosen = bounds.most_even(0.05)
+    assert chosen is not None and partition_bound(space, chosen) <= ceiling
+    least = min(squares(counts) for bound, counts in by_enumeration(space) if bound <= ceiling)
+    assert squares(chosen) == least
+
+
+def test_no_bound_is_above_the_optimum() -> None:
+    """Every partition of small spaces, against exhaustive search of its schedules."""
+    rng, looked, tight = Random(5), 0, 0
+    while looked < 150:
+        space = draw_space(rng, most_layers=2)
+        kinds = 2 if space.whole else 3
+        delays = {delay for rows in space.delays for row in rows for delay in row} - {0}
+        if kinds * space.num_stages * space.batches > OPERATIONS or len(delays) > 1:
+            continue
+        space = replace(space, delays=Delays(space.delays.forward, space.delays.forward))
+        for counts in every_partition(space):
+            objective = "device-span" if space.span else "makespan"
+            pipeline = pipeline_of(space, counts)
+            best = exhaustive.best(pipeline, fused=space.whole, objective=objective)  # type: ignore[arg-type]
+            bound = partition_bound(space, counts)
+            assert best is None or bound <= best, (space, counts, bound, best)
+            looked, tight = looked + 1, tight + (bound == best)
+    assert tight > looked / 4
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_least_limit_is_that_of_the_best_partition(seed: int) -> None:
+    space = draw_space(Random(2000 + seed))
+    kind = WHOLE if space.whole else SPLIT
+    space = replace(space, delays=Delays(space.delays.forward, space.delays.forward))
+    needs = (
+        max(minimum_memory(Instance(replace(pipeline_of(space, counts), mem_limit=None), kind)))
+        for counts in every_partition(space)
+    )
+    assert bounds_of(space).least_limit == min(needs)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_stages_alone_never_bound_more_than_a_partition(seed: int) -> None:
+    space = draw_space(Random(3000 + seed))
+    alone = _StagesAlone(space)
+    assert alone.least <= bounds_of(space).least
+    assert alone.least_limit <= bounds_of(space).least_limit
+
+
+def test_links_by_size_count_at_their_cuts_alone() -> None:
+    """Two devices, one microbatch: all work in a chain, and the cheapest of the three cuts."""
+    zeros = (0, 0, 0, 0)
+    layers = LayerTicks((1, 1, 1, 1), (1, 1, 1, 1), zeros, (1, 1, 1, 1), zeros, zeros, zeros)
+    delays = ((0, 9, 2, 7, 0),)
+    space = PartitionSpace(layers, (0, 1), 1, Delays(delays, delays))
+    assert bounds_of(space).least == 4 + 4 + 2 * 2
+    assert next(bounds_of(space).in_order(12)) == (12, (2, 2))
+
+
+def test_a_bound_closes_equal_layers_by_hand() -> None:
+    """Two devices, four equal layers (F = B = W = 1), three microbatches, no limit.
+
+    Device 1 begins after 2 and works 3 x 6; device 0 works 18 and, before its last backward's W of
+    2, must have waited: F of 3 microbatches take 6, the round trip from F0 to B0 2 + 2 + 2 = 6.
+    The least bound is 20, of two layers each; (1, 3) and (3, 1) need 27 on one device alone.
+    """
+    ones, zeros = (1, 1, 1, 1), (0, 0, 0, 0)
+    layers = LayerTicks(ones, ones, ones, (2, 2, 2, 2), ones, zeros, zeros)
+    none = ((0,) * 5,)
+    space = PartitionSpace(layers, (0, 1), 3, Delays(none, none))
+    assert bounds_of(space).least == 20
+    assert list(bounds_of(space).in_order(26)) == [(20, (2, 2))]
