@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ppopt.cli.application import EXIT_INFEASIBLE, EXIT_UNKNOWN, command
-from ppopt.cli.settings import Settings, with_settings
+from ppopt.cli.settings import Settings, note_equal_chunks, with_settings
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ def eval_(
         line.update(f"strategy {strategy}")
         schedule = evaluate(pipeline, strategy, objective, _strategy_options(settings))
         seconds = monotonic() - began
+        if pipeline.num_chunks == 1 and not settings.quiet:
+            note_equal_chunks(schedule.pipeline)
         output.check_formats(settings, schedule.pipeline)
         interrupts.defer()
         line.update("random times")

@@ -20,7 +20,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
-from ppopt.report.words import STOPPED, robustness_words, what_if
+from ppopt.report.words import STOPPED, partition_words, robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
@@ -85,6 +85,8 @@ def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
     for further in (table.why_table, table.peaks_table):
         print()
         _print(further(rows))
+    for line in _partitions(rows):
+        print(line)
     if "steadiest" in shown:
         print()
         _print(table.jitter_table(rows))
@@ -96,6 +98,12 @@ def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
         print(f"skipped {name}: {reason}")
     if compared.optimum.interrupted:
         print(STOPPED)
+
+
+def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """How the layers are cut, a line per number of stages; none without layers."""
+    cuts = {len(row["partition"]): row for row in rows if row["partition"]}
+    return [f"{count} stages: {partition_words(cuts[count])}" for count in sorted(cuts)]
 
 
 def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
@@ -143,6 +151,9 @@ def verification(
     elif not quiet:
         checked = f"{len(schedule)} operations, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
+        cut = partition_words(of_verification(schedule, found))
+        if cut:
+            print(f"{label(file)}: {cut}")
         if bound is not None:
             stated = origin_json.number(schedule.origin.lower_bound)
             print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
@@ -33,6 +34,10 @@ class ExportFormat(StrEnum):
     PERFETTO = "perfetto"
     JSON = "json"
     MEGATRON = "megatron"
+    MEGATRON_ARGUMENTS = "megatron-arguments"
+    """The partition of a model in layers."""
+    TORCHTITAN = "torchtitan"
+    """The partition of a model in layers."""
 
 
 class ImportFormat(StrEnum):
@@ -177,12 +182,15 @@ def export(
     from ppopt.errors import InputError
     from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
     from ppopt.formats.files import write
+    from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
-    writers = {
+    writers: dict[ExportFormat, Callable[[Schedule], str]] = {
         ExportFormat.TORCH_CSV: torch_csv.dumps,
         ExportFormat.PERFETTO: lambda made: perfetto.dumps(made, time_unit or "ms"),
         ExportFormat.JSON: schedule_json.dumps,
         ExportFormat.MEGATRON: megatron.dumps,
+        ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),
+        ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline),
     }
 
     check_place(Path(output))

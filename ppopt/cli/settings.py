@@ -18,8 +18,9 @@ from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import SETTINGS, Part, Setting, Shape
+from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Part, Setting, Shape
 
+_COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
 
@@ -41,6 +42,7 @@ class Settings:
             described = pipeline_of(self.values)
             if not self.quiet:
                 _note_slow_pairs(described)
+                note_equal_chunks(described)
             return described
         return replace(default, mem_limit=self.values["mem_limit"]) if given else default
 
@@ -48,6 +50,17 @@ class Settings:
         """Return a setting of the run, or the default where it is not given."""
         found = self.values.get(name)
         return default if found is None else found
+
+
+def note_equal_chunks(pipeline: Pipeline) -> None:
+    """Print a note where chunks cut devices' shares of a model whose parts may be unequal."""
+    given = (getattr(pipeline, cost.field) for cost in STAGE_COSTS)
+    shares = zip(*(values for values in given if values is not None), strict=True)
+    if pipeline.model is None and pipeline.num_chunks > 1 and len(set(shares)) > 1:
+        note(
+            f"note: chunks: stages differ, and each is cut into {pipeline.num_chunks} equal "
+            "chunks; a model in `layers:` is cut where its layers are"
+        )
 
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
@@ -142,6 +155,8 @@ def _value(setting: Setting, given: Any) -> Any:
             return _whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
+        case Shape.PARTITION if _COUNTS.fullmatch(given):
+            return [_whole(setting.name, part.strip()) for part in given.split(",")]
         case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:

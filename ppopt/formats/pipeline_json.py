@@ -28,7 +28,6 @@ from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
-    NAMED,
     SETTINGS,
     STAGE_COSTS,
     Setting,
@@ -171,10 +170,13 @@ def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
 
 def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> dict[str, Any]:
     """Restore stages, placement, chunks and costs as the user gave them."""
-    stages, parts = file["stages"], file.get("slices") or 1
+    stages, slices = file["stages"], file.get("slices") or 1
     whole_costs = {
-        field: tuple(value * parts for value in values) if NAMED[field].per_microbatch else values
-        for field, values in costs.items()
+        cost.field: tuple(
+            value * (slices if cost.per_microbatch else 1) for value in costs[cost.field]
+        )
+        for cost in STAGE_COSTS
+        if cost.field in costs
     }
     hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
     name, chunks = file.get("placement_name"), file.get("chunks")
@@ -191,8 +193,12 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
         within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
-        field: tuple(values[first[device]] * cut for device in range(len(first)))
-        for field, values in whole_costs.items()
+        cost.field: tuple(
+            whole_costs[cost.field][first[device]] * (cut if cost.cut_by_chunks else 1)
+            for device in range(len(first))
+        )
+        for cost in STAGE_COSTS
+        if cost.field in whole_costs
     }
     named = None if name == _DEFAULT else name
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}

@@ -5,7 +5,8 @@
     "ticks_per_unit": 1000,            one unit of the user's time, in ticks
     "memory_ticks_per_unit": 1,        the same of memory
     "pipeline": {...},                 see `ppopt.formats.pipeline_json`
-    "origin": {...},                   how it was made: `ppopt.formats.origin_json`
+    "origin": {...},                   how it was made: `ppopt.formats.origin_json`; its member
+                                       `model`: the layers, `ppopt.formats.model_json`
     "claims": {"makespan": ...},       figures to re-check, in ticks
     "ops": [
     ["F", 0, 0, 0, 0, 1000],           kind, stage, microbatch, device, start, end
@@ -35,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.formats import origin_json, pipeline_json
+from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
@@ -66,10 +67,17 @@ def to_object(schedule: Schedule) -> dict[str, Any]:
         "ticks_per_unit": ticks.per_unit,
         "memory_ticks_per_unit": ticks.memory_per_unit,
         "pipeline": pipeline_json.to_object(schedule.pipeline),
-        "origin": origin_json.to_object(schedule.origin),
+        "origin": _origin(schedule),
         "claims": claims(schedule),
         "ops": _ops(schedule),
     }
+
+
+def _origin(schedule: Schedule) -> dict[str, Any]:
+    origin = origin_json.to_object(schedule.origin)
+    if schedule.pipeline.model is None:
+        return origin
+    return origin | {model_json.MEMBER: model_json.to_object(schedule.pipeline)}
 
 
 def _ops(schedule: Schedule) -> list[list[Any]]:
@@ -149,12 +157,17 @@ def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
         raise InputError(f"schema: {shown(file['schema'])} is not {SCHEMA}, the one that is read")
     unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in _UNITS)
     pipeline = within("pipeline", pipeline_json.from_object, file["pipeline"], unit, memory_unit)
-    origin = within("origin", origin_json.from_object, file.get("origin", {}))
+    stated = file.get("origin", {})
+    if isinstance(stated, dict) and stated.get(model_json.MEMBER) is not None:
+        stated = dict(stated)
+        model = stated.pop(model_json.MEMBER)
+        pipeline = within("origin: model", model_json.restored, pipeline, model)
+    origin = within("origin", origin_json.from_object, stated)
     rows = _rows(file["ops"], pipeline)
     pipeline, coarser = _on_common_tick(pipeline, rows, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
-    stated = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    return Schedule.from_rows(pipeline, rows, origin), stated
+    claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
+    return Schedule.from_rows(pipeline, rows, origin), claimed
 
 
 def _rows(ops: object, pipeline: Pipeline) -> list[list[int]]:

@@ -1,18 +1,20 @@
 """Split or whole: where one of them is never worse, and what both have in common.
 
-BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W, and holds no
-more memory where B takes none: splitting that stage loses nothing. B and its W, replaced by BW in
-the place of B, fit into the time of B where BW <= B, and hold no more: splitting that stage gains
-nothing. All other stages have a choice, per microbatch.
+BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W. Where B and W
+hold no more memory than it, splitting that stage loses nothing. B and its W, replaced by BW in the
+place of B, fit into the time of B where BW <= B. Where BW holds no more than B, splitting that
+stage gains nothing. All other stages have a choice, per microbatch.
 
 The relaxation of a choice is a pipeline of split backwards with
 
-    B' = min(B, BW),   B' + W' = min(BW, B + W),   memory_b' = min(memory_b, 0).
+    B' = min(B, BW),   B' + W' = min(BW, B + W),   memory_b' = min(memory_b, 0),
+
+and as workspace of B' and of W' the smaller of its own and that of BW.
 
 Take any schedule of the pipeline. In the time of every BW run B' and then W', in the time of every
 B run B', and in the time of every W run W' (W' <= W, and W' = 0 where BW < B). That is a schedule
 of the relaxation: nothing starts earlier than before, and nothing ends later, so precedence and
-devices are kept; B' and W' give back what BW gave back, or earlier. So a lower bound of the
+devices are kept; B' and W' hold no more than BW and give back no later. So a lower bound of the
 relaxation is a lower bound of the pipeline, whatever proves it.
 
 An F and a backward that run as one are kept as a pair: F with B' in the place of F with B, and F
@@ -26,11 +28,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from operator import add, sub
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import STAGE_COSTS
 
 Times = tuple[Fraction, ...]
 
@@ -66,7 +70,7 @@ class BackwardChoice:
         _, partial, weight, full = (times[stage] for times in ticks.durations)
         return (
             full >= partial + weight
-            and not ticks.takes[OpKind.B][stage]
+            and self._split_holds_no_more(stage)
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 >= ticks.pair_time(forward, OpKind.B, stage) + weight
@@ -76,8 +80,18 @@ class BackwardChoice:
 
     def _splitting_gains_nothing(self, stage: int) -> bool:
         """Whether BW <= B; a pair of F and BW is then no longer than that of F and B."""
-        _, partial, _, full = (times[stage] for times in self.pipeline.ticks.durations)
-        return full <= partial
+        ticks = self.pipeline.ticks
+        _, partial, _, full = (times[stage] for times in ticks.durations)
+        taken, _ = ticks.held_alone(OpKind.B, stage)
+        return full <= partial and ticks.takes[OpKind.BW][stage] <= taken
+
+    def _split_holds_no_more(self, stage: int) -> bool:
+        """Whether B, and then W, hold no more than BW."""
+        ticks = self.pipeline.ticks
+        whole, _ = ticks.held_alone(OpKind.BW, stage)
+        after_b = ticks.memory_change(OpKind.B, stage)
+        b, w = (ticks.takes[kind][stage] for kind in (OpKind.B, OpKind.W))
+        return max(b, after_b + w) <= whole
 
     def _beside(self, stage: int) -> set[int]:
         """Stages whose F may run as one with a backward of a stage; none without overlap."""
@@ -98,40 +112,57 @@ class BackwardChoice:
         return next(made for made in tried if self._pairs_fit(made))
 
     def _parts(self) -> Iterator[tuple[Times, Times]]:
-        """B' and W' per entry of the pipeline, the longest first."""
-        given = self.pipeline
-        entries = list(zip(given.backward_input, given.weight, given.backward, strict=True))
-        partial = tuple(min(b, bw) for b, _, bw in entries)
-        both = tuple(min(bw, b + w) for b, w, bw in entries)
-        weight = tuple(most - b for b, most in zip(partial, both, strict=True))
-        none = (Fraction(0),) * len(entries)
-        yield partial, weight
+        """B' and W' per stage, the longest first."""
+        costs = self.pipeline.costs
+        stages = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
+        partial = tuple(min(b, bw) for b, _, bw in stages)
+        both = tuple(min(bw, b + w) for b, w, bw in stages)
+        none = (Fraction(0),) * len(stages)
+        yield partial, tuple(map(sub, both, partial))
         yield partial, none
         yield none, none
 
     def _relaxed(self, partial: Times, weight: Times) -> Pipeline:
-        given = self.pipeline
-        full = tuple(b + w for b, w in zip(partial, weight, strict=True))
-        fields: dict[str, Any] = {
+        """The pipeline with these times of B' and W' per stage, whose placement is spelled out."""
+        given, costs = self.pipeline, self.pipeline.costs
+        full = tuple(map(add, partial, weight))
+        none = (Fraction(0),) * len(full)
+        fields = costs._asdict() | {
             "backward_input": partial,
             "weight": weight,
             "backward": full,
-            "memory_b": tuple(min(change, Fraction(0)) for change in given.memory_b),
-            "overlap": None if given.overlap is None else self._overlap(full),
+            "memory_b": tuple(map(min, costs.memory_b, none)),
+            "input_workspace": tuple(map(min, costs.input_workspace, costs.backward_workspace)),
+            "weight_workspace": tuple(map(min, costs.weight_workspace, costs.backward_workspace)),
+            "overlap": self._overlap(full),
         }
-        if given.model is not None:
-            fields |= {"model": None, "partition": None, "chunks": None}
-            fields |= {"stages": given.num_stages, "placement": given.hosts[0]}
-            fields |= {"mem_limit": given.limits}
-        made = replace(given, **fields, tick_divisor=1)
+        values: dict[str, Any] = {
+            cost.field: [
+                value * (given.num_slices if cost.per_microbatch else 1)
+                for value in fields[cost.field]
+            ]
+            for cost in STAGE_COSTS
+            if cost.field != "overlap" or given.overlap is not None
+        }
+        made = Pipeline(
+            stages=given.num_stages,
+            batches=given.batches,
+            placement=given.hosts[0],
+            p2p=given.p2p,
+            device_speed=given.device_speed,
+            mem_limit=given.limits,
+            slices=given.slices,
+            routes=given.routes,
+            **values,
+        )
         finer = given.ticks.per_unit // made.ticks.per_unit
         return made if finer == 1 else replace(made, tick_divisor=finer)
 
     def _overlap(self, full: Times) -> Times:
         """Time of F and BW' as one, which saves what F and BW save, as far as it can."""
-        given = self.pipeline
-        entries = zip(given.forward, full, given.backward, given.overlap, strict=True)
-        return tuple(max(f, new, new - bw + pair) for f, new, bw, pair in entries)
+        costs = self.pipeline.costs
+        stages = zip(costs.forward, full, costs.backward, costs.overlap, strict=True)
+        return tuple(max(f, new, new - bw + pair) for f, new, bw, pair in stages)
 
     def _pairs_fit(self, relaxed: Pipeline) -> bool:
         """Whether every pair holds F with B', and if it is whole, then W'."""

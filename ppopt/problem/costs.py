@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import chain
-from operator import add
+from operator import add, sub
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -15,6 +15,10 @@ from ppopt.problem.settings import STAGE_COSTS, Unit
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
+
+
+Row = tuple[int, ...]
+"""One number per stage, in ticks."""
 
 
 class StageCosts(NamedTuple):
@@ -28,7 +32,38 @@ class StageCosts(NamedTuple):
     memory_b: tuple[Fraction, ...]
     static: tuple[Fraction, ...]
     overlap: tuple[Fraction, ...]
-    """Time of an F and a BW of the stage run as one."""
+    """Time of an F and a BW of the stage run as one, without recompute."""
+    workspace: tuple[Fraction, ...]
+    """The same for F, B and BW, where their own are not given."""
+    forward_workspace: tuple[Fraction, ...]
+    """Memory that F needs only while it runs."""
+    input_workspace: tuple[Fraction, ...]
+    """Of B."""
+    weight_workspace: tuple[Fraction, ...]
+    """Of W."""
+    backward_workspace: tuple[Fraction, ...]
+    """Of BW."""
+    recompute_time: tuple[Fraction, ...]
+    """Added to B and BW, and so to an F and a BW run as one."""
+    kept: tuple[Fraction, ...]
+    """Part of the activation that F keeps; B, or BW, takes the rest."""
+
+    @property
+    def memory_fields(self) -> tuple[str, ...]:
+        """Fields of memory, without those that say what holds where they are not given."""
+        always = ("activation", "memory_b", "static")
+        kept = () if self.kept == self.activation else ("kept",)
+        workspaces = (field for field in WORKSPACES.values() if any(getattr(self, field)))
+        return (*always, *kept, *workspaces)
+
+
+WORKSPACES = {
+    OpKind.F: "forward_workspace",
+    OpKind.B: "input_workspace",
+    OpKind.W: "weight_workspace",
+    OpKind.BW: "backward_workspace",
+}
+"""Kind of operation -> field of its workspace."""
 
 
 class Ticks(NamedTuple):
@@ -39,23 +74,37 @@ class Ticks(NamedTuple):
     memory_per_unit: int
     """Ticks in one unit of memory."""
     durations: tuple[tuple[int, ...], ...]
-    """Time of an operation: `durations[kind][stage]`."""
+    """Time of an operation, recompute included: `durations[kind][stage]`."""
     overlap: tuple[int, ...]
-    """Time of an F and a BW of a stage run as one (see `pair_time`)."""
+    """Time of an F and a BW of a stage run as one, recompute included (see `pair_time`)."""
     p2p: tuple[tuple[int, ...], ...]
     """Delay: `p2p[from device][to device]`, 0 on the diagonal."""
     activation: tuple[int, ...]
-    """Memory taken by F, per stage."""
+    """Memory of a microbatch from the start of B on, and before it unless F keeps less."""
+    kept: tuple[int, ...]
+    """Part of the activation that F keeps, per stage."""
     memory_b: tuple[int, ...]
-    """Signed change of memory by B, per stage."""
+    """Signed change of memory by B, beside the activation, per stage."""
+    workspace: tuple[tuple[int, ...], ...]
+    """Memory that an operation needs only while it runs: `workspace[kind][stage]`."""
     takes: tuple[tuple[int, ...], ...]
     """Memory that an operation takes at its start: `takes[kind][stage]`."""
     gives: tuple[tuple[int, ...], ...]
-    """Memory that an operation gives at its end: `gives[kind][stage]`; F + B + W = F + BW = 0."""
+    """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
+    give back; so do F and BW."""
     static: tuple[int, ...]
     """Memory always held, per device."""
     limits: tuple[int, ...] | None
     """Memory limit per device; None: unlimited."""
+
+    def held_alone(self, kind: OpKind, stage: int) -> tuple[int, int]:
+        """Memory that an operation in no pair takes and gives, as it matters to peaks.
+
+        At one instant ends come before starts, so an operation of no length holds no workspace.
+        """
+        takes, gives = self.takes[kind][stage], self.gives[kind][stage]
+        both = 0 if self.durations[kind][stage] else min(takes, gives)
+        return takes - both, gives - both
 
     def memory_change(self, kind: OpKind, stage: int) -> int:
         """Net change of memory by an operation."""
@@ -126,23 +175,27 @@ def ticks_of(
         }
         for row in (given, taken)
     )
-    activation, memory_b = scaled["activation"], scaled["memory_b"]
-    nothing = (0,) * len(activation)
-    taken_by_b = tuple(max(0, change) for change in memory_b)
-    given_by_b = tuple(max(0, -change) for change in memory_b)
-    given_by_w = tuple(map(add, activation, memory_b))
+    activation, kept, memory_b = (scaled[name] for name in ("activation", "kept", "memory_b"))
+    workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
+    takes, gives = _memory(activation, kept, memory_b, workspace)
+    recompute = scaled["recompute_time"]
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
-        durations=tuple(
-            scaled[time] for time in ("forward", "backward_input", "weight", "backward")
+        durations=(
+            scaled["forward"],
+            _sum(scaled["backward_input"], recompute),
+            scaled["weight"],
+            _sum(scaled["backward"], recompute),
         ),
-        overlap=scaled["overlap"],
+        overlap=_sum(scaled["overlap"], recompute),
         p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
         activation=activation,
+        kept=kept,
         memory_b=memory_b,
-        takes=(activation, taken_by_b, nothing, nothing),
-        gives=(nothing, given_by_b, given_by_w, activation),
+        workspace=workspace,
+        takes=takes,
+        gives=gives,
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
@@ -153,6 +206,23 @@ def ticks_of(
 
 def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
     return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
+
+
+def _memory(
+    activation: Row, kept: Row, memory_b: Row, workspace: tuple[Row, ...]
+) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """What operations take at their start and give at their end, [kind][stage]."""
+    nothing = (0,) * len(activation)
+    missing = tuple(map(sub, activation, kept))
+    taken_by_b = tuple(max(0, change) for change in memory_b)
+    given_by_b = tuple(max(0, -change) for change in memory_b)
+    takes = (kept, _sum(missing, taken_by_b), nothing, missing)
+    gives = (nothing, given_by_b, _sum(activation, memory_b), activation)
+    return tuple(map(_sum, takes, workspace)), tuple(map(_sum, gives, workspace))
+
+
+def _sum(one: Row, other: Row) -> Row:
+    return tuple(map(add, one, other))
 
 
 def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:

@@ -14,7 +14,9 @@ These are the rules of synchronous pipeline training (zero-bubble paper, arXiv 2
 2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X of slice q + 1.
 
 Memory: an operation takes an amount at its start and gives an amount at its end. F takes the
-activation; B takes or gives its own change; W gives the rest; BW gives the activation.
+activation; B takes or gives its own change; W gives the rest; BW gives the activation. With
+recompute F takes only what it keeps, and B or BW takes the rest. Every operation also takes its
+workspace and gives it back; one of no length holds none.
 
 Strategies, timing, heuristics, bounds and exact methods read the instance. The verifier and the
 re-checker do not: they state the rules a second time.
@@ -130,14 +132,21 @@ class Instance:
             OperationClass(
                 *(kind, stage, route, part, pipeline.hosts[route][stage]),
                 ticks.durations[kind][stage],
-                ticks.takes[kind][stage],
-                ticks.gives[kind][stage],
+                *ticks.held_alone(kind, stage),
             )
             for kind in self.kinds
             for route in range(pipeline.routes)
             for part in range(pipeline.num_slices)
             for stage in range(pipeline.num_stages)
         )
+
+    @cached_property
+    def memory_tables(self) -> Ints:
+        """Memory that operations take, and that they give: [2, kind, stage], in ticks."""
+        found = np.zeros((2, NUM_KINDS, self.pipeline.num_stages), dtype=np.int64)
+        for one in self.classes:
+            found[:, one.kind, one.stage] = one.takes, one.gives
+        return found
 
     def number(self, kind: OpKind, stage: int, route: int = 0, slice: int = 0) -> int:  # noqa: A002
         """Number of a class."""

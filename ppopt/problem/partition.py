@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -9,11 +10,13 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, layout
-from ppopt.problem.model import DECODER, Model
+from ppopt.problem.model import DECODER, LETTERS, Model
 
 Counts = tuple[int, ...]
 """Layers of every stage, in stage order."""
 BALANCED = "balanced"
+_WORD = re.compile(rf"(?![{''.join(LETTERS.values())}]+$)[A-Za-z0-9_-]+")
+"""Text that is the name of a rule, if anything: a layout has other signs, or its letters alone."""
 
 
 def even(model: Model, stages: int) -> Counts:
@@ -116,9 +119,16 @@ def normal(partition: Any) -> str | Counts:
     """
     if partition is None:
         return BALANCED
-    if isinstance(partition, str):
-        return partition.strip().lower() if partition.strip().lower() in RULES else partition
-    if not isinstance(partition, Sequence) or not partition:
+    if isinstance(partition, str) and partition.strip().startswith("type:"):
+        raise InputError(
+            f"partition: {partition!r} is a rule of DeepSpeed's; give what it makes of your model "
+            "as a list of layers per stage"
+        )
+    if isinstance(partition, str) and not _WORD.fullmatch(partition.strip()):
+        return partition.strip()
+    if isinstance(partition, str) and partition.strip().lower() in RULES:
+        return partition.strip().lower()
+    if isinstance(partition, str) or not isinstance(partition, Sequence) or not partition:
         raise InputError(
             f"partition: {partition!r} is unknown; use {', '.join(RULES)}, a list of layers per "
             "stage, or a layout such as Et*3|(tt|)*2tL"

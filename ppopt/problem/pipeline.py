@@ -14,7 +14,7 @@ from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
 from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.settings import LIMIT_1F1B, NAMED, STAGE_COSTS, accepts_every_name
+from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, Setting, accepts_every_name
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -63,11 +63,26 @@ class Pipeline:
     p2p: Any = 0
     """Delay between devices: one number, or a matrix [from device][to device], zero diagonal."""
     activation: Any = 1
-    """Memory that F takes and that B and W together (or BW) give back."""
+    """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
     """Signed change of memory by B, at least -activation; W gives back the rest."""
     static: Any = 0
     """Memory that is always there (weights, optimizer state)."""
+    workspace: Any = None
+    """Memory that F, B and BW need only while they run: taken at the start and given at the end.
+    Chunks do not divide it. None: 0."""
+    forward_workspace: Any = None
+    """Workspace of F; None: `workspace`."""
+    input_workspace: Any = None
+    """Workspace of B; None: `workspace`."""
+    weight_workspace: Any = None
+    """Workspace of W; None: 0."""
+    backward_workspace: Any = None
+    """Workspace of BW; None: `workspace`."""
+    recompute_time: Any = None
+    """Time by which recompute makes B and BW longer; None: 0."""
+    kept: Any = None
+    """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
     device_speed: Any = 1
     """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
     its time / the speed of its device. Where routes run a stage on two devices, these have one."""
@@ -170,12 +185,17 @@ class Pipeline:
         self._check_memory()
 
     def _set_costs_of_layers(self) -> None:
-        """Sum the costs over the layers of every stage; costs given beside layers are refused."""
+        """Sum the costs over the layers of every stage; costs given beside layers are refused.
+
+        A cost that layers do not have takes its default on every stage.
+        """
         defaults = self.__dataclass_fields__
         for cost in STAGE_COSTS:
             given = getattr(self, cost.field)
             if given != defaults[cost.field].default and not _is_exact(given):
                 raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+            if cost.has_value:
+                self._set(cost.field, self._numbers(cost.field, [cost.default]) * self.num_stages)
         for field, values in self.model.stage_costs(self.counts)._asdict().items():
             self._set(field, values)
         self._set("rounded", tuple(dict.fromkeys((*self.rounded, *self.model.rounded))))
@@ -233,6 +253,12 @@ class Pipeline:
                 raise InputError(
                     f"memory_b: stage {index}: {exact.plain(change)} gives back more than the "
                     f"activation {exact.plain(taken)}"
+                )
+        for index, (taken, kept) in enumerate(zip(self.activation, self.kept or (), strict=False)):
+            if kept > taken:
+                raise InputError(
+                    f"kept: stage {index}: {exact.plain(kept)} is more than the activation "
+                    f"{exact.plain(taken)}"
                 )
 
     def _set_limit(self) -> None:
@@ -402,17 +428,40 @@ class Pipeline:
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         cut = self.num_chunks if shared else 1
-        given = {cost: getattr(self, cost.field) for cost in STAGE_COSTS}
-        if self.overlap is None:
-            both = zip(self.forward, self.backward, strict=True)
-            given[NAMED["overlap"]] = tuple(one + other for one, other in both)
-        parts = {cost: cut * (self.num_slices if cost.per_microbatch else 1) for cost in given}
+        given = {**self._default_costs(), **self._given_costs()}
         return StageCosts(
             **{
-                cost.field: tuple(values[entry] / parts[cost] for entry in share)
-                for cost, values in given.items()
+                cost.field: tuple(
+                    given[cost.field][entry] / self._parts(cost, cut) for entry in share
+                )
+                for cost in STAGE_COSTS
             }
         )
+
+    def _given_costs(self) -> dict[str, tuple[Fraction, ...]]:
+        fields = {field: getattr(self, field) for field in StageCosts._fields}
+        return {field: values for field, values in fields.items() if values is not None}
+
+    def _default_costs(self) -> dict[str, tuple[Fraction, ...]]:
+        """What takes the place of costs that are not given."""
+        both = zip(self.forward, self.backward, strict=True)
+        nothing = (Fraction(0),) * len(self.forward)
+        workspace = nothing if self.workspace is None else self.workspace
+        return {
+            "overlap": tuple(one + other for one, other in both),
+            "workspace": nothing,
+            "forward_workspace": workspace,
+            "input_workspace": workspace,
+            "weight_workspace": nothing,
+            "backward_workspace": workspace,
+            "recompute_time": nothing,
+            "kept": self.activation,
+        }
+
+    def _parts(self, cost: Setting, chunks: int) -> int:
+        """Parts into which chunks and slices divide a cost of stages."""
+        cut = chunks if cost.cut_by_chunks else 1
+        return cut * (self.num_slices if cost.per_microbatch else 1)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:

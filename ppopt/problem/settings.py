@@ -106,6 +106,8 @@ class Setting:
     per_microbatch: bool = True
     """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
     it."""
+    cut_by_chunks: bool = True
+    """Of a cost of stages: whether chunks divide it."""
     has_flag: bool = True
     own_flag: str = ""
     """Name on the command line where it is not that of files."""
@@ -140,8 +142,15 @@ def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
 
 
-def _memory(field: str, meaning: str, default: int, least: int | None = 0, **more: Any) -> Setting:
+def _memory(
+    field: str, meaning: str, default: str | int, least: int | None = 0, **more: Any
+) -> Setting:
     return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least, **more)
+
+
+def _workspace(field: str, meaning: str, default: str) -> Setting:
+    """Every chunk of a share may need as much as the whole share; a slice needs its part."""
+    return _memory(field, meaning, default, optional=True, cut_by_chunks=False)
 
 
 def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
@@ -221,6 +230,24 @@ SETTINGS = (
     _memory("activation", "memory that F takes, and that B and W together give back", 1),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
     _memory("static", "memory always held: weights, optimizer state", 0, per_microbatch=False),
+    _workspace("workspace", "memory that F, B and BW need only while they run", "0"),
+    _workspace("forward_workspace", "workspace of F", "workspace"),
+    _workspace("input_workspace", "workspace of B", "workspace"),
+    _workspace("weight_workspace", "workspace of W", "0"),
+    _workspace("backward_workspace", "workspace of BW", "workspace"),
+    _time(
+        "recompute_time",
+        "",
+        "time by which recompute makes B and BW longer, on top of their own times",
+        default="0",
+        optional=True,
+    ),
+    _memory(
+        "kept",
+        "part of the activation that F keeps; B, or BW, takes the rest at its start",
+        "activation",
+        optional=True,
+    ),
     Setting(
         "mem_limit",
         Shape.DEVICES,

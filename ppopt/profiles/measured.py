@@ -34,9 +34,7 @@ def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedu
         placement=found.hosts,
         mem_limit=pipeline.limits,
         name=pipeline.name,
-        activation=costs.activation,
-        memory_b=costs.memory_b,
-        static=costs.static,
+        **{field: getattr(costs, field) for field in costs.memory_fields},
         **found.costs(unit),
     )
     ran = sorted(steps.values(), key=_length)[(len(steps) - 1) // 2]

@@ -11,7 +11,7 @@ from pathlib import Path
 from ppopt.formats.files import write
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
-from ppopt.problem.settings import STAGE_COSTS, Unit
+from ppopt.problem.settings import STAGE_COSTS
 from ppopt.profiles.estimate import P2PTime, Profile
 from ppopt.profiles.megatron_timers import StageTimes
 
@@ -72,7 +72,7 @@ def dumps(
         ]
     elif memory is not None:
         lines.append("# Memory is that of the schedule that ran, not measured.")
-        amounts = [cost for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
+        amounts = [cost for cost in STAGE_COSTS if cost.field in memory.memory_fields]
         lines += [f"{cost.name}: {_listed(getattr(memory, cost.field))}" for cost in amounts]
     return "\n".join(lines) + "\n"
 

@@ -46,22 +46,21 @@ def least_memory(claim: Claim, device: int) -> int:
     """Lower bound on the peak memory of a device, in any order, in ticks.
 
     Take one microbatch and a stage s of its route here. When its F(s) starts, of the last slice, it
-    holds the activations of its stages here up to s. None of their backwards starts before B(s) or
-    BW(s) of that slice ends; so if B(s) takes time and takes memory, that is held on top while it
-    runs. If W(s) takes time, what F(s) and B(s) took is held while it runs.
+    holds what the F of its stages here up to s keep. None of their backwards starts before B(s) or
+    BW(s) of that slice ends. So all of it is held while that F and that backward run, with what
+    these take themselves; if W(s) takes time, what F(s) and B(s) left is held while it runs.
     """
     ticks, need = claim.pipeline.ticks, 0
+    forward, backward, *rest = claim.kinds
     for hosts in claim.pipeline.hosts:
         held = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            held += claim.takes(OpKind.F, stage) * claim.pipeline.num_slices
+            held += claim.kept(stage) * claim.pipeline.num_slices
             need = max(need, held)
-            if claim.fused:
-                continue
-            if ticks.durations[OpKind.B][stage]:
-                need = max(need, held + claim.takes(OpKind.B, stage))
-            if ticks.durations[OpKind.W][stage]:
-                need = max(need, claim.gives(OpKind.W, stage))
+            beside = [(forward, held + claim.gives(forward, stage))]
+            beside += [(backward, held + claim.takes(backward, stage))]
+            beside += [(kind, claim.gives(kind, stage)) for kind in rest]
+            need = max(need, *(amount for kind, amount in beside if ticks.durations[kind][stage]))
     return ticks.static[device] + need
 
 

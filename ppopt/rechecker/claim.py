@@ -88,24 +88,41 @@ class Claim(NamedTuple):
     def takes(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation takes at its start, in ticks.
 
-        F takes the activation, and B its change of memory where that is positive.
+        Its workspace; F what it keeps of the activation, B and BW the rest of that; and B its
+        change of memory where that is positive.
         """
         ticks = self.pipeline.ticks
+        amount = ticks.workspace[kind][stage]
         if kind is OpKind.F:
-            return ticks.activation[stage]
-        return max(0, ticks.memory_b[stage]) if kind is OpKind.B else 0
+            amount += ticks.kept[stage]
+        if kind in (OpKind.B, OpKind.BW):
+            amount += ticks.activation[stage] - ticks.kept[stage]
+        if kind is OpKind.B:
+            amount += max(0, ticks.memory_b[stage])
+        return amount
 
     def gives(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation gives back at its end, in ticks.
 
-        B gives its change of memory where that is negative, W the rest, and BW all.
+        Its workspace; B its change of memory where that is negative, W the rest, and BW all.
         """
         ticks = self.pipeline.ticks
+        amount = ticks.workspace[kind][stage]
         if kind is OpKind.B:
-            return max(0, -ticks.memory_b[stage])
+            amount += max(0, -ticks.memory_b[stage])
         if kind is OpKind.W:
-            return ticks.activation[stage] + ticks.memory_b[stage]
-        return ticks.activation[stage] if kind is OpKind.BW else 0
+            amount += ticks.activation[stage] + ticks.memory_b[stage]
+        if kind is OpKind.BW:
+            amount += ticks.activation[stage]
+        return amount
+
+    def kept(self, stage: int) -> int:
+        """Memory that a slice of a microbatch holds between F and the backward, in ticks."""
+        return self.takes(OpKind.F, stage) - self.gives(OpKind.F, stage)
+
+    def unfinished(self, stage: int) -> int:
+        """Memory that a slice of a microbatch holds between B and W, in ticks."""
+        return self.gives(OpKind.W, stage) - self.takes(OpKind.W, stage)
 
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.

@@ -3,7 +3,7 @@
 Only F can run before a device's first backward. That backward comes a round trip after the F of
 the same microbatch on the device's lowest stage. Only backwards and W can run after its last F,
 whose own backward comes a round trip later. Memory bounds the work that fits into either round
-trip; what is left of it is idle.
+trip; what is left of it is idle. What an operation holds only while it runs is not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def least_idle(claim: Claim, device: int) -> int:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
     room = pipeline.ticks.room(device)
-    whole = pipeline.batches * sum(claim.takes(OpKind.F, stage) for stage in stages)
+    whole = pipeline.batches * sum(claim.kept(stage) for stage in stages)
     return before + after if room is not None and whole > room else max(before, after)
 
 
@@ -43,7 +43,7 @@ def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
     wait = times.way(OpKind.F, high) - times.way(OpKind.F, low)
     wait += ticks.durations[OpKind.F][high] + times.round_trip(high)
     fillers = [
-        Filler(ticks.durations[OpKind.F][stage], claim.takes(OpKind.F, stage), pipeline.batches)
+        Filler(ticks.durations[OpKind.F][stage], claim.kept(stage), pipeline.batches)
         for stage in stages
     ]
     return max(0, wait - filled(fillers, ticks.room(hosts[low])))
@@ -61,13 +61,13 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
-        fillers.append(Filler(sum(own), claim.takes(OpKind.F, stage), pipeline.batches - 1))
+        fillers.append(Filler(sum(own), claim.kept(stage), pipeline.batches - 1))
         if not claim.fused:
-            left = claim.gives(OpKind.W, stage)
+            left = claim.unfinished(stage)
             fillers.append(Filler(own[-1], left, pipeline.batches - 1))
     room = ticks.room(pipeline.hosts[0][high])
     if room is not None:
-        room -= sum(claim.takes(OpKind.F, stage) for stage in stages)
+        room -= sum(claim.kept(stage) for stage in stages)
     return max(0, wait - filled(fillers, room))
 
 

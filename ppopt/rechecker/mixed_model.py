@@ -202,28 +202,34 @@ class MixedModel:
         return self.cp.new_interval_var(self.start[op], size, self.end[op], "")
 
     def _held(self, forward: Op) -> list[Held]:
-        """What a slice holds at a stage: until its BW ends; or until its B, and its W, end.
+        """What a slice holds at a stage, with a BW, or with a B and a W.
 
-        What B takes is held from its start until W ends.
+        What an operation takes is held from its start; what one gives back is held until its end,
+        and is what was taken first.
         """
-        cp, ticks, stage = self.cp, self.claim.pipeline.ticks, forward.stage
-        b, w, bw = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.W, OpKind.BW))
-        activation, change = ticks.activation[stage], ticks.memory_b[stage]
-        split, whole = self.split[forward], self.split[forward].negated()
-        parts = [
-            (forward, bw, activation, whole),
-            (forward, b, max(-change, 0), split),
-            (forward, w, activation - max(-change, 0), split),
-            (b, w, max(change, 0), split),
-        ]
+        split, stage = self.split[forward], forward.stage
         found = []
-        for first, last, amount, there in parts:
-            size = cp.new_int_var(0, self.last, "")
-            interval = cp.new_optional_interval_var(
-                self.start[first], size, self.end[last], there, ""
-            )
-            found.append((interval, amount))
-        return found
+        for there, kinds in (
+            (split, (OpKind.F, OpKind.B, OpKind.W)),
+            (split.negated(), (OpKind.F, OpKind.BW)),
+        ):
+            taken: list[tuple[OpKind, int]] = []
+            for kind in kinds:
+                taken.append((kind, self.claim.takes(kind, stage)))
+                left = self.claim.gives(kind, stage)
+                while left:
+                    first, amount = taken.pop(0)
+                    if amount > left:
+                        taken.insert(0, (first, amount - left))
+                    given = min(amount, left)
+                    left -= given
+                    begin, end = forward._replace(kind=first), forward._replace(kind=kind)
+                    found.append((self._while(begin, end, there), given))
+        return [(interval, amount) for interval, amount in found if amount]
+
+    def _while(self, begin: Op, end: Op, there: cp_model.LiteralT) -> cp_model.IntervalVar:
+        size = self.cp.new_int_var(0, self.last, "")
+        return self.cp.new_optional_interval_var(self.start[begin], size, self.end[end], there, "")
 
     def _add_bound(self, most: int) -> None:
         """No device is done later than `most`, or later than that after its first operation."""

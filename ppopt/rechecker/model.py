@@ -69,18 +69,17 @@ def _add_bound(model: Model, rules: Rules, most: int) -> None:
 def _add_device(model: Model, device: int) -> None:
     """One operation, or pair, at a time, and never more memory than the limit.
 
-    With one stage whose B changes nothing, memory is held by numbers of microbatches alone, and
-    the rules have counted them; not so where microbatches are sliced.
+    With one stage on which all memory is held from F to W (or BW), memory is held by numbers of
+    microbatches alone, and the rules have counted them; not so where microbatches are sliced.
     """
     claim = model.claim
     mine = [op for op in model.start if claim.device(op) == device]
     model.cp.add_no_overlap(_intervals(model, mine))
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
     simple = len(stages) == 1 and claim.pipeline.num_slices == 1
-    unchanged = all(
-        claim.takes(OpKind.B, stage) == claim.gives(OpKind.B, stage) == 0 for stage, _ in stages
-    )
-    counted = claim.fused or unchanged
+    between = (*((kind, claim.gives) for kind in claim.kinds[:-1]),)
+    between += (*((kind, claim.takes) for kind in claim.kinds[1:]),)
+    counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
     room = claim.pipeline.ticks.room(device)
     if room is None or (simple and counted):
         return

@@ -82,18 +82,19 @@ class Route:
     def _room(self) -> Iterator[Apart]:
         """Memory of a stage has room for so many microbatches; one must end before another starts.
 
-        From the start of F to the end of B (BW) a slice holds its activation, to the end of W
-        what B leaves of it. In order, with `many` of them held and F(j) starting, one of 0 .. j-1
-        is over, and then j - many is.
+        From the start of F to the end of B (BW) a slice holds what F keeps, to the end of W the
+        smaller of that and what B leaves. In order, with `many` of them held and F(j) starting, one
+        of 0 .. j-1 is over, and then j - many is.
         """
         ticks = self._claim.pipeline.ticks
         if ticks.limits is None:
             return
         for stage in self._stages:
             room = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
-            held = self._claim.takes(OpKind.F, stage)
-            for before, kind in pairwise(self._claim.kinds):
-                held -= self._claim.gives(before, stage)
+            held = self._claim.kept(stage)
+            for kind in self._claim.kinds[1:]:
+                if kind is OpKind.W:
+                    held = min(held, self._claim.unfinished(stage))
                 if held and (many := room // held) > 0:
                     for part in self._slices:
                         later = self._row(OpKind.F, stage, part)[many:]

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import EVERY, Instance
-from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.schedule.schedule import Schedule
@@ -100,7 +99,4 @@ def label_step(height: float) -> int:
 
 def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
     """Memory that an operation takes at its start and gives at its end, in ticks, [kind, stage]."""
-    takes, gives = np.zeros((2, NUM_KINDS, pipeline.num_stages), dtype=np.int64)
-    for one in Instance(pipeline, EVERY).classes:
-        takes[one.kind, one.stage], gives[one.kind, one.stage] = one.takes, one.gives
-    return takes, gives
+    return np.array(pipeline.ticks.takes), np.array(pipeline.ticks.gives)

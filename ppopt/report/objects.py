@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json, schedule_json
+from ppopt.problem import layout
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
@@ -51,6 +52,7 @@ def of_result(result: Result) -> dict[str, Any]:
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
         "backward_kind": result.backward_kind.value,
+        **_placed(result.pipeline),
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
@@ -74,7 +76,7 @@ def of_evaluation(
         "idle": by_cause(schedule),
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
-        **_placed(schedule),
+        **_placed(schedule.pipeline),
         "seed": 0,
         "workers": 1,
         "versions": versions(),
@@ -126,7 +128,7 @@ def _strategy(row: ComparisonRow, optimum: Result) -> str:
 
 def _row(row: ComparisonRow, optimum: Result) -> dict[str, Any]:
     if row.schedule is optimum.schedule:
-        shown = of_result(optimum) | _placed(row.schedule) | _jitter(row.jitter)
+        shown = of_result(optimum) | _jitter(row.jitter)
     else:
         shown = of_evaluation(row.schedule, row.seconds, row.jitter)
     return shown | {
@@ -224,6 +226,7 @@ def of_verification(
             for violation in found
         ],
         **{key: figures.get(key) for key in FIGURES},
+        **_placed(schedule.pipeline),
         **({} if bound is None else {"bound": _bound(schedule, bound)}),
     }
 
@@ -240,10 +243,16 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
     }
 
 
-def _placed(schedule: Schedule) -> dict[str, Any]:
-    pipeline = schedule.pipeline
+def _placed(pipeline: Pipeline) -> dict[str, Any]:
+    """Placement, and of a model in layers the layers of every stage and their layout."""
     name = pipeline.resolved_placement if pipeline.named_placement else "explicit"
-    return {"chunks": pipeline.num_stages // pipeline.num_devices, "placement": name}
+    model = pipeline.model
+    return {
+        "partition": None if model is None else list(pipeline.counts),
+        "layout": None if model is None else layout.write(model, pipeline.counts),
+        "placement": name,
+        "chunks": pipeline.num_stages // pipeline.num_devices,
+    }
 
 
 def _native(schedule: Schedule | None) -> dict[str, Any]:

@@ -36,6 +36,15 @@ _COSTS = {
     "static": "static",
 }
 """Column of the table of stages -> field of StageCosts."""
+_RARE_COSTS = {
+    "recompute": "recompute_time",
+    "kept by F": "kept",
+    "workspace of F": "forward_workspace",
+    "of B": "input_workspace",
+    "of W": "weight_workspace",
+    "of BW": "backward_workspace",
+}
+"""Further columns, shown where their cost has an effect."""
 _MOST_LISTED = 16
 """An explicit placement is written out up to this many stages."""
 
@@ -218,15 +227,20 @@ def _provenance(figures: Mapping[str, Any]) -> str:
 
 
 def _stages(pipeline: Pipeline) -> str:
+    shown = set(pipeline.costs.memory_fields)
+    if any(pipeline.costs.recompute_time):
+        shown.add("recompute_time")
+    rare = {name: cost for name, cost in _RARE_COSTS.items() if cost in shown}
+    costs = {**_COSTS, **rare}
     rows = [
         (
             str(stage),
             " and ".join(str(hosts[stage]) for hosts in pipeline.hosts),
-            *(number(plain(getattr(pipeline.costs, cost)[stage])) for cost in _COSTS.values()),
+            *(number(plain(getattr(pipeline.costs, cost)[stage])) for cost in costs.values()),
         )
         for stage in range(pipeline.num_stages)
     ]
-    return html_table(("stage", "device", *_COSTS), rows)
+    return html_table(("stage", "device", *costs), rows)
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -244,6 +258,8 @@ def _pipeline_line(pipeline: Pipeline) -> str:
         _count(pipeline.batches, "microbatch"),
         _placement(pipeline),
     ]
+    if pipeline.model is not None:
+        parts.append(f"layers {'|'.join(map(str, pipeline.counts))}")
     if pipeline.routes > 1:
         parts.append(_count(pipeline.routes, "route"))
     if pipeline.num_slices > 1:

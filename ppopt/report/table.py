@@ -17,6 +17,7 @@ from ppopt.report.words import (
     jitter_words,
     number,
     objective_words,
+    partition_words,
     per_device,
     percent,
     spread,
@@ -40,6 +41,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
     lines: dict[str, str | Text] = {
         "strategy": _strategy(figures),
         "status": Text(status_words(figures), style=_status_style(figures)),
+        "partition": partition_words(figures),
         "makespan": _with(number, figures.get("makespan")),
         "device span": _with(number, figures.get("device_span")),
         "lower bound": _bound(figures, objective),

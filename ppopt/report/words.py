@@ -84,6 +84,12 @@ def spread(values: Sequence[float]) -> str:
     return " ".join(shown)
 
 
+def partition_words(figures: Mapping[str, Any]) -> str:
+    """Layers of every stage and the layout: `3 2 2 layers, Ett|tt|tL`; empty without layers."""
+    counts = figures.get("partition")
+    return f"{spread(counts)} layers, {figures['layout']}" if counts else ""
+
+
 def objective_words(figures: Mapping[str, Any]) -> str:
     """The objective without a hyphen: `makespan` (also where there is none) or `device span`."""
     return str(figures.get("objective") or "makespan").replace("-", " ")

@@ -202,7 +202,7 @@ class Search:
         lets it run.
         """
         problem, incumbent = self.problem, self.incumbent
-        incumbent.infeasible = device_bounds.infeasibility(problem.relaxed.instance) or ""
+        incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         try:
             warm_starts.apply_warm_start(incumbent, self.clock, start)
             with interrupts.heard():
@@ -218,8 +218,7 @@ class Search:
         """If there is no schedule yet, schedule one microbatch at a time, at any time left."""
         problem, incumbent = self.problem, self.incumbent
         if incumbent.value is None and not incumbent.infeasible:
-            least_memory = problem.restrictions[-1].instance
-            incumbent.submit_orders(list_scheduling.one_at_a_time(least_memory))
+            incumbent.submit_orders(list_scheduling.one_at_a_time(problem.instance))
 
     def _take(self, turns: Turns) -> None:
         """Take turns until there are none left or the search is over."""

@@ -132,7 +132,7 @@ def frontier(
     made, skipped = evaluate_all(
         pipeline, problem.objective, options or Options(), kind, seconds=HANDS * time_limit
     )
-    impossible = device_bounds.infeasibility(problem.reduced.relaxed.instance)
+    impossible = device_bounds.infeasibility(problem.reduced.instance)
     curve = Curve([] if impossible else memory_limits.candidates(problem.reduced))
     explorer = Explorer(
         problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
@@ -231,7 +231,7 @@ def _proof(problem: Problem, curve: Curve) -> str:
     if not curve.found:
         return "nothing was found before the time was up"
     pipeline, first = problem.pipeline, curve.found[0]
-    least = device_bounds.minimum_memory(problem.reduced.relaxed.instance)
+    least = device_bounds.minimum_memory(problem.reduced.instance)
     device = least.index(max(least))
     shown = exact.plain(pipeline.ticks.memory(least[device]))
     words = f"device {device} needs {shown} even for one microbatch at a time"

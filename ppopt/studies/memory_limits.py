@@ -45,7 +45,7 @@ def candidates(problem: Problem) -> Sequence[int]:
     own = pipeline.ticks.limits
     if own is not None:
         tops = [min(pair) for pair in zip(tops, own, strict=True)]
-    least = max(minimum_memory(problem.relaxed.instance))
+    least = max(minimum_memory(problem.instance))
     top = max(*tops, least)
     sums = [np.array([top])]
     for device in devices:

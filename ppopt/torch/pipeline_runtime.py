@@ -81,9 +81,9 @@ def as_run(pipeline: Pipeline) -> Pipeline:
 
     On stage 0, whose inputs need no gradient, PyTorch's `backward_one_chunk(full_backward=False)`
     does nothing and `backward_weight_one_chunk` runs the whole backward (torch 2.13, stage.py).
-    So B of stage 0 takes no time there, and W takes the time of BW. An overlapped pair takes the
-    sum of its parts. The result gives placement and costs per stage. Raises InputError for two
-    routes.
+    So B of stage 0 takes no time there, and W takes the time of BW, recompute included. An
+    overlapped pair takes the sum of its parts. The result gives placement and costs per stage.
+    Raises InputError for two routes.
     """
     _check_one_route(pipeline)
     costs: dict[str, Any] = {
@@ -91,6 +91,8 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     }
     costs["overlap"] = None
     costs["backward_input"][0] *= 0
+    costs["backward"][0] += costs["recompute_time"][0]
+    costs["recompute_time"][0] *= 0
     costs["weight"][0] = costs["backward"][0]
     return replace(
         pipeline,

@@ -105,21 +105,25 @@ def memory_trace(sane: Rows) -> Trace:
 def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     """Memory taken at the start and given back at the end, in ticks, indexed [kind, stage].
 
-    F takes the activation. B takes its change of memory where that is positive, and gives it where
-    it is negative. W gives the rest, so that all three leave nothing; BW gives the activation.
+    F takes what it keeps of the activation; B, or BW, takes the rest of it. B also takes its change
+    of memory where that is positive, and gives it where it is negative. W gives what is left, so
+    that all three leave nothing; BW gives the activation. Workspace is taken at the start of its
+    operation and given back at the end.
     """
-    activation = np.array(pipeline.ticks.activation, dtype=np.int64)
-    change = np.array(pipeline.ticks.memory_b, dtype=np.int64)
-    none = np.zeros_like(activation)
-    takes = {OpKind.F: activation, OpKind.B: np.maximum(change, 0)}
+    ticks = pipeline.ticks
+    activation, kept = (np.array(row, dtype=np.int64) for row in (ticks.activation, ticks.kept))
+    change = np.array(ticks.memory_b, dtype=np.int64)
+    workspace = np.array(ticks.workspace, dtype=np.int64)
+    missing, none = activation - kept, np.zeros_like(activation)
+    takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0), OpKind.BW: missing}
     gives = {
         OpKind.B: np.maximum(-change, 0),
         OpKind.W: activation + change,
         OpKind.BW: activation,
     }
     return (
-        np.array([takes.get(kind, none) for kind in OpKind]),
-        np.array([gives.get(kind, none) for kind in OpKind]),
+        np.array([takes.get(kind, none) + workspace[kind] for kind in OpKind]),
+        np.array([gives.get(kind, none) + workspace[kind] for kind in OpKind]),
     )
 
 

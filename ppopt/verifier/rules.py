@@ -162,15 +162,28 @@ def _span(rows: Rows, row: int) -> str:
 
 
 def _expected(named: Rows) -> Ints:
-    """Time of every row, in ticks: that of its kind and stage, or that of its pair."""
-    ticks = named.pipeline.ticks
-    table = np.array(ticks.durations, dtype=np.int64)
+    """Time of every row, in ticks: that of its kind and stage, or that of its pair.
+
+    An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
+    saves nothing where they run in a pair.
+    """
+    costs, pipeline = named.pipeline.costs, named.pipeline
+    kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
+    kinds |= {OpKind.W: costs.weight, OpKind.BW: costs.backward}
+    rows = [*(kinds[kind] for kind in OpKind), costs.overlap, costs.recompute_time]
+    per_unit = [pipeline.ticks.per_unit / pipeline.device_speed[d] for d in pipeline.hosts[0]]
+    *own, overlap, recompute = np.array(
+        [[int(time * unit) for time, unit in zip(row, per_unit, strict=True)] for row in rows],
+        dtype=np.int64,
+    )
+    table = np.array(own)
+    alone = table[OpKind.F] + table[OpKind.BW] - overlap
+    table[[OpKind.B, OpKind.BW]] += recompute
     expected = np.array(table[named.kind, named.stage])
     paired = np.flatnonzero(named.partner != ABSENT)
     other = named.partner[paired]
     forward = np.where(named.kind[paired] == OpKind.F, paired, other)
     backward = np.where(forward == paired, other, paired)
-    alone = table[OpKind.F] + table[OpKind.BW] - np.array(ticks.overlap, dtype=np.int64)
     saved = np.minimum(alone[named.stage[forward]], alone[named.stage[backward]])
     one, two = expected[forward], expected[backward]
     expected[paired] = np.maximum(np.maximum(one, two), one + two - saved)

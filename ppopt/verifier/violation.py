@@ -28,8 +28,9 @@ class Rule(StrEnum):
     """Two operations that run as one are an F and a B or BW of different microbatches, on one
     device, with one start and one end; no third one shares their number."""
     DURATION = "duration"
-    """end - start is the time of the kind and the stage; in a pair, that of the pair (the sum of
-    both less the smaller of what F and BW of either stage save, but no less than the longer)."""
+    """end - start is the time of the kind and the stage, recompute included; in a pair, that of the
+    pair (the sum of both less the smaller of what F and BW of either stage save, but no less than
+    the longer)."""
     START = "start"
     """Nothing starts before 0 (or lies beyond the ticks that stay exact)."""
     FORWARD = "forward-order"
@@ -44,7 +45,8 @@ class Rule(StrEnum):
     OVERLAP = "overlap"
     """A device runs one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
-    """A device never holds more than its limit."""
+    """A device never holds more than its limit: static memory, activations (all that F keeps, from
+    the start of the backward on the rest too), changes by B, and the workspace of what runs."""
     CLAIM = "claim"
     """A figure stated with the schedule is the one recomputed from it."""
 

@@ -10,6 +10,8 @@ TEXT = (str,)
 LIST = (list,)
 OBJECT = (dict,)
 FLAG = (bool,)
+LIST_OR_NULL = (list, type(None))
+TEXT_OR_NULL = (str, type(None))
 
 COMMON = {
     "schema": INT,
@@ -31,14 +33,12 @@ COMMON = {
     "verified": FLAG,
 }
 """Keys of `--json` and the types of their values, by section 4 of the design."""
-SOLVED = COMMON | {
-    "lower_bound": NUMBER,
-    "gap": NUMBER,
-    "proof": TEXT,
-    "fused": FLAG,
-    "backward_kind": TEXT,
-}
-PLACED = {"chunks": INT, "placement": TEXT}
+PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
+SOLVED = (
+    COMMON
+    | PLACED
+    | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG, "backward_kind": TEXT}
+)
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,
@@ -53,7 +53,7 @@ VERIFIED = {
         *("schema", "verified", "makespan", "device_span"),
         *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
     )
-} | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG}
+} | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG, **PLACED}
 UNSOLVED = (
     *("value", "lower_bound", "gap", "makespan", "device_span"),
     *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "schedule"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import ppopt
 from ppopt.formats.models import model_names
 from ppopt.verifier import Rule, Violation
 from tests.cli.cli_json import SOLVED, UNSOLVED, assert_types
@@ -106,6 +107,29 @@ class TestSolve:
         assert found["gap"] == pytest.approx(1 - found["lower_bound"] / found["value"])
         assert found["verified"] is True
         assert found["solve_seconds"] < 5
+
+
+class TestWorkspaceAndRecompute:
+    def test_flags_a_file_and_python_give_the_same_ticks(self, tmp_path: Path) -> None:
+        given = {
+            "stages": 2, "batches": 3, "workspace": [0.5, 1.25], "weight_workspace": 0.1,
+            "input_workspace": [2, 0], "recompute_time": "0.3", "kept": [0.25, 1],
+        }  # fmt: skip
+        config, by_flags, by_file = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
+        config.write_text(json.dumps(given))
+        listed = {
+            key: ",".join(map(str, value)) if isinstance(value, list) else value
+            for key, value in given.items()
+        }
+        flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in listed.items())
+        done(f"eval 1f1b {flags} -o", by_flags)
+        done("eval 1f1b --config", config, "-o", by_file)
+        python = ppopt.evaluate(ppopt.Pipeline(**given), "1f1b")
+        assert by_flags.read_text() == by_file.read_text()
+        read, _ = ppopt.read_schedule(by_file)
+        assert read.pipeline.ticks == python.pipeline.ticks
+        assert read.metrics == python.metrics
+        assert shown("verify", by_file)["verified"] is True
 
 
 class TestMemLimit:

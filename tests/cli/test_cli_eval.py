@@ -166,7 +166,9 @@ class TestCompare:
         line = "--stages 2 --batches 4 --forward-times 3,4 --p2p-time 1 --mem-limit 3"
         rows = shown(f"compare {line}")["rows"]
         optimum = {
-            (name, chunks): shown(f"solve {line} --placement {name} --chunks {chunks}")["value"]
+            (name, chunks): shown(f"solve {line} --placement {name} --chunks {chunks} --quiet")[
+                "value"
+            ]
             for name, chunks in (("linear", 1), ("interleaved", 2), ("v", 2), ("v", 4))
         }
         best = min(row["value"] for row in rows if row["fits_limit"])

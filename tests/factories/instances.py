@@ -42,8 +42,10 @@ def draw(rng: Random, *, devices: int, batches: int, ops: int, **fixed: Any) -> 
     """Draw a pipeline with as many microbatches as `ops` and `batches` allow, or one less.
 
     `fixed` sets `fused`, or fields of Pipeline that are not to be drawn, such as `p2p=0`,
-    `mem_limit=None` or `routes=2`.
+    `mem_limit=None` or `routes=2`. With `heavy`, operations have workspaces, and some stages
+    recompute.
     """
+    heavy = fixed.pop("heavy", False)
     fused = rng.random() < 0.3
     fused = fixed.pop("fused", fused)
     stages, where = _placement(rng, devices)
@@ -59,6 +61,8 @@ def draw(rng: Random, *, devices: int, batches: int, ops: int, **fixed: Any) -> 
         **_times(rng, entries, cut),
         **_memory(rng, entries, cut),
     }
+    if heavy:
+        fields |= _heavy(rng, fields["activation"], cut)
     limit = _limit(rng, Pipeline(**{**fields, **fixed}))
     return Case(Pipeline(**{"mem_limit": limit, **fields, **fixed}), fused)
 
@@ -108,6 +112,18 @@ def _memory(rng: Random, entries: int, cut: int) -> dict[str, Any]:
     return {"activation": taken, "memory_b": change if rng.random() < 0.6 else 0}
 
 
+def _heavy(rng: Random, activation: list[int], cut: int) -> dict[str, Any]:
+    """Draw workspaces, of one number or per kind, and recompute; whole numbers once cut."""
+    found: dict[str, Any] = {}
+    for field in ("workspace", "forward_workspace", "weight_workspace", "backward_workspace"):
+        if rng.random() < (0.6 if field == "workspace" else 0.3):
+            found[field] = [rng.choice((0, 0, 1, 2)) for _ in activation]
+    if rng.random() < 0.7:
+        found["kept"] = [cut * rng.randint(0, much // cut) for much in activation]
+        found["recompute_time"] = [cut * rng.randint(0, 2) for _ in activation]
+    return found
+
+
 def _limit(rng: Random, pipeline: Pipeline) -> Any:
     """Draw limits around the room that one to three microbatches of a device need."""
     if rng.random() < 0.15:
@@ -122,6 +138,7 @@ def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction
     stages = [hosted[device] for hosted in pipeline.hosted]
     one = max(sum((costs.activation[stage] for stage in row), Fraction(0)) for row in stages)
     at_b = max(Fraction(0), *(costs.memory_b[stage] for row in stages for stage in row))
+    at_b += max(costs.forward_workspace[stage] for row in stages for stage in row)
     room = pipeline.static_of(device) + one + rng.choice((Fraction(0), at_b))
     if below:
         return max(room - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))

@@ -14,6 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ppopt.problem.costs import Ticks
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -82,6 +83,10 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
     forward, weight, b, saved, activation, by_b, static = columns
     full = [max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)]
     more = draw(st.none() | _values(entries, [0, _HALF, 1, 2, 5]))
+    rare = {
+        field: draw(st.none() | st.none() | _values(entries, [0, 1, _THIRD, 2])) for field in _RARE
+    }
+    share = draw(st.none() | _values(entries, [0, _HALF, 1]))
     both = zip(forward, full, more or [], strict=False)
     return {
         "forward": forward,
@@ -92,9 +97,15 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
         "activation": activation,
         "memory_b": [taken * part for taken, part in zip(activation, by_b, strict=True)],
         "static": static,
+        "kept": share and [taken * part for taken, part in zip(activation, share, strict=True)],
+        **rare,
     }
 
 
+_RARE = (
+    *("workspace", "forward_workspace", "input_workspace", "weight_workspace"),
+    *("backward_workspace", "recompute_time"),
+)
 _HALF, _THIRD = Fraction(1, 2), Fraction(1, 3)
 _CHOICES: tuple[list[int | Fraction], ...] = (
     [1, 2, 3, _HALF, _THIRD],
@@ -196,7 +207,11 @@ def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
     costs = pipeline.costs
     per_unit = pipeline.ticks.per_unit / speed_of(pipeline, group[0])
     times = {F: costs.forward, B: costs.backward_input, W: costs.weight, BW: costs.backward}
-    alone = [times[op.kind][op.stage] for op in group]
+    again = {B: costs.recompute_time, BW: costs.recompute_time}
+    alone = [
+        times[op.kind][op.stage] + (again[op.kind][op.stage] if op.kind in again else 0)
+        for op in group
+    ]
     if len(group) == 1:
         return int(alone[0] * per_unit)
     saved = [
@@ -246,8 +261,8 @@ def table(schedule: Schedule) -> list[TableRow]:
 def limited(schedule: Schedule, limits: Iterable[int] | None) -> Schedule:
     """The same operations under other memory limits: ticks per device, None for no limit."""
     unit = schedule.pipeline.ticks.memory
-    given = None if limits is None else [unit(limit) for limit in limits]
-    return replace(schedule, pipeline=replace(schedule.pipeline, mem_limit=given))
+    read = None if limits is None else [unit(limit) for limit in limits]
+    return replace(schedule, pipeline=replace(schedule.pipeline, mem_limit=read))
 
 
 def held(
@@ -257,12 +272,27 @@ def held(
     ticks = pipeline.ticks
     total = ticks.static[device]
     for kind, stage, _, host, start, end, *_ in rows:
-        taken, by_b = ticks.activation[stage], ticks.memory_b[stage]
-        change = (taken, by_b, -taken - by_b, -taken)[kind]
-        begun = start < time or (starts and start == time)
-        if host == device and (begun if change > 0 else end <= time):
-            total += change
+        if host != device:
+            continue
+        if start < time or (starts and start == time):
+            total += taken(ticks, kind, stage)
+        if end <= time:
+            total -= given(ticks, kind, stage)
     return total
+
+
+def taken(ticks: Ticks, kind: int, stage: int) -> int:
+    """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5 and 13."""
+    missing = ticks.activation[stage] - ticks.kept[stage]
+    own = (ticks.kept[stage], missing + max(0, ticks.memory_b[stage]), 0, missing)[kind]
+    return own + ticks.workspace[kind][stage]
+
+
+def given(ticks: Ticks, kind: int, stage: int) -> int:
+    """Memory that an operation gives at its end, in ticks."""
+    all_of_it, by_b = ticks.activation[stage], ticks.memory_b[stage]
+    own = (0, max(0, -by_b), all_of_it + by_b, all_of_it)[kind]
+    return own + ticks.workspace[kind][stage]
 
 
 def peaks(schedule: Schedule) -> list[int]:

@@ -115,6 +115,10 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         activation=draw(per_entry(stages, fractions)),
         memory_b=draw(per_entry(stages, st.fractions(Fraction(-1, 4), 2, max_denominator=4))),
         static=draw(per_entry(stages, fractions)),
+        workspace=draw(st.none() | per_entry(stages, fractions)),
+        weight_workspace=draw(st.none() | per_entry(stages, fractions)),
+        recompute_time=draw(st.none() | per_entry(stages, fractions)),
+        kept=draw(st.none() | st.just(0)),
         mem_limit=draw(
             st.none() | st.just("1f1b") | fractions
             | st.lists(fractions, min_size=devices, max_size=devices)

@@ -44,10 +44,17 @@ class Step(NamedTuple):
 
     device: int
     duration: int
-    change: int
-    """Signed change of memory: an increase counts from the start, a decrease from the end."""
+    takes: int
+    """Memory taken at the start."""
+    gives: int
+    """Memory given at the end."""
     lag: int
     """p2p time to the next step of the chain."""
+
+    @property
+    def change(self) -> int:
+        """Signed change of memory."""
+        return self.takes - self.gives
 
 
 class Problem(NamedTuple):
@@ -192,23 +199,31 @@ def _chain(pipeline: Pipeline, group: Group) -> tuple[Step, ...]:
     places = [hosts[stage] for _, stage in kinds]
     lags = [ticks.p2p[here][there] for here, there in pairwise(places)]
     return tuple(
-        Step(place, ticks.durations[kind][stage], _change(pipeline, kind, stage), lag)
+        Step(place, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
         for (kind, stage), place, lag in zip(kinds, places, [*lags, 0], strict=True)
     )
 
 
 def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     return tuple(
-        Step(place, pipeline.ticks.durations[OpKind.W][s], _change(pipeline, OpKind.W, s), 0)
+        Step(place, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
         if group.split[s]
         else None
         for s, place in enumerate(pipeline.hosts[group.route])
     )
 
 
-def _change(pipeline: Pipeline, kind: OpKind, stage: int) -> int:
-    taken, at_b = pipeline.ticks.activation[stage], pipeline.ticks.memory_b[stage]
-    return {OpKind.F: taken, OpKind.B: at_b, OpKind.W: -taken - at_b, OpKind.BW: -taken}[kind]
+def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
+    """What an operation takes and gives: F what it keeps, the backward what is missing."""
+    whole, at_b = pipeline.ticks.activation[stage], pipeline.ticks.memory_b[stage]
+    kept, own = pipeline.ticks.kept[stage], pipeline.ticks.workspace[kind][stage]
+    takes, gives = {
+        OpKind.F: (kept, 0),
+        OpKind.B: (whole - kept + max(at_b, 0), max(-at_b, 0)),
+        OpKind.W: (0, whole + at_b),
+        OpKind.BW: (whole - kept, whole),
+    }[kind]
+    return takes + own, gives + own
 
 
 def _reach(
@@ -344,7 +359,7 @@ class Search:
         """Whether memory allows it; at no length, the end of the instant decides (`_over`)."""
         if self.problem.room is None or not step.duration:
             return True
-        return node.level[step.device] + max(step.change, 0) <= self.problem.room[step.device]
+        return node.level[step.device] + step.takes <= self.problem.room[step.device]
 
     def _over(self, node: Node) -> bool:
         room = self.problem.room

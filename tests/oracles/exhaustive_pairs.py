@@ -20,7 +20,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from tests.factories.schedules import duration_of, may_pair
+from tests.factories.schedules import duration_of, given, may_pair, taken
 
 F, B, W, BW = OpKind
 Slot = tuple[Op, ...]
@@ -87,11 +87,12 @@ def _orders(
     slots: list[Slot] = [(op,) for op in ready]
     slots += [(f, b) for f in ready for b in ready if f.kind is F and may_pair(pipeline, f, b)]
     for slot in slots:
-        changes = [pipeline.ticks.memory_change(op.kind, op.stage) for op in slot]
-        limits = pipeline.ticks.limits
-        if limits and held + sum(max(0, change) for change in changes) > limits[device]:
+        limits, ticks = pipeline.ticks.limits, pipeline.ticks
+        most = held + sum(taken(ticks, op.kind, op.stage) for op in slot)
+        if limits and most > limits[device]:
             continue
-        rest = _orders(pipeline, device, left - set(slot), done | set(slot), held + sum(changes))
+        after = most - sum(given(ticks, op.kind, op.stage) for op in slot)
+        rest = _orders(pipeline, device, left - set(slot), done | set(slot), after)
         for later in rest:
             yield (slot, *later)
 

@@ -161,13 +161,19 @@ class _Build:
         for before, after in pairwise(tasks):
             self.model.add_end_before_start(before, after)
         forward, backward, last = tasks[0], tasks[1], tasks[-1]
-        taken, at_b = self.ticks.activation[stage], self.ticks.memory_b[stage]
+        whole, at_b = self.ticks.activation[stage], self.ticks.memory_b[stage]
         device = self.pipeline.device(stage, microbatch)
         if fused:
             at_b = 0
-        self._hold(device, forward, last, taken + min(at_b, 0))
-        self._hold(device, forward, backward, max(-at_b, 0))
-        self._hold(device, backward, last, max(at_b, 0))
+        kept = self.ticks.kept[stage]
+        until_w = whole + at_b
+        first = min(kept, until_w)
+        self._hold(device, forward, last, first)
+        self._hold(device, forward, backward, kept - first)
+        self._hold(device, backward, last, until_w - first)
+        self._hold(device, backward, backward, whole + max(at_b, 0) - kept - until_w + first)
+        for kind, task in zip(kinds, tasks, strict=True):
+            self._hold(device, task, task, self.ticks.workspace[kind][stage])
 
     def _add_op(self, op: Op) -> Task:
         task = self.model.add_task(latest_end=self.horizon, name=str(op))

@@ -85,6 +85,21 @@ def test_derived_values(given: dict[str, Any], fused: bool, expected: tuple[int,
         ({"stages": 2, "batches": 2, "memory_b": -1, "mem_limit": [1, 2]}, False, 9),
         # With W the last to give back, device 0 starts over at 5: 5 + 5.
         ({"stages": 2, "batches": 2, "mem_limit": [1, 2]}, False, 10),
+        # Workspace is held only while an operation runs: two activations, and 1 of one F, fit 3.
+        ({"stages": 2, "batches": 2, "workspace": 1, "mem_limit": 3}, True, 9),
+        ({"stages": 2, "batches": 2, "workspace": 1, "mem_limit": 2}, True, 12),
+        ({"stages": 1, "batches": 1, "workspace": 1, "mem_limit": 1.5}, True, None),
+        # One of F alone does not count for B; one of W alone does, on top of what B leaves.
+        ({"stages": 1, "batches": 1, "forward_workspace": 1, "mem_limit": 1}, False, None),
+        ({"stages": 1, "batches": 1, "weight_workspace": 2, "mem_limit": 3}, False, 3),
+        ({"stages": 1, "batches": 1, "weight_workspace": 2, "mem_limit": 2}, False, None),
+        # Recompute: F keeps a quarter, the backward takes the rest at its start and is 1 longer.
+        # On device 0 both F fit; the backwards of the last device end at 1 + 1 + 3, and + 4.
+        ({"stages": 2, "batches": 2, "kept": 0.25, "recompute_time": 1, "mem_limit": [1.25, 2]},
+         True, 1 + 4 + 4 + 3),
+        # 1.25 is also needed: the second F is held while the first backward takes 0.75.
+        ({"stages": 2, "batches": 2, "kept": 0.25, "recompute_time": 1, "mem_limit": [1.2, 2]},
+         True, 2 * (1 + 1 + 3 + 3)),
     ],
 )  # fmt: skip
 def test_derived_values_under_a_limit(
@@ -140,6 +155,10 @@ def test_agrees_with_pyjobshop_on_makespan() -> None:
 
 def test_agrees_with_pyjobshop_on_makespan_of_two_routes() -> None:
     assert_agree(list(tiny_cases(12, 60, ops=24, routes=2)))
+
+
+def test_agrees_with_pyjobshop_on_workspace_and_recompute() -> None:
+    assert_agree(list(tiny_cases(29, 200, heavy=True)))
 
 
 def test_agrees_with_pyjobshop_within_an_instant() -> None:

@@ -197,6 +197,10 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
         ({"p2p": -1}, "p2p: -1 is negative"),
         ({"memory_b": -2}, "memory_b: stage 0: -2 gives back more than the activation 1"),
         ({"static": -1}, "static: -1 is negative"),
+        ({"workspace": -1}, "workspace: -1 is negative"),
+        ({"weight_workspace": [1, 2, 3]}, "weight_workspace: has 3 entries for 2 stages"),
+        ({"recompute_time": -1}, "recompute_time: -1 is negative"),
+        ({"kept": [1, 2]}, "kept: stage 1: 2 is more than the activation 1"),
         ({"mem_limit": [1, 2, 3]}, "mem_limit: has 3 entries for 2 devices"),
         ({"mem_limit": "much"}, "mem_limit: 'much' is not a number"),
         ({"device_speed": [1, 2, 3]}, "device_speed: has 3 entries for 2 devices"),
@@ -221,6 +225,35 @@ def test_static_memory_counts_on_both_routes_and_the_limit_of_1f1b_on_one() -> N
     pipe = Pipeline(stages=3, batches=6, static=[4, 1, 2], activation=2, routes=2, mem_limit="1f1b")
     assert [pipe.static_of(device) for device in range(3)] == [6, 2, 6]
     assert pipe.limits == (10, 10, 10)
+
+
+def test_memory_of_workspace_and_recompute() -> None:
+    """Workspace is taken and given by its operation; what F does not keep comes with B or BW."""
+    pipe = Pipeline(
+        stages=1, batches=2, activation=5, kept=1, memory_b=-2, workspace=3, weight_workspace=4,
+        backward_workspace=6, recompute_time="0.5", overlap=2,
+    )  # fmt: skip
+    ticks = pipe.ticks
+    assert ticks.durations == ((2,), (3,), (2,), (5,))
+    assert ticks.overlap == (5,)
+    assert ticks.saving(0) == 2
+    assert [row[0] for row in ticks.takes] == [1 + 3, 4 + 3, 4, 4 + 6]
+    assert [row[0] for row in ticks.gives] == [3, 2 + 3, 3 + 4, 5 + 6]
+    assert ticks.held_alone(OpKind.B, 0) == (7, 5)
+    instant = replace(pipe, backward=1, weight=1, backward_input=0, recompute_time=0).ticks
+    assert instant.held_alone(OpKind.B, 0) == (2, 0)
+
+
+def test_what_chunks_and_slices_cut_of_workspace_and_recompute() -> None:
+    pipe = Pipeline(
+        stages=2, batches=1, chunks=2, slices=2, activation=8, kept=4, recompute_time=4, workspace=4
+    )
+    costs = pipe.costs
+    assert (costs.kept[0], costs.recompute_time[0]) == (1, 1)
+    assert costs.workspace == costs.forward_workspace == costs.backward_workspace == (2,) * 4
+    assert costs.weight_workspace == (0,) * 4
+    assert pipe.limits is None
+    assert replace(pipe, mem_limit="1f1b").limits == (8, 8)
 
 
 def test_slices_share_what_a_microbatch_takes() -> None:

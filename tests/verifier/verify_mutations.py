@@ -55,7 +55,7 @@ def duplicate(random: Random, schedule: Schedule) -> Broken:
     kind = BW if again[0] in (B, W) and random.random() < 0.5 else again[0]
     duration = schedule.pipeline.ticks.durations[kind][again[1]]
     again = (kind, *again[1:4], 0, duration, again[6], ALONE)
-    return _with(schedule, [*rows, _at(again, _makespan(rows))])
+    return _with(limited(schedule, None), [*rows, _at(again, _makespan(rows))])
 
 
 def missing(random: Random, schedule: Schedule) -> Broken:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import WHOLE, Instance
+from ppopt.problem.instance import EVERY, SPLIT, WHOLE, Instance, OperationClass
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -35,12 +35,14 @@ def minimum_memory(instance: Instance) -> list[int]:
     Consider one microbatch on a device. When F of its k-th hosted stage starts, the device holds
     what the F of the first k hosted stages keep, because their backwards come later. All slices of
     a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
-    time also holds what it takes itself, and a W that takes time also holds what its own stage
-    keeps until then. What F and W hold only while they run counts too.
+    time also holds what it takes itself (its workspace, and with recompute what F did not keep),
+    and a W that takes time also holds what its own stage keeps until then. What F and W hold only
+    while they run counts too. Where backwards are mixed, the kind counts that holds less.
 
-    A schedule of one microbatch at a time, with every W right after its B, needs no more. The
-    exception are operations of no length that take memory: they may share an instant with releases
-    of other stages, and the search decides whether a limit suffices there.
+    A schedule of one microbatch at a time, with every W right after its B, needs no more. There are
+    two exceptions, in which the search decides whether a limit suffices. Operations of no length
+    that take memory may share an instant with releases of other stages. A W with a workspace, of a
+    device with several stages, may come before or after the backwards of the others.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     return [
@@ -55,20 +57,22 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
     for delays in routes:
         held = 0
         for stage in delays.hosted[device]:
-            forward, backward, *weight = delays.operations[stage]
+            forward, *backwards = delays.operations[stage]
             held += forward.change * pipeline.num_slices
-            own = forward.change + backward.change
-            lasting = [
-                amount
-                for one, amount in (
-                    (forward, held + forward.gives),
-                    (backward, held + backward.takes),
-                    *((one, own + one.takes) for one in weight),
-                )
-                if one.duration
-            ]
-            need = max(need, held, *lasting)
+            need = max(need, held, held + (forward.gives if forward.duration else 0))
+            ways = [backwards]
+            if routes[0].instance.kinds == EVERY:
+                ways = [backwards[:2], backwards[2:]]
+            need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
     return pipeline.ticks.static[device] + need
+
+
+def _held_by_backward(held: int, own: int, backwards: list[OperationClass]) -> int:
+    """Memory held while BW runs, or B and then W: `held` before it, of which `own` is its own."""
+    backward, *weight = backwards
+    own += backward.change
+    during = [held + backward.takes if backward.duration else 0]
+    return max(during + [own + one.takes for one in weight if one.duration])
 
 
 def infeasibility(instance: Instance) -> str | None:
@@ -92,12 +96,12 @@ def infeasibility(instance: Instance) -> str | None:
 
 
 def _minimum_words(instance: Instance) -> str:
-    """Words for the largest minimum memory of all devices."""
+    """Words for the largest minimum memory of all devices, exact but for two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
-        one.takes and not one.duration
+        one.takes and (one.kind is OpKind.W or not one.duration)
         for one in instance.classes
-        if one.kind is OpKind.B and len(hosted[one.route][one.device]) > 1
+        if one.kind is not OpKind.F and len(hosted[one.route][one.device]) > 1
     )
     if any(at_once):
         return "one that works on every device is at least"
@@ -105,7 +109,7 @@ def _minimum_words(instance: Instance) -> str:
 
 
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
-    if instance.fused:
+    if instance.kinds != SPLIT:
         return ""
     need = max(minimum_memory(Instance(instance.pipeline, WHOLE)))
     if need >= least:

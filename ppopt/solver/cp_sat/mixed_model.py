@@ -19,7 +19,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import SPLIT, WHOLE, Instance, durations
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.model import Model, steps
@@ -189,37 +189,29 @@ class _Builder:
             cp.add(at_once).only_enforce_if(other.split.negated())
 
     def _add_memory(self) -> None:
-        """Memory as cumulative intervals.
-
-        From F to the end of its backward, what B or BW gives; from F to the end of W, or of BW,
-        the rest of the activation; from B to the end of W, what B takes.
-        """
-        ticks = self.pipeline.ticks
-        if ticks.limits is None:
+        """Memory as cumulative intervals, one per holding of a split or of a whole backward."""
+        pipeline, slots = self.pipeline, {s.forward: s for row in self.rows for s in row}
+        if pipeline.ticks.limits is None:
             return
         held: list[list[tuple[cp_model.IntervalVar, int]]] = [[] for _ in self.intervals]
-        for slot in chain.from_iterable(self.rows):
-            start, end, stage = self.model.start, self.model.end, slot.stage
-            at_b, taken = ticks.gives[OpKind.B][stage], ticks.activation[stage]
-            mine, last = held[slot.device], self.cp.new_int_var(0, self.model.latest, "")
-            self.cp.add(last == end[slot.weight]).only_enforce_if(slot.split)
-            self.cp.add(last == end[slot.full]).only_enforce_if(slot.split.negated())
-            mine.append((self._lasting(start[slot.forward], end[slot.partial]), at_b))
-            mine.append((self._lasting(start[slot.forward], last), taken - at_b))
-            size = self.cp.new_int_var(0, self.model.latest, "")
-            own = self.cp.new_optional_interval_var(
-                start[slot.partial], size, end[slot.weight], slot.split, ""
-            )
-            mine.append((own, ticks.takes[OpKind.B][stage]))
+        size = pipeline.num_codes // NUM_KINDS
+        for kinds in (SPLIT, WHOLE):
+            instance = Instance(pipeline, kinds)
+            for taker, giver, amount in instance.holdings:
+                for first, last in zip(*instance.codes[[taker, giver]].tolist(), strict=True):
+                    slot = slots[first % size]
+                    there = slot.split if kinds is SPLIT else slot.split.negated()
+                    held[slot.device].append((self._lasting(first, last, there), amount))
         for device, group in enumerate(held):
-            kept = [(interval, amount) for interval, amount in group if amount]
-            room = ticks.room(device)
+            room = pipeline.ticks.room(device)
             assert room is not None
-            self.cp.add_cumulative([one for one, _ in kept], [much for _, much in kept], room)
+            self.cp.add_cumulative([one for one, _ in group], [much for _, much in group], room)
 
-    def _lasting(self, begin: cp_model.IntVar, end: cp_model.LinearExprT) -> cp_model.IntervalVar:
-        size = self.cp.new_int_var(0, self.model.latest, "")
-        return self.cp.new_interval_var(begin, size, end, "")
+    def _lasting(self, first: int, last: int, there: cp_model.LiteralT) -> cp_model.IntervalVar:
+        """From the start of one operation to the end of another, if both are there."""
+        size, model = self.cp.new_int_var(0, self.model.latest, ""), self.model
+        begin, end = model.start[first], model.end[last]
+        return self.cp.new_optional_interval_var(begin, size, end, there, "")
 
     def _add_objective(self) -> None:
         """The objective: at least every last end, less the first start on the device for spans.

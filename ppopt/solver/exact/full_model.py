@@ -139,8 +139,8 @@ def _horizon(state: Incumbent) -> int:
     """
     if state.value is not None:
         return state.value
-    pipeline, instance = state.problem.pipeline, state.problem.restrictions[-1].instance
-    routes = [Delays(instance, route) for route in range(pipeline.routes)]
+    pipeline, kinds = state.problem.pipeline, state.problem.restrictions
+    routes = [Delays(one.instance, route) for one in kinds for route in range(pipeline.routes)]
     each = max(d.forward[0] + d.round_trip(0) + d.backward[0] + sum(d.weight) for d in routes)
     return pipeline.batches * pipeline.num_slices * each + 1
 

@@ -143,9 +143,8 @@ class _Repair:
             if self.classes[number].route == route and self.done[number] <= microbatch
         ]
         kept = sum(one.change for one in left if one.kind is OpKind.F)
-        return kept + max(
-            (one.takes or one.change for one in left if one.kind is OpKind.B), default=0
-        )
+        beside = (one.gives if one.kind is OpKind.F else one.takes for one in left)
+        return kept + max(beside, default=0)
 
     def _start(self, device: _Device, number: int, now: int) -> None:
         one, microbatch = self.classes[number], self.done[number]

@@ -141,14 +141,18 @@ class Delays:
         """Per stage: most microbatches between the start of F and the end of B; None: any number.
 
         From F(stage) to B(stage) a microbatch holds what the F of this stage and of all lower
-        stages of the device keep, because their backwards come later. Memory that an operation
-        holds only while it runs is not counted, so the number is never too small.
+        stages of the device keep, because their backwards come later. The first B of the stage to
+        start does so while all of them are held, and there must be room for what it takes. A B of
+        no length may share its instant with what gives memory back: what it takes is not counted.
         """
         kept = [forward.change for forward, *_ in self.operations]
-        return [
-            self._most(device, sum(kept[other] for other in self.hosted[device] if other <= stage))
-            for stage, device in enumerate(self.host)
-        ]
+        found = []
+        for stage, (device, (_, backward, *_)) in enumerate(
+            zip(self.host, self.operations, strict=True)
+        ):
+            each = sum(kept[other] for other in self.hosted[device] if other <= stage)
+            found.append(self._most(device, each, backward.takes if backward.duration else 0))
+        return found
 
     @cached_property
     def most_until_w(self) -> list[int | None]:
@@ -163,6 +167,7 @@ class Delays:
             for device, amounts in zip(self.host, held, strict=True)
         ]
 
-    def _most(self, device: int, each: int) -> int | None:
+    def _most(self, device: int, each: int, beside: int = 0) -> int | None:
+        """How many times `each` fits beside an amount; None: any number."""
         room = self.instance.room(device)
-        return None if room is None or not each else room // each
+        return None if room is None or not each else max(0, room - beside) // each

@@ -1,0 +1,39 @@
+"""The command that begins a model file of one's own."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ppopt.cli.application import command
+from ppopt.cli.streams import note
+from ppopt.errors import InputError
+
+SUFFIXES = (".yaml", ".yml")
+
+
+@command
+def init(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
+    ] = None,
+) -> int:
+    """Write a commented model file that runs as it is; without FILE, print it."""
+    text = (files("ppopt.formats") / "template.yaml").read_text(encoding="utf-8")
+    if file is None:
+        print(text, end="")
+        return 0
+    from ppopt.cli.files import check_place  # noqa: PLC0415  commands load on use
+    from ppopt.formats.files import write  # noqa: PLC0415
+
+    if file.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{file}: the file is YAML; end its name in .yaml")
+    check_place(file)
+    if file.exists():
+        raise InputError(f"{file}: exists already; name a new file")
+    write(file, text.replace("model.yaml", file.name))
+    note(f"{file}: written; `ppopt solve --config {file}` solves it")
+    return 0

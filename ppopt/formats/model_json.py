@@ -1,0 +1,126 @@
+"""The model in layers behind a schedule: the member `model` of the `origin` of its file.
+
+The pipeline of a file has the costs of every stage, with or without layers; readers need no more.
+This member says where they come from: the layers (equal neighbours joined, their costs in ticks of
+their own), the layers of every stage (`counts`), and the partition, placement and chunks as the
+user gave them. It restores the pipeline as it was, equal in every field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.formats.fields import section, shown, text, whole, wholes, within
+from ppopt.problem import exact, placement
+from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.model import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, Model, runs_of
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import Setting, Unit
+
+MEMBER = "model"
+"""Key of the member in `origin`."""
+_UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
+_REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
+_OPTIONAL = ("name", "placement", "chunks")
+_LAYER_COSTS = tuple(cost.name for cost in COSTS)
+
+
+def to_object(pipeline: Pipeline) -> dict[str, Any]:
+    """Write the model of a pipeline and its partition as an object of JSON."""
+    model: Model = pipeline.model
+    layers = runs_of(model.layers)
+    per_unit = {unit: _common_tick(layers, unit) for unit in _UNITS}
+    given = pipeline.partition
+    return {
+        "name": model.name,
+        **{key: per_unit[unit] for unit, key in _UNITS.items()},
+        "layers": [_of_layer(layer, per_unit) for layer in layers],
+        "counts": list(pipeline.counts),
+        "partition": given if isinstance(given, str) else None,
+        "placement": pipeline.placement if pipeline.named_placement else list(pipeline.placement),
+        "chunks": pipeline.chunks,
+    }
+
+
+def _common_tick(layers: Iterable[Layer], unit: Unit) -> int:
+    costs = [cost for cost in COSTS if cost.unit is unit]
+    return exact.common_denominator(
+        getattr(layer, cost.field) for layer in layers for cost in costs
+    )
+
+
+def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
+    said = {
+        setting.name: value
+        for setting in LAYER_SETTINGS
+        if setting not in COSTS and (value := getattr(layer, setting.field)) != ""
+    }
+    costs = {cost.name: int(getattr(layer, cost.field) * per_unit[_unit(cost)]) for cost in COSTS}
+    return {**said, **costs, **({"rounded": list(layer.rounded)} if layer.rounded else {})}
+
+
+def _unit(cost: Setting) -> Unit:
+    assert cost.unit is not None
+    return cost.unit
+
+
+def restored(pipeline: Pipeline, value: object) -> Pipeline:
+    """Read what `to_object` writes: the pipeline of the file with its model and partition.
+
+    Raises InputError where the object is no model, or where its layers, so cut and placed, do not
+    make the stages of the pipeline.
+    """
+    file = section(value, _REQUIRED, _OPTIONAL)
+    per_unit = {unit: within(key, whole, file[key], 1, MOST_TICKS) for unit, key in _UNITS.items()}
+    model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
+    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
+    fields = _placed(file, pipeline)
+    rule = file["partition"]
+    if rule is not None:
+        made = replace(pipeline, model=model, partition=within("partition", text, rule), **fields)
+    if rule is None or list(made.counts) != counts:
+        made = replace(pipeline, model=model, partition=counts, **fields)
+    if (made.costs, made.hosts, made.limits) != (pipeline.costs, pipeline.hosts, pipeline.limits):
+        raise InputError("its layers do not make the stages of the pipeline; leave it out")
+    return made
+
+
+def _placed(file: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
+    """Fields of the placement as the user gave it."""
+    where, chunks = file.get("placement"), file.get("chunks")
+    if isinstance(where, list):
+        return {}
+    if where is not None and where not in tuple(placement.NAMED):
+        raise InputError(f"placement: {shown(where)} is unknown; use {', '.join(placement.NAMED)}")
+    if chunks is not None:
+        within("chunks", whole, chunks, 1, pipeline.num_stages)
+    return {"stages": pipeline.num_devices, "placement": where, "chunks": chunks}
+
+
+def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
+    if not isinstance(value, list) or len(value) > MOST_LAYERS:
+        raise InputError(f"layers: {shown(value)} is not a list of at most {MOST_LAYERS} layers")
+    for index, entry in enumerate(value):
+        yield within(f"layers: layer {index}", _layer, entry, per_unit)
+
+
+def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
+    file = section(value, _LAYER_COSTS, ("name", "role", "count", "rounded"))
+    costs: dict[str, Any] = {
+        cost.field: Fraction(
+            within(cost.name, whole, file[cost.name], -MOST_TICKS, MOST_TICKS),
+            per_unit[_unit(cost)],
+        )
+        for cost in COSTS
+    }
+    if file.get("role", "decoder") not in tuple(LETTERS):
+        raise InputError(f"role: {shown(file['role'])} is unknown; use {', '.join(LETTERS)}")
+    rounded = file.get("rounded", [])
+    if not isinstance(rounded, list) or any(field not in tuple(costs) for field in rounded):
+        raise InputError(f"rounded: {shown(rounded)} is not a list of costs of a layer")
+    said = {key: file[key] for key in ("name", "role", "count") if key in file}
+    return Layer(**costs, **said, rounded=tuple(rounded))

@@ -1,0 +1,142 @@
+"""The partition of a model in layers, as Megatron-LM's arguments and as torchtitan's keys.
+
+Both build embedding and head themselves: where a model has no layer of that role, it is named in
+the first and in the last stage.
+
+Megatron-LM (d98e8a6): `--pipeline-model-parallel-layout`, and what is checked of it, from
+`validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py. torchtitan
+(b5bcd76): keys of `ParallelismConfig` in torchtitan/config/configs.py, module names of
+`_generate_llm_fqn_per_model_part` and places of `_get_pp_rank_to_stage_indices_mapping` in
+torchtitan/distributed/pipeline_parallel.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppopt.errors import InputError
+from ppopt.problem import layout, placement
+from ppopt.problem.model import Layer, Model
+from ppopt.problem.pipeline import Pipeline
+
+_STAGES = Sequence[Sequence[Layer]]
+_ENDS = ("embedding", "head")
+
+
+def megatron_arguments(pipeline: Pipeline) -> str:
+    """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
+
+    Raises InputError where there are no layers, or Megatron-LM takes no such partition.
+    """
+    stages = _with_ends(pipeline, "Megatron-LM")
+    devices = pipeline.num_devices
+    if pipeline.hosts[0] != placement.named("interleaved", devices, len(stages) // devices):
+        raise InputError(
+            "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
+            "interleaved"
+        )
+    mtp = _mtp_layers(stages, devices)
+    model = Model(tuple(layer for stage in stages for layer in stage))
+    decoders = sum(layer.role == "decoder" for layer in model.layers)
+    lines = [f"--num-layers {decoders}"]
+    lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
+    lines.append(f"--pipeline-model-parallel-size {devices}")
+    text = layout.write(model, [len(stage) for stage in stages])
+    lines.append(f'--pipeline-model-parallel-layout "{text}"')
+    return "\n".join(lines) + "\n"
+
+
+def _mtp_layers(stages: _STAGES, devices: int) -> int:
+    """Number of MTP layers; raises InputError where Megatron-LM refuses their place."""
+    holding = [
+        stage for stage, layers in enumerate(stages) if any(layer.role == "mtp" for layer in layers)
+    ]
+    if not holding:
+        return 0
+    roles = [layer.role for layers in stages for layer in layers]
+    if "decoder" in roles[roles.index("mtp") :]:
+        raise InputError("megatron: MTP layers come after all decoder layers")
+    first_of_last = len(stages) - devices
+    if len(holding) > 1 or holding[0] < first_of_last:
+        raise InputError(
+            f"megatron: MTP layers are in stages {', '.join(map(str, holding))}; it takes them in "
+            f"one stage, the last of its rank: one of {first_of_last} .. {len(stages) - 1}"
+        )
+    return roles.count("mtp")
+
+
+def torchtitan_keys(pipeline: Pipeline) -> str:
+    """Write the table `parallelism` of torchtitan, as TOML, that cuts its model as the pipeline is.
+
+    The schedule named is one whose stages sit as the pipeline's do. Raises InputError where there
+    are no layers, or torchtitan has no such module or place.
+    """
+    stages = _with_ends(pipeline, "torchtitan")
+    parts = [[name for layer in stage for name in layer] for stage in _module_names(stages)]
+    lines = [
+        "[parallelism]",
+        f"pipeline_parallel_degree = {pipeline.num_devices}",
+        f'pipeline_parallel_schedule = "{_torchtitan_schedule(pipeline)}"',
+        f"num_pp_microbatches = {pipeline.batches}",
+        "module_fqns_per_model_part = [",
+        *(f"    [{', '.join(map(_quoted, part))}]," for part in parts),
+        "]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def _module_names(stages: _STAGES) -> list[list[tuple[str, ...]]]:
+    """Modules of torchtitan's language models for every layer of every stage."""
+    number = iter(range(sum(map(len, stages))))
+    names = []
+    for layers in stages:
+        for layer in layers:
+            if layer.role == "mtp":
+                raise InputError("torchtitan: its models have no MTP layers")
+        names.append(
+            [
+                {"embedding": ("tok_embeddings",), "head": ("norm", "lm_head")}.get(layer.role)
+                or (f"layers.{next(number)}",)
+                for layer in layers
+            ]
+        )
+    return names
+
+
+def _torchtitan_schedule(pipeline: Pipeline) -> str:
+    """A schedule of torchtitan whose stages sit where the pipeline's do."""
+    devices, chunks = pipeline.num_devices, pipeline.num_stages // pipeline.num_devices
+    looped, v = (placement.named(name, devices, chunks) for name in ("interleaved", "v"))
+    if pipeline.hosts[0] == looped:
+        return "1F1B" if chunks == 1 else "Interleaved1F1B"
+    if pipeline.hosts[0] == v and chunks == 2:
+        return "ZBVZeroBubble"
+    raise InputError(
+        "torchtitan: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
+        "placement linear, interleaved or v"
+    )
+
+
+def _with_ends(pipeline: Pipeline, trainer: str) -> _STAGES:
+    """Layers of every stage, embedding first and head last."""
+    if pipeline.model is None:
+        raise InputError(
+            f"{trainer} cuts layers, and this schedule knows stages alone; solve a model in layers"
+        )
+    if pipeline.routes > 1:
+        raise InputError(f"{trainer} runs one route; solve with --routes 1")
+    stages = [list(layers) for layers in pipeline.model.stage_layers(pipeline.counts)]
+    roles = [layer.role for layers in stages for layer in layers]
+    for role, place in zip(_ENDS, (0, len(roles) - 1), strict=True):
+        at = [index for index, one in enumerate(roles) if one == role]
+        if at not in ([], [place]):
+            end = "first" if place == 0 else "last"
+            raise InputError(f"{trainer}: the {role} is one layer, the {end}; it is {at}")
+    first, last = (Layer(1, role=role) for role in _ENDS)
+    stages[0][:0] = [first] * (roles[0] != "embedding")
+    stages[-1] += [last] * (roles[-1] != "head")
+    return stages

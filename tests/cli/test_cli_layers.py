@@ -1,0 +1,254 @@
+"""Models in layers on the command line: partitions, what is shown, what is kept in files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ppopt
+from tests.cli.cli_run import done, run, shown
+
+MODEL = """
+stages: 2
+batches: 4
+layers:
+- {name: embed, role: embedding, forward: 1, activation: 1, static: 5}
+- {name: block, forward: 2, activation: 3, static: 2, count: 4}
+- {name: head, role: head, forward: 4, activation: 2, static: 4}
+"""
+BALANCED = [4, 2]
+"""Work 3, 6 x 4, 12, in all 39: 3 + 3 x 6 = 21 is the least largest half."""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The words that name a model of an embedding, four blocks and a head twice as long."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(MODEL)
+    return "--config mine.yaml"
+
+
+@pytest.mark.parametrize("command", ["solve", "eval 1f1b"])
+def test_the_partition_is_balanced_unless_told(config: str, command: str) -> None:
+    found = shown(f"{command} {config}")
+    assert (found["partition"], found["layout"]) == (BALANCED, "Et*3|tL")
+    assert (found["placement"], found["chunks"]) == ("linear", 1)
+    assert found["schedule"]["pipeline"]["forward_times"] == [7, 6]
+
+
+@pytest.mark.parametrize(
+    ("partition", "counts"),
+    [
+        ("even", [3, 3]),
+        ("EVEN", [3, 3]),
+        ("balanced", BALANCED),
+        ("5,1", [5, 1]),
+        ("5, 1", [5, 1]),
+        ("Et*4|L", [5, 1]),
+        ("E,t|(t)*3,L", [2, 4]),
+    ],
+)
+def test_partitions(config: str, partition: str, counts: list[int]) -> None:
+    found = shown(f"eval gpipe {config} --partition '{partition}'")
+    assert found["partition"] == counts
+
+
+def test_counts_and_layouts_make_chunks(config: str) -> None:
+    """Stage mod devices, as Megatron-LM places a layout."""
+    found = shown(f"solve {config} --partition 'Et|t|t|tL'")
+    assert (found["placement"], found["chunks"]) == ("interleaved", 2)
+    assert found["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1]
+    assert shown(f"solve {config} --partition 2,1,1,2 --placement v")["chunks"] == 2
+
+
+def test_stages_are_devices_with_a_placement_list_too(config: str) -> None:
+    found = shown(f"solve {config} --placement 0,1,1,0 --partition 1,2,2,1")
+    assert found["partition"] == [1, 2, 2, 1]
+    assert found["schedule"]["pipeline"]["devices"] == 2
+
+
+def test_compare_cuts_the_layers_anew_for_every_placement(config: str) -> None:
+    found = shown(f"compare {config}")
+    rows = {row["strategy"]: row for row in found["rows"]}
+    assert rows["1f1b"]["partition"] == rows["optimal"]["partition"] == BALANCED
+    assert sum(rows["zbv"]["partition"]) == 6
+    assert len(rows["zbv"]["partition"]) == 4
+    words = done(f"compare {config}").out
+    assert "2 stages: 4 2 layers, Et*3|tL\n" in words
+
+
+def test_there_is_no_partition_without_layers() -> None:
+    found = shown("solve --stages 2 --batches 2")
+    assert (found["partition"], found["layout"]) == (None, None)
+
+
+def test_files_keep_the_layers(config: str) -> None:
+    done(f"solve {config} --mem-limit -o made.json -o made.html")
+    schedule, claims = ppopt.read_schedule("made.json")
+    expected = ppopt.read_model("mine.yaml").pipeline(devices=2, batches=4, mem_limit="1f1b")
+    assert schedule.pipeline == expected
+    assert ppopt.verify(schedule, claims) == []
+    assert "made.json: 4 2 layers, Et*3|tL\n" in done("verify made.json").out
+    assert shown("verify made.json")["partition"] == BALANCED
+    assert "layers 4|2" in Path("made.html").read_text()
+    assert done("check made.json").code == 0
+    assert shown("solve --hint made.json")["partition"] == BALANCED
+
+
+def test_readers_that_know_no_layers_find_the_costs_of_stages(config: str) -> None:
+    """All that a file says of layers is a member of its origin."""
+    done(f"solve {config} -o made.json")
+    file = json.loads(Path("made.json").read_text())
+    assert file["origin"].pop("model")["counts"] == BALANCED
+    Path("plain.json").write_text(json.dumps(file))
+    plain, claims = ppopt.read_schedule("plain.json")
+    assert plain.pipeline == ppopt.read_schedule("made.json")[0].pipeline.without_model()
+    assert ppopt.verify(plain, claims) == []
+
+
+REFUSED = {
+    "rule": ("--partition search", "'search' is unknown; use even, balanced"),
+    "rule of DeepSpeed": ("--partition type:block", "a rule of DeepSpeed's; give what it makes"),
+    "empty": ("--partition ''", "stage 0 of 1 is empty"),
+    "empty stage": ("--partition 'Ett||ttL'", "stage 1 of 3 is empty"),
+    "count of nothing": ("--partition 6,0", "stage 1 has 0 layers"),
+    "negative": ("--partition -1,7", "stage 0 has -1 layers"),
+    "no count": ("--partition 3,,3", "'' is not a whole number"),
+    "too few layers counted": ("--partition 3,2", "add up to 5, the model has 6 layers"),
+    "stages": ("--partition 2,2,2", "has 3 stages, the placement 2"),
+    "other layers": ("--partition 'Ett|ttmL'", "the layout names 1 E, 4 t, 1 m, 1 L; the model"),
+    "order": ("--partition 'ttE|ttL'", "the layout's order is ttEttL; the model's Et*4L"),
+    "letter": ("--partition 'Ett|xxL'", "at 'xxL': layers are E (embedding)"),
+    "bracket": ("--partition '(Ett|ttL'", "a bracket is open"),
+    "huge": ("--partition 'Et*999999999L'", "more than 4096 layers"),
+    "devices": ("--stages 7", "6 layers for 7 stages"),
+    "chunks": ("--chunks 4", "6 layers for 8 stages"),
+    "devices of a list": ("--placement 0,1,2,1", "the list has 3 devices; stages says 2"),
+    "times": ("--forward-times 2", "forward_times: the layers give the costs; leave it out"),
+    "memory": ("--activation 2,3", "activation: the layers give the costs; leave it out"),
+    "strategy": ("--partition 3,3 --chunks 2", "has 2 stages, the placement 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(config: str, case: str) -> None:
+    flags, told = REFUSED[case]
+    ran = run(f"solve {config} --json -o out.json {flags}")
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+    assert not Path("out.json").exists()
+
+
+FILES = {
+    "not a list": ("layers: 3", "layers: 3 is not a list of layers"),
+    "no layer": ("layers: [3]", "layers: layer 0: 3 is no layer"),
+    "empty": ("layers: []", "layers: the list is empty"),
+    "no forward": ("layers: [{name: x}]", "layer 0 (x): forward: missing"),
+    "unknown key": ("layers: [{foward: 1}]", "layer 0: unknown key 'foward'; did you mean forward"),
+    "twice": ("layers: [{input: 1, backward_input: 1}]", "input is given twice"),
+    "no number": ("layers: [{forward: x}]", "layer 0: forward: 'x' is not a number"),
+    "boolean": ("layers: [{forward: true}]", "layer 0: forward: True is not a number"),
+    "zero": ("layers: [{forward: 0}]", "layer 0: forward: 0 is not above 0"),
+    "negative": ("layers: [{forward: 1, static: -1}]", "layer 0: static: -1 is negative"),
+    "role": ("layers: [{forward: 1, role: encoder}]", "'encoder' is unknown; use embedding or"),
+    "count": ("layers: [{forward: 1, count: 0}]", "layer 0: count: 0 is below 1"),
+    "counts": ("layers: [{forward: 1, count: 5000}]", "count: 5000 is not within 1 .. 4096"),
+    "name": ("layers: [{forward: 1, name: 3}]", "layer 0: name: 3 is not text"),
+    "partition": ("layers: [{forward: 1}]\npartition: 3", "partition: 3 is not text"),
+    "counts of text": ("layers: [{forward: 1}]\npartition: [a]", "'a' is not a whole number"),
+    "limit": (
+        "stages: 1\nbatches: 2\nlayers: [{forward: 1}]\nmem_limit: 3",
+        "mem_limit: no layer gives its activation",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_refused_files(tmp_path: Path, case: str) -> None:
+    text, told = FILES[case]
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    ran = run("solve --stages 1 --batches 1 --config", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_partition_without_layers() -> None:
+    ran = run("solve --stages 2 --batches 2 --partition even")
+    assert ran.code == 2
+    assert "partition: needs a model in layers" in ran.err
+
+
+UNEQUAL = "--stages 2 --batches 2 --forward-times 1,2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"solve {UNEQUAL} --chunks 2",
+        f"solve {UNEQUAL} --placement v",
+        "eval zbv --stages 2 --batches 2 --static 0,1",
+    ],
+)
+def test_a_note_says_that_unequal_shares_are_cut_equally(line: str) -> None:
+    (words,) = done(line).err.splitlines()
+    assert words == (
+        "note: chunks: stages differ, and each is cut into 2 equal chunks; a model in `layers:` is "
+        "cut where its layers are"
+    )
+
+
+@pytest.mark.parametrize(
+    "line", [f"solve {UNEQUAL}", "solve --stages 2 --batches 2 --chunks 2", f"eval gpipe {UNEQUAL}"]
+)
+def test_no_note_where_nothing_is_assumed(line: str) -> None:
+    assert done(line).err == ""
+
+
+class TestInit:
+    def test_the_file_runs_as_it_is(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert done("init mine.yaml").err.startswith("mine.yaml: written")
+        text = Path("mine.yaml").read_text()
+        assert "ppopt solve --config mine.yaml" in text
+        assert shown("solve --config mine.yaml --time-limit 30")["status"] == "optimal"
+
+    def test_what_is_commented_out_runs_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every line of the form `# key: value` is a setting that may be used."""
+        monkeypatch.chdir(tmp_path)
+        text = done("init").out
+        keys = ("placement", "chunks", "partition", "mem_limit")
+        lines = [
+            line.removeprefix("# ")
+            for line in text.splitlines()
+            if line.removeprefix("# ").partition(":")[0] in keys
+        ]
+        assert len(lines) == 6
+        for line in lines:
+            Path("tried.yaml").write_text(f"{text}{line}\n")
+            strategy = {"placement: v": "zbv", "chunks: 2": "interleaved"}
+            done(f"eval {strategy.get(line.split('  ')[0].strip(), '1f1b')} --config tried.yaml")
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [
+            ("there.yaml", "there.yaml: exists already"),
+            ("mine.json", "the file is YAML"),
+            ("nowhere/mine.yaml", "the folder nowhere does not exist"),
+        ],
+    )
+    def test_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "there.yaml").write_text("mine")
+        ran = run(f"init {name}")
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err
+        assert (tmp_path / "there.yaml").read_text() == "mine"

@@ -1,0 +1,136 @@
+"""Partitions as Megatron-LM and torchtitan take them."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from typing import Any
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
+from ppopt.problem.model import Layer, Model
+from ppopt.problem.pipeline import Pipeline
+from tests.cli.cli_run import done, run
+
+DECODERS = Layer(1, count=61)
+STACK = Model((Layer(1, role="embedding"), DECODERS, Layer(1, role="mtp"), Layer(1, role="head")))
+PUBLISHED = "Et*3|(tt|)*29m|L"
+"""docs/user-guide/features/pipeline_parallel_layout.md of Megatron-LM, its comma left out; on 16
+ranks."""
+
+
+def test_megatron_arguments() -> None:
+    pipe = STACK.pipeline(devices=16, batches=32, partition=PUBLISHED)
+    assert shlex.split(megatron_arguments(pipe)) == [
+        *("--num-layers", "61", "--mtp-num-layers", "1", "--pipeline-model-parallel-size", "16"),
+        *("--pipeline-model-parallel-layout", PUBLISHED),
+    ]
+
+
+def test_embedding_and_head_are_named_where_the_model_leaves_them_out() -> None:
+    pipe = Model((Layer(1, count=4),)).pipeline(devices=2, batches=2)
+    assert '--pipeline-model-parallel-layout "Ett|ttL"' in megatron_arguments(pipe)
+    (first, last) = tomllib.loads(torchtitan_keys(pipe))["parallelism"][
+        "module_fqns_per_model_part"
+    ]
+    assert first == ["tok_embeddings", "layers.0", "layers.1"]
+    assert last == ["layers.2", "layers.3", "norm", "lm_head"]
+
+
+def test_torchtitan_keys() -> None:
+    """The names and their order: `_generate_llm_fqn_per_model_part` for 2 stages of 3 layers,
+    embedding and head counted as two layers each, has 1 + 2 layers."""
+    layers = (Layer(1, role="embedding"), Layer(1, count=3), Layer(1, role="head"))
+    pipe = Model(layers).pipeline(devices=2, batches=6, partition=[2, 3])
+    assert tomllib.loads(torchtitan_keys(pipe)) == {
+        "parallelism": {
+            "pipeline_parallel_degree": 2,
+            "pipeline_parallel_schedule": "1F1B",
+            "num_pp_microbatches": 6,
+            "module_fqns_per_model_part": [
+                ["tok_embeddings", "layers.0"],
+                ["layers.1", "layers.2", "norm", "lm_head"],
+            ],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("placement", "schedule"),
+    [("linear", "1F1B"), ("interleaved", "Interleaved1F1B"), ("v", "ZBVZeroBubble")],
+)
+def test_the_schedule_named_sits_as_the_pipeline_does(placement: str, schedule: str) -> None:
+    pipe = Model((Layer(1, count=8),)).pipeline(devices=2, batches=2, placement=placement)
+    keys = tomllib.loads(torchtitan_keys(pipe))["parallelism"]
+    assert keys["pipeline_parallel_schedule"] == schedule
+    assert len(keys["module_fqns_per_model_part"]) == pipe.num_stages
+
+
+EIGHT = Model((Layer(1, count=8),))
+EARLY = Model((Layer(1, count=2), Layer(1, role="mtp"), Layer(1, role="head")))
+MTP_TWICE = Model((Layer(1, count=4), Layer(1, role="mtp", count=2)))
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "stages": (megatron_arguments, Pipeline(stages=2, batches=2), "solve a model in layers"),
+    "v": (
+        megatron_arguments,
+        EIGHT.pipeline(devices=2, batches=2, placement="v"),
+        "stage s on rank s mod ranks",
+    ),
+    "routes": (megatron_arguments, EIGHT.pipeline(devices=2, batches=2, routes=2), "one route"),
+    "mtp in two stages": (
+        megatron_arguments,
+        MTP_TWICE.pipeline(devices=2, batches=2, partition=[5, 1]),
+        "MTP layers are in stages 0, 1",
+    ),
+    "mtp early": (
+        megatron_arguments,
+        EARLY.pipeline(devices=1, batches=2, partition=[3, 1]),
+        "are in stages 0; it takes them in one stage, the last of its rank: one of 1 .. 1",
+    ),
+    "mtp in front": (
+        megatron_arguments,
+        Model((Layer(1, role="mtp"), Layer(1))).pipeline(devices=1, batches=2),
+        "MTP layers come after all decoder layers",
+    ),
+    "two heads": (
+        megatron_arguments,
+        Model((Layer(1, role="head", count=2),)).pipeline(devices=1, batches=2),
+        "the head is one layer, the last; it is [0, 1]",
+    ),
+    "mtp": (torchtitan_keys, STACK.pipeline(devices=2, batches=2), "no MTP layers"),
+    "list": (
+        torchtitan_keys,
+        EIGHT.pipeline(devices=2, batches=2, placement=[0, 0, 1, 1]),
+        "in a V of two per rank",
+    ),
+    "wide v": (
+        torchtitan_keys,
+        EIGHT.pipeline(devices=2, batches=2, placement="v", chunks=4),
+        "in a V of two per rank",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    write, pipe, told = REFUSED[case]
+    with pytest.raises(InputError) as error:
+        write(pipe)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_export_writes_them(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done("init mine.yaml")
+    done("eval 1f1b --config mine.yaml --partition even -o made.json")
+    done("export made.json --to megatron-arguments -o arguments.txt")
+    assert shlex.split((tmp_path / "arguments.txt").read_text())[-1] == "Et*6|(t*6|)*2t*6L"
+    done("export made.json --to torchtitan -o keys.toml")
+    keys = tomllib.loads((tmp_path / "keys.toml").read_text())["parallelism"]
+    assert [len(part) for part in keys["module_fqns_per_model_part"]] == [7, 6, 6, 8]
+    done("eval 1f1b --stages 2 --batches 2 -o plain.json")
+    assert run("export plain.json --to torchtitan -o other.toml").code == 2
+    assert not (tmp_path / "other.toml").exists()

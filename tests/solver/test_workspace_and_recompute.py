@@ -1,0 +1,148 @@
+"""Searches with memory that operations need only while they run, and with recompute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Objective, Pipeline, Status, Verdict, recheck, solve, verify
+from ppopt.problem.instance import Instance
+from ppopt.rechecker import check
+from ppopt.rechecker.claim import Claim
+from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
+from tests.factories.instances import Case, draw, tiny_cases
+from tests.oracles import bounds, exhaustive
+
+
+def value(case: Case, objective: Objective) -> int | None:
+    """Least value in ticks that the search proves; None where it proves that there is none."""
+    found = solve(case.pipeline, objective=objective, fused=case.fused, time_limit=30, workers=1)
+    assert found.status in (Status.OPTIMAL, Status.INFEASIBLE), case
+    return None if found.value is None else int(found.value * case.pipeline.ticks.per_unit)
+
+
+def test_the_search_finds_the_least_makespan_and_proves_it() -> None:
+    infeasible = 0
+    for case in tiny_cases(31, 120, heavy=True):
+        expected = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
+        assert value(case, Objective.MAKESPAN) == expected, case
+        infeasible += expected is None
+    assert 20 < infeasible < 70
+
+
+def test_the_search_finds_the_least_device_span_and_proves_it() -> None:
+    for case in tiny_cases(32, 30, ops=12, heavy=True):
+        expected = exhaustive.best(case.pipeline, fused=case.fused, objective="device-span")
+        assert value(case, Objective.DEVICE_SPAN) == expected, case
+
+
+def test_two_routes() -> None:
+    for case in tiny_cases(33, 20, ops=16, routes=2, heavy=True):
+        expected = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
+        assert value(case, Objective.MAKESPAN) == expected, case
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
+    for case in tiny_cases(34, 8, ops=bounds.EXHAUSTIVE, heavy=True):
+        best = bounds.optimum(case, objective)
+        for sample in bounds.samples(case, objective, best):
+            assert sample.sound, sample
+
+
+def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> None:
+    for case in tiny_cases(35, 40, heavy=True):
+        least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
+        claim = Claim(case.pipeline, span=False, fused=case.fused, bound=least)
+        assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
+        if least is not None:
+            more = claim._replace(bound=least + 1)
+            assert check(more, 20, 1, 1, print).verdict is Verdict.WRONG, case
+
+
+def test_the_least_limit_is_exact() -> None:
+    """One microbatch at a time, where no operation is without length and W has no workspace."""
+    seen = 0
+    for case in tiny_cases(36, 150, ops=14, heavy=True, weight_workspace=None, mem_limit=None):
+        instance = Instance.uniform(case.pipeline, fused=case.fused)
+        if not all(one.duration for one in instance.classes):
+            continue
+        least = minimum_memory(instance)
+        in_units = [case.pipeline.ticks.memory(amount) for amount in least]
+        enough = replace(case.pipeline, mem_limit=in_units)
+        found = exhaustive.best(enough, fused=case.fused, objective="makespan")
+        assert found is not None, case
+        for device, amount in enumerate(least):
+            if amount > case.pipeline.ticks.static[device]:
+                tight = [Fraction(10**4)] * len(least)
+                tight[device] = case.pipeline.ticks.memory(amount - 1)
+                less = replace(case.pipeline, mem_limit=tight)
+                assert exhaustive.best(less, fused=case.fused, objective="makespan") is None, case
+                assert infeasibility(Instance.uniform(less, fused=case.fused))
+        seen += 1
+    assert seen > 60
+
+
+def test_workspace_of_w_is_at_least_what_it_says() -> None:
+    """Two stages on one device: W of the second may run before or after the backward of the first.
+
+    Before it, it holds 1 + 1 + 3; after F1 B1 B0 W0 nothing but its own 1 + 3. B takes nothing.
+    """
+    pipe = Pipeline(stages=2, placement=(0, 0), batches=1, weight_workspace=[0, 3], mem_limit=[4])
+    assert solve(pipe, time_limit=10).value == 6
+    refused = solve(replace(pipe, mem_limit=3.5), time_limit=10)
+    assert refused.status is Status.INFEASIBLE
+    assert "device 0 needs 4" in refused.proof
+    assert "one that works on every device is at least 4" in refused.proof
+
+
+def test_a_workspace_no_operation_has_time_for_is_never_held() -> None:
+    """B takes no time: at its instant the workspace is given before it is taken."""
+    pipe = Pipeline(stages=2, batches=3, backward_input=0, input_workspace=9, mem_limit=2)
+    found = solve(pipe, time_limit=10)
+    assert found.status is Status.OPTIMAL
+    assert found.value == solve(replace(pipe, input_workspace=None), time_limit=10).value
+    assert recheck(found).verdict is Verdict.CONFIRMED
+
+
+def test_recompute_costs_time_and_saves_memory() -> None:
+    """Four devices: with a tenth kept, 1F1B's four activations come down to 1.3."""
+    plain = Pipeline(stages=4, batches=8)
+    full = replace(plain, kept=0.1, recompute_time=1)
+    for pipe, most in ((plain, 4), (full, Fraction("1.3"))):
+        made = solve(replace(pipe, mem_limit=most), fused=True, time_limit=20)
+        assert made.schedule is not None
+        assert verify(made.schedule) == []
+    assert solve(replace(plain, mem_limit="1.3"), fused=True, time_limit=20).value == 8 * 12
+    assert made.value == (8 + 3) * (1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "fused", "whole_only"),
+    [
+        ({}, False, False),
+        ({"workspace": 2}, False, False),
+        ({"kept": 0, "recompute_time": 1}, False, False),
+        ({"input_workspace": 2}, False, True),
+        ({"weight_workspace": 2}, False, True),
+    ],
+)
+def test_a_proof_says_where_whole_backwards_may_do_better(
+    given: dict[str, Any], fused: bool, whole_only: bool
+) -> None:
+    found = solve(Pipeline(stages=1, batches=2, **given), fused=fused, time_limit=10)
+    assert found.status is Status.OPTIMAL
+    assert ("all split" in (found.proof or "")) == whole_only
+
+
+def test_middle_pipelines_are_valid() -> None:
+    rng = Random(37)
+    for _ in range(12):
+        case = draw(rng, devices=4, batches=10, ops=120, heavy=True)
+        found = solve(case.pipeline, fused=case.fused, time_limit=3, workers=1)
+        if found.schedule is not None:
+            assert verify(found.schedule) == []
