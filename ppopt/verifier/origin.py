@@ -54,9 +54,9 @@ def _wrong_kind(rows: Rows, stated: BackwardKind) -> Iterator[Violation]:
     whole = rows.sane.kind == OpKind.BW
     split = (rows.sane.kind == OpKind.B) | (rows.sane.kind == OpKind.W)
     if stated is BackwardKind.WHOLE and split.any():
-        yield claim("origin backward_kind", stated, "some backwards are split (B and W)")
+        yield claim("origin backward_kind", stated.value, "some backwards are split (B and W)")
     if stated is BackwardKind.SPLIT and whole.any():
-        yield claim("origin backward_kind", stated, "some backwards are one operation (BW)")
+        yield claim("origin backward_kind", stated.value, "some backwards are one operation (BW)")
 
 
 def _wrong_gap(gap: Fraction, right: float) -> Iterator[Violation]:
