@@ -82,7 +82,9 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
 def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
     rows = shown["rows"]
     _print(table.compare_table(rows))
-    for further in (table.why_table, table.peaks_table):
+    known = any(row["tokens_per_second"] is not None or row["mfu"] is not None for row in rows)
+    rates = [table.throughput_table] if known else []
+    for further in (*rates, table.why_table, table.peaks_table):
         print()
         _print(further(rows))
     for line in _partitions(rows):

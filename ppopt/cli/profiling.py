@@ -14,7 +14,7 @@ from ppopt.cli.application import command
 from ppopt.cli.streams import note
 
 if TYPE_CHECKING:
-    from ppopt.problem.costs import StageCosts
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles.estimate import Record
 
 
@@ -76,8 +76,8 @@ def profile(
     return 0
 
 
-def _steps(files: Sequence[Path]) -> tuple[list[Record], StageCosts]:
-    """Records of measured steps, and the memory of the schedule that ran."""
+def _steps(files: Sequence[Path]) -> tuple[list[Record], Pipeline]:
+    """Records of measured steps, and the pipeline of the schedule that ran."""
     from ppopt.cli.files import valid_schedule
     from ppopt.errors import InputError
     from ppopt.formats.documents import label
@@ -94,7 +94,7 @@ def _steps(files: Sequence[Path]) -> tuple[list[Record], StageCosts]:
             )
         steps[step] = file
     records = [record._replace(step=n) for n, ran in enumerate(steps) for record in ran]
-    return records, schedule.pipeline.costs
+    return records, schedule.pipeline
 
 
 def _of_records(files: Sequence[Path], source: Source, description: str, suffix: str) -> str:

@@ -173,7 +173,7 @@ def export(
         typer.Option(
             "--time-unit",
             metavar="UNIT",
-            help="Of a trace, the file's unit of time: s, ms (default), us or ns.",
+            help="Of a trace, the unit of time where the file has none: s, ms (default), us, ns.",
         ),
     ] = None,
 ) -> int:
@@ -186,7 +186,7 @@ def export(
 
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
         ExportFormat.TORCH_CSV: torch_csv.dumps,
-        ExportFormat.PERFETTO: lambda made: perfetto.dumps(made, time_unit or "ms"),
+        ExportFormat.PERFETTO: lambda made: perfetto.dumps(made, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
         ExportFormat.MEGATRON: megatron.dumps,
         ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),

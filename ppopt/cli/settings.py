@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
@@ -17,8 +17,18 @@ from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
+from ppopt.problem.model import LAYER_SETTINGS
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Part, Setting, Shape
+from ppopt.problem.settings import (
+    LIMIT_1F1B,
+    SETTINGS,
+    STAGE_COSTS,
+    Part,
+    Setting,
+    Shape,
+    Unit,
+)
+from ppopt.problem.units import attached
 
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
@@ -141,9 +151,32 @@ def _settings(
 
 
 def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Merge two layers; a new full backward also drops an older B of the lower layer."""
+    """Merge two layers; a new full backward also drops an older B of the lower layer.
+
+    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
+    """
     void = {"backward_input"} if "backward" in upper else set()
-    return {name: value for name, value in lower.items() if name not in void} | upper
+    kept = {name: value for name, value in lower.items() if name not in void}
+    for measure in Unit:
+        key = f"{measure}_unit"
+        unit = lower.get(key)
+        if unit is not None and upper.get(key, unit) != unit:
+            kept = _attached(kept, measure, unit, SETTINGS)
+            if "model" in kept:
+                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
+                kept["model"] = list(layers)
+    return kept | upper
+
+
+def _attached(
+    values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
+) -> dict[str, Any]:
+    """Write a unit behind the numbers of a measure that carry none."""
+    return values | {
+        one.field: attached(values[one.field], unit)
+        for one in settings
+        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
+    }
 
 
 def _value(setting: Setting, given: Any) -> Any:

@@ -78,7 +78,8 @@ def model_of(settings: Mapping[str, Any]) -> Model:
     """Build the model in layers that settings describe; raises InputError where there is none."""
     if settings.get("model") is None:
         raise InputError("layers: missing; a model is a list of layers, see `ppopt init`")
-    return Model(settings["model"], settings.get("name") or "")
+    units = {key: settings.get(key) for key in ("time_unit", "memory_unit")}
+    return Model(settings["model"], settings.get("name") or "", **units)
 
 
 def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
@@ -126,15 +127,20 @@ def _date(value: object, setting: Setting) -> str:
     return value.isoformat() if isinstance(value, date) else _line(value, setting)
 
 
-def _number(value: object, _: Setting) -> object:
+def _count(value: object, _: Setting) -> object:
     """Check that a value may be a number, or text of one; `ppopt.problem.exact` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise InputError(f"{shown(value)} is not a number")
     if isinstance(value, str) and (len(value) > 60 or _CONTROL.search(value)):
         raise InputError(f"{shown(value)} is not a number")
+    return value
+
+
+def _number(value: object, setting: Setting) -> object:
+    """Check that a value may be a time or an amount of memory."""
     if isinstance(value, int) and abs(value) > exact.LARGEST:
         raise InputError("the number is too large; use a larger unit (at most 10^12)")
-    return value
+    return _count(value, setting)
 
 
 _Check = Callable[[object, Setting], object]
@@ -223,6 +229,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),
     Shape.FILES: _files,
+    Shape.COUNT: _count,
     Shape.LINE: _line,
     Shape.DATE: _date,
 }
@@ -279,6 +286,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
     forms: dict[Shape, list[dict[str, Any]]] = {
         Shape.WHOLE: [{"type": "integer", **least}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
+        Shape.COUNT: number,
         Shape.NUMBER: number,
         Shape.STAGES: numbers,
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],

@@ -3,8 +3,8 @@
 A device is a process, and its operations are complete events (`X`) on the thread `compute`. A
 transfer is a slice on a thread `send` of the sender and on a thread `receive` of the receiver.
 Slices of one thread must nest, so overlapping transfers get extra threads (`send 2`). Flow arrows
-(`s`, `f`) connect an operation with its successors on other devices. The counter (`C`) `memory`
-shows the memory in use.
+(`s`, `f`) connect an operation with its successors on other devices. The counter (`C`) `memory`,
+with the unit where that is known, shows the memory in use.
 
 `ts` and `dur` are in microseconds with nanosecond precision.
 """
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem import exact
+from ppopt.problem import exact, units
 from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.metrics import memory_profile
@@ -29,7 +29,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import Row
 from ppopt.verifier.measured import faults
 
-NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+NANOSECONDS = {unit: int(size * 10**9) for unit, size in units.SCALES["time"].items()}
 """Nanoseconds per unit of time."""
 COMPUTE = 0
 """Thread of operations. Transfers use the threads from 1."""
@@ -45,14 +45,19 @@ class _Transfer(NamedTuple):
     after: Row
 
 
-def dumps(schedule: Schedule, unit: str = "ms") -> str:
-    """Write the trace of a schedule whose unit of time is `unit`: s, ms, us or ns.
+def dumps(schedule: Schedule, unit: str | None = None) -> str:
+    """Write the trace of a schedule; `unit` (s, ms, us or ns) is its unit of time if it has none.
 
-    Raises InputError where the unit is unknown or the operations are not a valid schedule of their
+    Where neither says one, a unit is taken as a millisecond. Raises InputError where the unit is
+    unknown or not that of the schedule, or the operations are not a valid schedule of their
     pipeline. The memory limit is ignored.
     """
-    if unit not in NANOSECONDS:
+    own = schedule.pipeline.time_unit
+    if unit is not None and unit not in NANOSECONDS:
         raise InputError(f"time unit: {unit!r} is unknown; use {', '.join(NANOSECONDS)}")
+    if None not in (unit, own) and unit != own:
+        raise InputError(f"time unit: {unit} is not {own}, that of the schedule; leave it out")
+    unit = own or unit or "ms"
     found = faults(schedule)
     if found:
         raise InputError(f"perfetto: not a schedule of its pipeline: {found[0]}; mend it first")
@@ -82,6 +87,7 @@ def _about(schedule: Schedule, unit: str) -> Event:
         "name": pipeline.name,
         "strategy": schedule.origin.strategy or "",
         "time_unit": unit,
+        "memory_unit": pipeline.memory_unit,
         "stages": pipeline.num_stages,
         "microbatches": pipeline.batches,
         "makespan": exact.plain(pipeline.ticks.time(schedule.metrics.makespan)),
@@ -186,11 +192,12 @@ def _arrows(transfers: Iterable[_Transfer], clock: _Clock) -> Iterator[Event]:
 
 
 def _memory(schedule: Schedule, device: int, clock: _Clock) -> Iterator[Event]:
-    memory = schedule.pipeline.ticks.memory
+    memory, unit = schedule.pipeline.ticks.memory, schedule.pipeline.memory_unit
+    name = "memory" if unit is None else f"memory ({unit})"
     profile = memory_profile(schedule, device)
     for time, level in zip(profile.time.tolist(), profile.level.tolist(), strict=True):
         yield {
-            "name": "memory",
+            "name": name,
             "ph": "C",
             "ts": clock.nanoseconds(time) / 1000,
             "pid": device,

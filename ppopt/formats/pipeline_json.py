@@ -4,10 +4,11 @@ All lists have one entry per stage, for one slice of a microbatch, chunks cut, e
 (one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
 device of every stage on route 0. Of a model in layers stages differ, and its placement is written
 as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
-every microbatch along the sequence; `slices` and the costs that are optional
-(`ppopt.problem.settings`) are left out where they have their defaults. `device_speed` has a
-fraction [numerator, denominator] per device, and is left out where all are 1: times are those at
-speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
+every microbatch along the sequence; `slices`, the costs that are optional
+(`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
+have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
+out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its
+device, a whole number of ticks.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -27,6 +28,7 @@ from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
 from ppopt.problem.settings import (
+    COUNTS,
     LIMIT_1F1B,
     SETTINGS,
     STAGE_COSTS,
@@ -37,6 +39,7 @@ from ppopt.problem.settings import (
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
 _SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
+_WHERE_KNOWN = ("time_unit", "memory_unit", *(setting.field for setting in COUNTS))
 _REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
@@ -45,6 +48,7 @@ _REQUIRED = (
 _OPTIONAL = (
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
     *(cost.name for cost in _SOMETIMES),
+    *_WHERE_KNOWN,
 )
 _DEFAULT = "default"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -71,6 +75,7 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "rounded": list(pipeline.rounded),
         **_in_ticks(pipeline, further),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
+        **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_speeds(pipeline),
     }
 
@@ -150,9 +155,14 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
         slices=slices,
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
+        **_where_known(file),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline
+
+
+def _where_known(file: dict[str, Any]) -> dict[str, Any]:
+    return {key: file.get(key) for key in _WHERE_KNOWN}
 
 
 def _fractions(file: dict[str, Any], cost: Setting, per_unit: int) -> tuple[Fraction, ...]:

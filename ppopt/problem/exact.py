@@ -16,6 +16,8 @@ FINEST = 10**6
 LARGEST = 10**12
 """Largest value accepted for a time or an amount of memory, in the user's unit. A Fraction may be
 larger: such are the results of exact arithmetic, and sums are checked in ticks."""
+LARGEST_COUNT = 10**24
+"""Largest number of tokens, or of floating-point operations, per microbatch or second."""
 ROUNDING = Fraction(1, 2**52)
 """Relative error of a number that a file gives as a float."""
 
@@ -46,6 +48,17 @@ def read(number: object, what: str, *, down: bool = False) -> Exact:
         return Exact(fraction, rounded=False)
     steps = floor(fraction * FINEST) if down else round(fraction * FINEST)
     return Exact(Fraction(steps, FINEST), rounded=True)
+
+
+def count(number: object, what: str) -> int:
+    """Read a whole number above 0 and at most `LARGEST_COUNT`, perhaps written as 989e12.
+
+    Raises InputError, naming `what`, on anything else.
+    """
+    fraction = number if isinstance(number, Fraction) else _fraction(number, what)
+    if fraction.denominator != 1 or not 0 < fraction <= LARGEST_COUNT:
+        raise InputError(f"{what}: {number} is not a whole number from 1 to 10^24")
+    return fraction.numerator
 
 
 def _fraction(number: object, what: str) -> Fraction:

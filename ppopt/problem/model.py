@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.problem import exact
+from ppopt.problem import exact, units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
 
@@ -54,6 +54,7 @@ LAYER_SETTINGS = (
 """Every setting of a layer, declared once: files, their JSON Schema and the table in
 `models/README.md` are made from these records. All but `forward` may be left out."""
 COSTS = tuple(setting for setting in LAYER_SETTINGS if setting.shape is Shape.NUMBER)
+_FIELDS = {measure: tuple(cost.field for cost in COSTS if cost.unit is measure) for measure in Unit}
 LAYER_NAMES: Mapping[str, Setting] = {
     name: setting for setting in LAYER_SETTINGS for name in setting.names
 }
@@ -77,10 +78,10 @@ class ModelCosts(NamedTuple):
 class Layer:
     """The smallest part of a model that no cut divides, or `count` equal ones in a row.
 
-    Numbers are read as decimals (see `ppopt.problem.exact`) and held as exact fractions; times in
-    any one unit, and so is memory. A time of the backward that is not given follows from the
-    others (`ppopt.problem.backward_times.complete`). Raises InputError on anything that is no
-    layer.
+    Numbers are read as decimals (see `ppopt.problem.exact`), may carry a unit (see
+    `ppopt.problem.units`), and are held as exact fractions. A time of the backward that is not
+    given follows from the others (`ppopt.problem.backward_times.complete`). Raises InputError on
+    anything that is no layer.
     """
 
     forward: Any
@@ -102,6 +103,10 @@ class Layer:
     name: str = ""
     count: int = 1
     """So many such layers in a row."""
+    time_unit: str | None = None
+    """Unit of its times; None: that of the numbers which carry one, and if none does, unknown."""
+    memory_unit: str | None = None
+    """Unit of its memory, as `time_unit`."""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
 
@@ -114,6 +119,7 @@ class Layer:
             raise InputError(f"count: {self.count!r} is not a whole number")
         if not 1 <= self.count <= MOST_LAYERS:
             raise InputError(f"count: {self.count} is not within 1 .. {MOST_LAYERS}")
+        self._set_units()
         for cost in COSTS:
             if getattr(self, cost.field) is not None:
                 self._set(cost.field, self._number(cost))
@@ -132,6 +138,23 @@ class Layer:
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
+
+    def _set_units(self) -> None:
+        """Convert numbers that carry a unit to one unit for times, and one for memory."""
+        for measure, fields in _FIELDS.items():
+            given = {field: getattr(self, field) for field in fields}
+            given = {field: value for field, value in given.items() if value is not None}
+            found = units.resolve(measure, getattr(self, f"{measure}_unit"), given)
+            for field, value in found.values.items():
+                self._set(field, value)
+            self._set(f"{measure}_unit", found.unit)
+            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
+
+    def quantities(self, measure: Unit) -> list[Fraction | units.Quantity]:
+        """Its times, or its amounts of memory, each with its unit where that is known."""
+        unit = getattr(self, f"{measure}_unit")
+        values = [getattr(self, field) for field in _FIELDS[measure]]
+        return values if unit is None else [units.Quantity(value, unit) for value in values]
 
     def _number(self, cost: Setting) -> Fraction:
         number = exact.read(getattr(self, cost.field), cost.name)
@@ -152,18 +175,39 @@ class Model:
     """Layers in forward order, counts expanded: `layers` holds every layer with count 1.
 
     Raises InputError, naming the layer by its number in what was given, on anything that is no
-    list of layers. A layer may be given as a `Layer` or as a mapping of its settings.
+    list of layers. A layer may be given as a `Layer` or as a mapping of its settings. All layers
+    are held in one unit of time and one of memory.
     """
 
     layers: tuple[Layer, ...]
     name: str = ""
+    time_unit: str | None = None
+    """Unit of times that carry none, and of all times held; None: the largest that layers carry."""
+    memory_unit: str | None = None
+    """The same of memory."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError(f"name: {self.name!r} is not text")
-        object.__setattr__(self, "layers", tuple(_expanded(self.layers)))
+        read = self._in_one_unit(_read_all(self.layers))
+        object.__setattr__(self, "layers", tuple(_expanded(read)))
         if not self.layers:
             raise InputError("layers: the list is empty; give one layer or more")
+
+    def _in_one_unit(self, layers: list[Layer]) -> list[Layer]:
+        for measure, fields in _FIELDS.items():
+            key = f"{measure}_unit"
+            given = {
+                f"layers: layer {index}": layer.quantities(measure)
+                for index, layer in enumerate(layers)
+            }
+            found = units.resolve(measure, getattr(self, key), given)
+            if any(getattr(layer, key) != found.unit for layer in layers):
+                layers = [
+                    replace(layer, **{key: found.unit, **dict(zip(fields, values, strict=True))})
+                    for layer, values in zip(layers, found.values.values(), strict=True)
+                ]
+        return layers
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -178,6 +222,11 @@ class Model:
     def rounded(self) -> tuple[str, ...]:
         """Fields of layers whose input was finer than 10^-6 of the unit and was rounded to it."""
         return tuple(dict.fromkeys(field for layer in self.layers for field in layer.rounded))
+
+    def sample(self, measure: Unit) -> Fraction | units.Quantity:
+        """One of the times, or amounts of memory; not 0 if it has no unit, unless all are."""
+        every = (one for layer in self.layers for one in layer.quantities(measure))
+        return next((one for one in every if one != 0), Fraction(0))
 
     @cached_property
     def has_activation(self) -> bool:
@@ -278,12 +327,15 @@ def runs_of(layers: Iterable[Layer]) -> list[Layer]:
     return runs
 
 
-def _expanded(given: object) -> Iterable[Layer]:
+def _read_all(given: object) -> list[Layer]:
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InputError(f"layers: {given!r} is not a list of layers")
+    return [_read(entry, index) for index, entry in enumerate(given)]
+
+
+def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
     total = 0
-    for index, entry in enumerate(given):
-        layer = _read(entry, index)
+    for layer in layers:
         total += layer.count
         if total > MOST_LAYERS:
             raise InputError(f"layers: more than {MOST_LAYERS} layers, counts expanded")

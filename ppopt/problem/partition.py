@@ -108,8 +108,20 @@ def _flattest(work: Sequence[int], stages: int, bound: int) -> Counts:
     return tuple(counts)
 
 
-RULES: dict[str, Callable[[Model, int], Counts]] = {"even": even, BALANCED: balanced}
+SEARCH = "search"
+"""The partition is chosen with the schedule; until then the pipeline is that of `balanced`."""
+RULES: dict[str, Callable[[Model, int], Counts]] = {
+    "even": even,
+    BALANCED: balanced,
+    SEARCH: balanced,
+}
 """Rule by name -> counts of a model for a number of stages."""
+
+
+def refuse_search(partition: str | Counts | None, where: str) -> None:
+    """Raise InputError where the partition is to be searched, which `where` does not do."""
+    if partition == SEARCH:
+        raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
 
 def normal(partition: Any) -> str | Counts:

@@ -9,12 +9,20 @@ from functools import cached_property
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem import exact, partition, placement
+from ppopt.problem import exact, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import StageCosts, Ticks, ticks_of
 from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.settings import LIMIT_1F1B, STAGE_COSTS, Setting, accepts_every_name
+from ppopt.problem.settings import (
+    COUNTS,
+    LIMIT_1F1B,
+    SETTINGS,
+    STAGE_COSTS,
+    Setting,
+    Unit,
+    accepts_every_name,
+)
 
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
@@ -33,8 +41,9 @@ class Pipeline:
     list has one entry per device, the device's whole share of the model, and `chunks` cuts every
     share into equal stages; with an explicit placement it has one entry per stage. Of a `model` in
     layers the costs are sums over the layers of each stage, one entry per stage under every
-    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`).
-    Raises InputError on anything that is no pipeline.
+    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`)
+    and may carry a unit, as in `"3.2ms"` or `"80GiB"` (see `ppopt.problem.units`). Raises
+    InputError on anything that is no pipeline.
     """
 
     stages: int
@@ -95,6 +104,17 @@ class Pipeline:
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1
     """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
+    time_unit: str | None = None
+    """ns, us, ms or s; None: that of the numbers which carry one, and if none does, unknown."""
+    memory_unit: str | None = None
+    """B, KB, MB, GB, KiB, MiB or GiB; None: as for `time_unit`."""
+    tokens_per_microbatch: Any = None
+    """Tokens of one microbatch; None: unknown."""
+    flops_per_microbatch: Any = None
+    """Floating-point operations that the whole model needs for F and BW of one microbatch, without
+    recomputation; None: unknown."""
+    peak_flops: Any = None
+    """Floating-point operations per second of one device, of speed 1, at most; None: unknown."""
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
@@ -122,6 +142,8 @@ class Pipeline:
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
+        self._set_counts()
+        self._set_units()
         if self.model is None:
             self._set_costs()
         else:
@@ -133,6 +155,36 @@ class Pipeline:
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
+
+    def _set_counts(self) -> None:
+        for setting in COUNTS:
+            if (number := getattr(self, setting.field)) is not None:
+                self._set(setting.field, exact.count(number, setting.field))
+
+    def _set_units(self) -> None:
+        """Convert numbers that carry a unit to the pipeline's, which they declare if none is."""
+        for measure in Unit:
+            key, given = f"{measure}_unit", self._given(measure)
+            declared = getattr(self, key) or getattr(self.model, key, None)
+            found = units.resolve(measure, declared, given, ("mem_limit",))
+            for field in given.keys() - {"layers"}:
+                self._set(field, found.values[field])
+            self._set(key, found.unit)
+            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
+            if self.model is not None and getattr(self.model, key) != found.unit:
+                self._set("model", replace(self.model, **{key: found.unit}))
+
+    def _given(self, measure: Unit) -> dict[str, Any]:
+        """Every number of a measure that was given, by field; of layers, one number."""
+        given = {
+            setting.field: value
+            for setting in SETTINGS
+            if setting.unit is measure
+            and (self.model is None or setting not in STAGE_COSTS)
+            and (value := getattr(self, setting.field)) is not None
+            and not _is_1f1b(value)
+        }
+        return given if self.model is None else given | {"layers": self.model.sample(measure)}
 
     def _set_placement(self) -> None:
         if self.chunks is not None:
@@ -268,7 +320,7 @@ class Pipeline:
                 "mem_limit: no layer gives its activation; give `activation` in the layers, or "
                 "leave the limit out"
             )
-        if isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B:
+        if _is_1f1b(limit):
             self._set("mem_limit", LIMIT_1F1B)
             return
         if limit is None:
@@ -503,6 +555,18 @@ class Pipeline:
         pieces = self.batches * self.num_slices
         return ticks_of(self.costs, speeds, links, static, self.limits, pieces, self.tick_divisor)
 
+    def time_text(self, ticks: int) -> str:
+        """Write a time with its unit, where that is known: `3.2 ms`."""
+        return _with_unit(self.ticks.time(ticks), self.time_unit)
+
+    def memory_text(self, ticks: int) -> str:
+        """Write an amount of memory with its unit, where that is known: `80 GiB`."""
+        return _with_unit(self.ticks.memory(ticks), self.memory_unit)
+
+
+def _with_unit(value: Fraction, unit: str | None) -> str:
+    return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
+
 
 def _whole(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
@@ -512,6 +576,10 @@ def _whole(value: object, what: str) -> int:
     if value > LARGEST_GRID:
         raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
     return value
+
+
+def _is_1f1b(limit: object) -> bool:
+    return isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B
 
 
 def _is_exact(value: object) -> bool:

@@ -16,7 +16,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
-from ppopt.problem import placement
+from ppopt.problem import placement, units
 from ppopt.problem.backward_kind import BackwardKind
 
 T = TypeVar("T")
@@ -51,6 +51,8 @@ class Shape(Enum):
     """One of some words."""
     FLAG = ""
     """True or false."""
+    COUNT = "COUNT"
+    """A whole number above 0 of any size, perhaps written as 989e12."""
     FILES = "FILE"
     """One file name, or a list of them."""
     LINE = "TEXT"
@@ -157,6 +159,10 @@ def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, least=1, **more)
 
 
+def _count(field: str, meaning: str) -> Setting:
+    return Setting(field, Shape.COUNT, meaning, least=1)
+
+
 def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
     return Setting(field, shape, meaning, default, part=Part.RUN, **more)
 
@@ -198,8 +204,9 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "of a model in layers: even, balanced (the largest F + BW of a stage is least), layers per "
-        "stage as a list, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "of a model in layers: even, balanced (the largest F + BW of a stage is least), search "
+        "(chosen with the schedule, with a bound over all partitions), layers per stage as a list, "
+        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
     ),
     _time("forward", "forward_times", "F", default=1),
@@ -279,6 +286,25 @@ SETTINGS = (
         1,
         choices=(1, 2),
     ),
+    Setting(
+        "time_unit",
+        Shape.CHOICE,
+        "unit of times that carry none",
+        "that of the numbers",
+        choices=tuple(units.SCALES[Unit.TIME]),
+        placeholder="UNIT",
+    ),
+    Setting(
+        "memory_unit",
+        Shape.CHOICE,
+        "unit of memory that carries none",
+        "that of the numbers",
+        choices=tuple(units.SCALES[Unit.MEMORY]),
+        placeholder="UNIT",
+    ),
+    _count("tokens_per_microbatch", "tokens of a microbatch, for tokens per second"),
+    _count("flops_per_microbatch", "FLOPs of a microbatch in the whole model, F and BW, for MFU"),
+    _count("peak_flops", "FLOPs per second of a device (of speed 1) at most, for MFU"),
     _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
     _run(
         "objective",
@@ -316,10 +342,9 @@ SETTINGS = (
     ),
     _text("source", Shape.LINE, "where the numbers come from"),
     _text("description", Shape.LINE, "what the file describes"),
-    _text("time_unit", Shape.LINE, "unit of the times"),
-    _text("memory_unit", Shape.LINE, "unit of the memory"),
     _text("date", Shape.DATE, "when it was measured"),
 )
+COUNTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.COUNT)
 STAGE_COSTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.STAGES)
 NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in setting.names}
 """Every accepted name -> its setting."""

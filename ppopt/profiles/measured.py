@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ppopt.errors import InputError
+from ppopt.problem import units
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import COUNTS
 from ppopt.profiles.estimate import Record, profile
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -34,11 +36,20 @@ def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedu
         placement=found.hosts,
         mem_limit=pipeline.limits,
         name=pipeline.name,
+        time_unit=_name(unit),
+        memory_unit=pipeline.memory_unit,
+        **{setting.field: getattr(pipeline, setting.field) for setting in COUNTS},
         **{field: getattr(costs, field) for field in costs.memory_fields},
         **found.costs(unit),
     )
     ran = sorted(steps.values(), key=_length)[(len(steps) - 1) // 2]
     return _schedule(ran, timed, unit)
+
+
+def _name(nanoseconds: int) -> str | None:
+    """The unit of time of that length; None where there is no such unit."""
+    sizes = units.SCALES["time"].items()
+    return next((name for name, seconds in sizes if seconds * 10**9 == nanoseconds), None)
 
 
 def _length(records: list[Record]) -> int:
@@ -57,14 +68,14 @@ def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
 
 
 def records_of(schedule: Schedule) -> list[Record]:
-    """Turn a measured schedule into records, one unit of time being a millisecond.
+    """Turn a measured schedule into records; a time without a unit counts in milliseconds.
 
     Raises InputError for a schedule that was not measured.
     """
     if not is_measured(schedule):
         raise InputError("the file holds no measured step; `ppopt run -o x.json` writes one")
-    per_unit = schedule.pipeline.ticks.per_unit
+    seconds = units.SCALES["time"][schedule.pipeline.time_unit or "ms"]
+    per_tick = seconds * 10**9 / schedule.pipeline.ticks.per_unit
     return [
-        Record(*row[:4], *(round(time * 10**6 / per_unit) for time in row[4:6]))
-        for row in schedule.rows()
+        Record(*row[:4], *(round(time * per_tick) for time in row[4:6])) for row in schedule.rows()
     ]

@@ -9,8 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from ppopt.formats.files import write
-from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS
 from ppopt.profiles.estimate import P2PTime, Profile
 from ppopt.profiles.megatron_timers import StageTimes
@@ -35,18 +35,19 @@ def dumps(
     description: str,
     source: str,
     day: date | None = None,
-    memory: StageCosts | None = None,
+    memory: Pipeline | None = None,
 ) -> str:
     """Write a profile as YAML for `--config`, in milliseconds and MiB.
 
-    Comments say what was measured and what was not. `memory` (any unit) is used where the profile
-    has no memory. `day` defaults to today.
+    Comments say what was measured and what was not. The memory of the pipeline `memory` is used
+    where the profile has none. `day` defaults to today.
     """
     devices = max(profile.hosts) + 1
     linear = profile.hosts == tuple(range(devices))
+    unit = "MiB" if profile.memory else memory and memory.memory_unit
     lines = [
         *_head(description, source, day),
-        *(["memory_unit: MiB"] if profile.memory else []),
+        *([f"memory_unit: {unit}"] if unit else []),
         "",
         f"stages: {len(profile.hosts)}",
         f"batches: {profile.batches}",
@@ -72,8 +73,9 @@ def dumps(
         ]
     elif memory is not None:
         lines.append("# Memory is that of the schedule that ran, not measured.")
-        amounts = [cost for cost in STAGE_COSTS if cost.field in memory.memory_fields]
-        lines += [f"{cost.name}: {_listed(getattr(memory, cost.field))}" for cost in amounts]
+        held = memory.costs
+        amounts = [cost for cost in STAGE_COSTS if cost.field in held.memory_fields]
+        lines += [f"{cost.name}: {_listed(getattr(held, cost.field))}" for cost in amounts]
     return "\n".join(lines) + "\n"
 
 

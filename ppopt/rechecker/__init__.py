@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from ppopt import processors
 from ppopt.errors import InputError, VerificationError
-from ppopt.problem import exact
 from ppopt.problem.objective import Objective
-from ppopt.rechecker import arithmetic, claim, idle_bound, mixed, partial_schedules
+from ppopt.rechecker import (
+    arithmetic,
+    claim,
+    idle_bound,
+    mixed,
+    partial_schedules,
+    partitions,
+)
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, Timetable
@@ -34,6 +40,8 @@ TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
 ENUMERATION_SHARE = 0.75
 """Share of the time for dynamic programming over partial schedules."""
+AT_ONCE = 2.0
+"""Most seconds of arithmetic over all partitions where no search is asked for."""
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
 MOST_WORKERS = 1024
@@ -115,6 +123,9 @@ def confirmed(schedule: Timetable) -> str | None:
     optimal = schedule.origin.status == "optimal"
     if value < stated.bound or (optimal and value > stated.bound):
         return None
+    if stated.partitions:
+        left = partitions.left_to_search(mixed.by_layers(stated), monotonic() + AT_ONCE)
+        return None if left is None or left else _of_all_partitions(0)
     known = _by_arithmetic(mixed.of_one_kind(stated))
     if known is None:
         return None
@@ -126,6 +137,8 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
+    if stated.partitions:
+        return _check_partitions(stated, time_limit, workers, seed, progress)
     if stated.bound is not None:
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
     if stated.mixed:
@@ -172,14 +185,42 @@ def _outcome(stated: Claim, found: Found, seconds: float) -> Recheck:
     return Recheck(verdict, reason, found.devices, seconds)
 
 
+def _check_partitions(
+    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
+) -> Recheck:
+    """Check a claim of all partitions: those that no device rules out, one by one."""
+    began = monotonic()
+    every = tuple(range(stated.pipeline.num_devices))
+    left = partitions.left_to_search(mixed.by_layers(stated), began + time_limit / 2)
+    if left is None:
+        reason = "more partitions than can be searched are ruled out by no device alone"
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+    verdict, reason = Verdict.CONFIRMED, _of_all_partitions(len(left))
+    for number, counts in enumerate(left):
+        seconds = max(0.01, began + time_limit - monotonic()) / (len(left) - number)
+        one = check(partitions.claim_of(stated, counts), seconds, workers, seed, progress)
+        words = f"partition {','.join(map(str, counts))}: {one.reason}"
+        if one.verdict is Verdict.WRONG:
+            return replace(one, reason=words, seconds=monotonic() - began)
+        if one.verdict is Verdict.UNDECIDED:
+            verdict, reason = one.verdict, words
+    return Recheck(verdict, reason, every, monotonic() - began)
+
+
+def _of_all_partitions(searched: int) -> str:
+    """How a claim of all partitions holds, in words."""
+    words = "in every partition of the layers one device alone needs as long, or too much memory"
+    return words + (f", but in {searched}, whose schedules were searched" if searched else "")
+
+
 def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
     """A device that proves the claim alone, and how; None where that takes a search."""
-    ticks, devices = stated.pipeline.ticks, range(stated.pipeline.num_devices)
+    devices = range(stated.pipeline.num_devices)
     if stated.bound is None:
         device = next(arithmetic.over_limit(stated), None)
         if device is None:
             return None
-        need = exact.plain(ticks.memory(arithmetic.least_memory(stated, device)))
+        need = stated.pipeline.memory_text(arithmetic.least_memory(stated, device))
         return device, f"device {device} comes to hold {need}, above its limit, in every order"
     idle = [idle_bound.least_idle(stated, device) for device in devices]
     times = [arithmetic.least_time(stated, device) + idle[device] for device in devices]
@@ -187,16 +228,18 @@ def _by_arithmetic(stated: Claim) -> tuple[int, str] | None:
     least = times[device]
     if least < stated.bound:
         return None
-    way = "the way to its first operation and " if not stated.span else ""
+    back = ", the way up from its last one" if stated.fused else ""
+    way = "" if stated.span else f"the way to its first operation{back} and "
     wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
-    return device, f"{way}the work of device {device}{wait} take {exact.plain(ticks.time(least))}"
+    took = stated.pipeline.time_text(least)
+    return device, f"{way}the work of device {device}{wait} take {took}"
 
 
 def _searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
     """The outcome of a search, in words."""
     what = "no schedule" if refuted else "the time was up before a schedule was found or excluded"
     if stated.bound is not None:
-        what += f" below {exact.plain(stated.pipeline.ticks.time(stated.bound))}"
+        what += f" below {stated.pipeline.time_text(stated.bound)}"
     if len(devices) == stated.pipeline.num_devices:
         return f"{what}: all rules in force"
     names = " and ".join(map(str, devices))
@@ -212,11 +255,10 @@ def _value(stated: Claim, schedule: Timetable) -> int:
 
 def _below(stated: Claim, made: Schedule) -> str:
     """How a claim is wrong, in words."""
-    ticks = stated.pipeline.ticks
-    value = exact.plain(ticks.time(_value(stated, made)))
+    value = stated.pipeline.time_text(_value(stated, made))
     if stated.bound is None:
         return f"there is a schedule that keeps the limits, of {value}"
-    return f"there is a schedule of {value}, below {exact.plain(ticks.time(stated.bound))}"
+    return f"there is a schedule of {value}, below {stated.pipeline.time_text(stated.bound)}"
 
 
 def _schedule(stated: Claim, times: Times) -> Schedule:

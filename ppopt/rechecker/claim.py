@@ -13,6 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
 
 
@@ -28,6 +29,10 @@ class Claim(NamedTuple):
     """In ticks; None: there is no schedule at all."""
     devices: tuple[int, ...] = ()
     """The devices that the certificate names: where to look first, never trusted."""
+    partitions: bool = False
+    """Whether it is of every partition of the model's layers, within the same limits."""
+    bound_time: Fraction | None = None
+    """The bound in the user's unit, where it is of every partition: their ticks differ."""
 
     @property
     def fused(self) -> bool:
@@ -152,8 +157,11 @@ def of_schedule(schedule: Timetable) -> Claim | None:
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
     ticks = bound_in_ticks(pipeline, origin.lower_bound)
-    kind = origin.backward_kind or BackwardKind.SPLIT
-    claim = Claim(pipeline, span, kind, ticks, devices)
+    claim = Claim(pipeline, span, origin.backward_kind or BackwardKind.SPLIT, ticks, devices)
+    if origin.certificate is not None and origin.certificate.argument is Argument.PARTITIONS:
+        if pipeline.model is None:
+            raise InputError("certificate: it is of all partitions, but the file has no layers")
+        claim = claim._replace(partitions=True, bound_time=origin.lower_bound)
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")

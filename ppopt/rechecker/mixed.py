@@ -43,6 +43,26 @@ def of_one_kind(claim: Claim) -> Claim:
     return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
 
 
+def by_layers(claim: Claim) -> Claim:
+    """A claim of all partitions, of split backwards, that implies a mixed one.
+
+    Layer by layer as above: what fits into the time of every layer fits into that of a stage, and
+    the least of sums is no less than the sum of the least.
+    """
+    if not claim.mixed:
+        return claim
+    zero, layers = Fraction(0), []
+    for layer in claim.pipeline.model.layers:
+        b, w, bw = layer.backward_input, layer.weight, layer.backward
+        partial, weight = min(b, bw), max(min(w, bw - b), zero)
+        change = min(layer.memory_b, zero)
+        fields = {"backward_input": partial, "weight": weight, "backward": partial + weight}
+        layers.append(replace(layer, **fields, memory_b=change))
+    model = replace(claim.pipeline.model, layers=tuple(layers))
+    pipeline = replace(claim.pipeline, model=model)
+    return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT)
+
+
 def loses_nothing(claim: Claim) -> bool:
     """Whether a mixed claim and that of one kind are both right or both wrong."""
     return _splitting_is_free(claim) or _joining_is_free(claim)

@@ -11,7 +11,7 @@ import numpy as np
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.report.summary import summary
-from ppopt.report.words import CAUSE_WORDS, clean, number, percent, spread, title
+from ppopt.report.words import CAUSE_WORDS, clean, measured, percent, spread, title
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -83,7 +83,9 @@ def time_use(schedule: Schedule) -> TimeUse:
 def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry:
     use = time_use(schedule)
     more = figures["value"] - best
-    above = f"{number(more)} ({percent(more / best)})" if more > 0 else ""
+    above = ""
+    if more > 0:
+        above = f"{measured(more, figures['time_unit'])} ({percent(more / best)})"
     note = _note(figures, use, above)
     if not figures["fits_limit"]:
         above = f"{above} over the limit".strip()
@@ -92,12 +94,13 @@ def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry
 
 
 def _note(figures: Mapping[str, Any], use: TimeUse, above: str) -> str:
-    words = f"makespan {number(figures['makespan'])}"
+    time, memory = figures["time_unit"], figures["memory_unit"]
+    words = f"makespan {measured(figures['makespan'], time)}"
     if figures["objective"] != Objective.MAKESPAN.value:
-        words += f", device span {number(figures['value'])}"
+        words += f", device span {measured(figures['value'], time)}"
     if figures["mem_limit"] is not None:
         place = "within" if figures["fits_limit"] else "over the limit of"
-        words += f" {place} memory {spread(figures['mem_limit'])}"
+        words += f" {place} memory {spread(figures['mem_limit'], memory)}"
     if above:
         words += f", {above} more than the best"
     return f"{words}; {_idle_words(use)}"

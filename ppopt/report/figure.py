@@ -11,6 +11,7 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.gantt import (
     BAR,
@@ -21,7 +22,7 @@ from ppopt.report.gantt import (
     part_names,
     row_height,
 )
-from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, number, percent
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, headed, measured, number, percent
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import Metrics, memory_profile
 from ppopt.schedule.schedule import Schedule
@@ -48,19 +49,21 @@ bars again with every subplot that has bars."""
 _HOVER = (
     "<b>%{{customdata[0]}}{kind}%{{customdata[1]}}</b>  {words}<br>"
     "stage %{{customdata[0]}} · {part}microbatch %{{customdata[1]}} · device %{{y}}<br>"
-    "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}"
-    " · duration %{{customdata[4]:.6~f}}<br>"
-    "memory %{{customdata[5]:.6~f}} while it runs, %{{customdata[6]:.6~f}} after it"
+    "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}{time}"
+    " · duration %{{customdata[4]:.6~f}}{time}<br>"
+    "memory %{{customdata[5]:.6~f}}{memory} while it runs, "
+    "%{{customdata[6]:.6~f}}{memory} after it"
     "<extra></extra>"
 )
 _HOVER_IDLE = (
-    "<b>idle</b>  %{text}<br>device %{y}<br>start %{customdata[0]:.6~f}"
-    " · end %{customdata[1]:.6~f} · duration %{customdata[2]:.6~f}<extra></extra>"
+    "<b>idle</b>  %{{text}}<br>device %{{y}}<br>start %{{customdata[0]:.6~f}}"
+    " · end %{{customdata[1]:.6~f}}{time} · duration %{{customdata[2]:.6~f}}{time}<extra></extra>"
 )
 _HOVER_MEMORY = (
-    "<b>memory %{{customdata[2]:.6~f}}</b>  on device %{{y}}<br>"
-    "from %{{customdata[0]:.6~f}} to %{{customdata[1]:.6~f}}<br>"
-    "peak %{{customdata[3]:.6~f}}{limit} · static %{{customdata[4]:.6~f}}<extra></extra>"
+    "<b>memory %{{customdata[2]:.6~f}}{memory}</b>  on device %{{y}}<br>"
+    "from %{{customdata[0]:.6~f}} to %{{customdata[1]:.6~f}}{time}<br>"
+    "peak %{{customdata[3]:.6~f}}{limit}{memory} · static %{{customdata[4]:.6~f}}{memory}"
+    "<extra></extra>"
 )
 
 
@@ -83,6 +86,12 @@ def _in_units(ticks: Ints, per_unit: int) -> Numbers:
     return ticks if per_unit == 1 else ticks / per_unit
 
 
+def _suffixes(pipeline: Pipeline) -> dict[str, str]:
+    """What stands behind figures of time and memory: a unit, or nothing where it is unknown."""
+    named = {"time": pipeline.time_unit, "memory": pipeline.memory_unit}
+    return {measure: f" {unit}" if unit else "" for measure, unit in named.items()}
+
+
 def _idle_bars(schedule: Schedule) -> go.Bar:
     """Idle intervals as bars in the colour of their cause."""
     found, per_unit = idle(schedule), schedule.pipeline.ticks.per_unit
@@ -99,7 +108,7 @@ def _idle_bars(schedule: Schedule) -> go.Bar:
         text=[CAUSE_WORDS[cause] for cause in causes],
         textposition="none",
         customdata=np.column_stack([start, end, length]),
-        hovertemplate=_HOVER_IDLE,
+        hovertemplate=_HOVER_IDLE.format(**_suffixes(schedule.pipeline)),
         marker={
             "color": [colours.IDLE_LOOKS[cause].colour for cause in causes],
             "line": {"width": 0},
@@ -111,7 +120,7 @@ def _operation_bars(schedule: Schedule) -> list[go.Bar]:
     """Operations as bars, one trace per layer."""
     figures = _figures(schedule)
     names = part_names(schedule.pipeline)
-    labelled = len(schedule) <= MOST_LABELS
+    labelled, units = len(schedule) <= MOST_LABELS, _suffixes(schedule.pipeline)
     traces = []
     for layer in layers(schedule):
         shown, paired = figures[layer.rows], schedule.pair[layer.rows] != ALONE
@@ -124,7 +133,7 @@ def _operation_bars(schedule: Schedule) -> list[go.Bar]:
             customdata=shown,
             insidetextanchor="middle",
             textangle=0,
-            **_look(layer, grouped=len(names) > 2, labelled=labelled),
+            **_look(layer, units, grouped=len(names) > 2, labelled=labelled),
         )
         if paired.any():
             # F has the upper half of the row, the backward that runs with it the lower half
@@ -134,7 +143,9 @@ def _operation_bars(schedule: Schedule) -> list[go.Bar]:
     return traces
 
 
-def _look(layer: Layer, *, grouped: bool, labelled: bool) -> dict[str, Any]:
+def _look(
+    layer: Layer, units: Mapping[str, str], *, grouped: bool, labelled: bool
+) -> dict[str, Any]:
     """Name, colour and texts of a trace; `grouped`: all parts of a kind share a legend entry."""
     kind, name = layer.kind.name, layer.name
     words = KIND_WORDS[layer.kind]
@@ -142,7 +153,7 @@ def _look(layer: Layer, *, grouped: bool, labelled: bool) -> dict[str, Any]:
         "name": f"{kind} {words if grouped or not name else name}",
         "legendgroup": kind if grouped else None,
         "showlegend": not grouped or layer.part == 0,
-        "hovertemplate": _HOVER.format(kind=kind, words=words, part=name and f"{name} · "),
+        "hovertemplate": _HOVER.format(kind=kind, words=words, part=name and f"{name} · ", **units),
         "marker": {
             "color": layer.colour,
             "line": {"width": 0.6 if labelled else 0, "color": "#ffffff"},
@@ -281,7 +292,7 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
         customdata=np.column_stack(
             [start, end, *(_in_units(column, ticks.memory_per_unit) for column in columns)]
         ),
-        hovertemplate=_HOVER_MEMORY.format(limit=limit),
+        hovertemplate=_HOVER_MEMORY.format(limit=limit, **_suffixes(schedule.pipeline)),
     )
 
 
@@ -313,7 +324,7 @@ def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
         "xaxis": {
             "range": [0, makespan],
             "anchor": _MEMORY,
-            "title": {"text": "time"},
+            "title": {"text": headed("time", schedule.pipeline.time_unit)},
             "gridcolor": colours.GRID,
             "zeroline": False,
             "showspikes": True,
@@ -325,7 +336,7 @@ def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
         },
         "yaxis": _axis(devices, step, (0, split)),
         "yaxis2": _axis(devices, step, (1 - split, 1)),
-        "annotations": [*notes, _end_note(makespan, devices)],
+        "annotations": [*notes, _end_note(makespan, devices, schedule.pipeline.time_unit)],
         "shapes": [_end_line(makespan)],
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
     }
@@ -347,7 +358,8 @@ def _axis(devices: int, step: int, domain: tuple[float, float]) -> dict[str, Any
 def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]]:
     """Share of idle time beside the rows of operations, peak beside the rows of memory."""
     ticks = schedule.pipeline.ticks
-    notes = [_note(_GANTT, -0.5, "idle", 10), _note(_MEMORY, -0.5, "peak memory", 10)]
+    peaks = headed("peak memory", schedule.pipeline.memory_unit)
+    notes = [_note(_GANTT, -0.5, "idle", 10), _note(_MEMORY, -0.5, peaks, 10)]
     for device in range(0, len(found.busy), step):
         idle_share = 1 - found.busy[device] / found.makespan if found.makespan else 0
         notes.append(_note(_GANTT, device, percent(idle_share)))
@@ -358,9 +370,10 @@ def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]
     return notes
 
 
-def _end_note(makespan: float, devices: int) -> dict[str, Any]:
+def _end_note(makespan: float, devices: int, unit: str | None) -> dict[str, Any]:
     place = {"xref": "x", "x": makespan, "xanchor": "right", "xshift": 0}
-    return _note(_GANTT, devices - 0.5, f"makespan <b>{number(makespan)}</b>", -10) | place
+    words = f"makespan <b>{measured(makespan, unit)}</b>"
+    return _note(_GANTT, devices - 0.5, words, -10) | place
 
 
 def _end_line(makespan: float) -> dict[str, Any]:

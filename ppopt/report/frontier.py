@@ -16,6 +16,8 @@ from ppopt.report.sections import html_table
 from ppopt.report.words import (
     AT_MOST,
     OVER,
+    headed,
+    measured,
     number,
     objective_words,
     percent,
@@ -177,6 +179,10 @@ def _bounds(data: Mapping[str, Any], end: float) -> list[dict[str, Any]]:
     if data["status"] == "optimal":
         return []
     bounds = [row for row in data["bounds"] if row["limit"] >= data["points"][0]["limit"]]
+    memory, time = (
+        " ".join(filter(None, ("%{x}", data["memory_unit"]))),
+        " ".join(filter(None, ("%{y}", data["time_unit"]))),
+    )
     limits, lows = ([row[key] for row in bounds] for key in ("limit", "lower_bound"))
     return [
         {
@@ -186,7 +192,7 @@ def _bounds(data: Mapping[str, Any], end: float) -> list[dict[str, Any]]:
             "y": [lows[0], *lows, lows[-1]],
             "mode": "lines",
             "line": {"shape": "vh", "color": colours.LIMIT, "width": 1.5, "dash": "dot"},
-            "hovertemplate": "limit %{x}: at least %{y}<extra></extra>",
+            "hovertemplate": f"limit {memory}: at least {time}<extra></extra>",
         }
     ]
 
@@ -195,8 +201,9 @@ def _point_words(row: Mapping[str, Any], hands: Sequence[Mapping[str, Any]]) -> 
     least = "" if row["limit_proved"] else "<br>less memory may do"
     spot = (row["limit"], row["value"])
     same = ", ".join(escape(title(hand)) for hand in hands if _spot(hand) == spot)
+    limit = measured(row["limit"], row["memory_unit"])
     return (
-        f"limit {number(row['limit'])}: <b>{number(row['value'])}</b>"
+        f"limit {limit}: <b>{measured(row['value'], row['time_unit'])}</b>"
         f"<br>{escape(status_words(row))}{least}"
         f"<br>bubble rate {percent(row['bubble_rate'])}"
         f"{same and f'<br>as {same}'}"
@@ -253,8 +260,8 @@ def _hand_words(row: Mapping[str, Any]) -> str:
     if not row["fits_limit"]:
         where += "<br>over the pipeline's own limits"
     return (
-        f"<b>{escape(title(row))}</b>: {number(row['value'])}"
-        f"<br>memory {number(row['memory'])}{above}{'' if ratio else where}"
+        f"<b>{escape(title(row))}</b>: {measured(row['value'], row['time_unit'])}"
+        f"<br>memory {measured(row['memory'], row['memory_unit'])}{above}{'' if ratio else where}"
     )
 
 
@@ -266,9 +273,12 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
         "font": FONT,
         "hoverlabel": HOVER_LABEL,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
-        "xaxis": {"title": {"text": "memory limit of every device"}, "zeroline": False},
+        "xaxis": {
+            "title": {"text": headed("memory limit of every device", data["memory_unit"])},
+            "zeroline": False,
+        },
         "yaxis": {
-            "title": {"text": objective_words(data)},
+            "title": {"text": headed(objective_words(data), data["time_unit"])},
             "type": "log" if _logarithmic(data) else "linear",
             "zeroline": False,
         },
@@ -276,7 +286,11 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(data: Mapping[str, Any]) -> str:
-    head = ("schedule", "memory", objective_words(data), "lower bound", "bubble rate")
+    time = data["time_unit"]
+    head = (
+        *("schedule", headed("memory", data["memory_unit"]), headed(objective_words(data), time)),
+        *(headed("lower bound", time), "bubble rate"),
+    )
     rows = [(row["limit"], row["value"], _point_row(row)) for row in data["points"]]
     rows += [(row["memory"], row["value"], _hand_row(row)) for row in data["strategies"]]
     return html_table(head, (cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])))

@@ -16,7 +16,7 @@ from ppopt.problem import layout
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.summary import summary
+from ppopt.report.summary import summary, unit_names
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
-FIGURES = ("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit")
+FIGURES = (
+    *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+    *("time_unit", "memory_unit", "tokens_per_second", "tokens_per_second_per_device", "mfu"),
+)
 
 
 def of_result(result: Result) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def of_result(result: Result) -> dict[str, Any]:
     origin = origin_json.to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
-    shown["mem_limit"] = _limits(result.pipeline)
+    shown |= {"mem_limit": _limits(result.pipeline), **unit_names(result.pipeline)}
     return {
         "schema": SCHEMA,
         **{key: origin.get(key) for key in _SEARCHED},
@@ -106,6 +109,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **{key: searched[key] for key in _SEARCHED},
+        **unit_names(optimum.pipeline),
         "rows": [_row(row, optimum) for row in comparison.rows],
         "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
@@ -171,6 +175,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "objective": found.objective.value,
         "proof": found.proof,
         "mem_limit": _limits(found.pipeline),
+        **unit_names(found.pipeline),
         "least_limit": _number(least and least.limit),
         "least_limit_proved": least is not None and least.least,
         "useful_limit": _number(enough and enough.limit),
@@ -208,7 +213,7 @@ def of_verification(
     `fits_limit` is as in `ppopt eval`, which reports the limit that `ppopt verify` enforces.
     `bound` exists where the re-checker has checked the bound.
     """
-    figures = {} if found else summary(schedule)
+    figures = unit_names(schedule.pipeline) if found else summary(schedule)
     ticks = schedule.pipeline.ticks
     return {
         "schema": SCHEMA,

@@ -60,6 +60,8 @@ def _schedule(entry: Entry) -> dict[str, Any]:
         "devices": schedule.pipeline.num_devices,
         "unit": ticks.per_unit,
         "memoryUnit": ticks.memory_per_unit,
+        "timeName": schedule.pipeline.time_unit or "",
+        "memoryName": schedule.pipeline.memory_unit or "",
         "last": schedule.metrics.makespan,
         "ops": _columns(_operations(schedule)),
         "needs": [packed(column) for column in _needs(schedule)],

@@ -9,6 +9,7 @@ from typing import Any
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import NAMED, Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import Entry, TimeUse
 from ppopt.report.words import (
@@ -16,8 +17,11 @@ from ppopt.report.words import (
     KIND_WORDS,
     NONE,
     UNCHECKED,
+    grouped,
+    headed,
     hint_words,
     isolated,
+    measured,
     number,
     objective_words,
     percent,
@@ -84,23 +88,36 @@ def _tiles(figures: Mapping[str, Any]) -> str:
     """The figures of a schedule, each with a note."""
     objective = objective_words(figures)
     limits = figures["mem_limit"]
-    limit = "no limit" if limits is None else f"limit {spread(limits)}"
+    time, memory = figures["time_unit"], figures["memory_unit"]
+    limit = "no limit" if limits is None else f"limit {spread(limits, memory)}"
     rows = [
-        ("makespan", number(figures["makespan"]), "end of the last operation"),
-        ("device span", number(figures["device_span"]), "longest time of one device"),
+        ("makespan", measured(figures["makespan"], time), "end of the last operation"),
+        ("device span", measured(figures["device_span"], time), "longest time of one device"),
         ("bubble rate", percent(figures["bubble_rate"]), f"idle share of the {objective}"),
         ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time"),
         (
             "peak memory",
-            number(max(figures["peak_memory"])),
-            f"{spread(figures['peak_memory'])}; {limit}",
+            measured(max(figures["peak_memory"]), memory),
+            f"{spread(figures['peak_memory'], memory)}; {limit}",
         ),
+        *_throughput(figures),
     ]
     if figures["lower_bound"] is not None:
         source = "" if figures["checked"] else "; says the file"
         note = f"of the {objective}; gap {percent(figures['gap'])}{source}"
-        rows.insert(0, ("lower bound", number(figures["lower_bound"]), note))
+        rows.insert(0, ("lower bound", measured(figures["lower_bound"], time), note))
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
+
+
+def _throughput(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Tokens per second and MFU, as far as known."""
+    rows = []
+    if figures["tokens_per_second"] is not None:
+        each = f"{grouped(figures['tokens_per_second_per_device'])} per device"
+        rows.append(("throughput", f"{grouped(figures['tokens_per_second'])} tokens/s", each))
+    if figures["mfu"] is not None:
+        rows.append(("MFU", percent(figures["mfu"]), "of the devices' peak FLOPs per second"))
+    return rows
 
 
 def _tile(name: str, value: str, note: str) -> str:
@@ -128,7 +145,8 @@ def _bound_words(figures: Mapping[str, Any]) -> str:
     if figures["lower_bound"] is None or not figures["proof"]:
         return ""
     limit = "" if figures["mem_limit"] is None else " within this memory"
-    bound = f"{objective_words(figures)} below {number(figures['lower_bound'])}"
+    value = measured(figures["lower_bound"], figures["time_unit"])
+    bound = f"{objective_words(figures)} below {value}"
     return f"No schedule{limit} has a {bound}, because {figures['proof']}."
 
 
@@ -144,13 +162,13 @@ def overview(shown: Sequence[Entry]) -> str:
         (
             _link(index, entry),
             escape(_stages_words(entry.schedule.pipeline)),
-            number(entry.figures["makespan"]),
-            number(entry.figures["device_span"]),
+            measured(entry.figures["makespan"], entry.figures["time_unit"]),
+            measured(entry.figures["device_span"], entry.figures["time_unit"]),
             entry.above or NONE,
             _use_bar(entry.use),
             percent(entry.use.idle),
             percent(entry.figures["bubble_overhead"]),
-            number(max(entry.figures["peak_memory"])),
+            measured(max(entry.figures["peak_memory"]), entry.figures["memory_unit"]),
         )
         for index, entry in enumerate(shown, start=1)
     ]
@@ -182,9 +200,10 @@ def _use_bar(use: TimeUse) -> str:
 
 def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
     """Folded away: figures per device, provenance, and the pipeline stage by stage."""
-    lines = [f"Peak memory of devices 0, 1, ...: {_listed(figures['peak_memory'])}"]
+    memory = headed("memory", figures["memory_unit"])
+    lines = [f"Peak {memory} of devices 0, 1, ...: {_listed(figures['peak_memory'])}"]
     if figures["mem_limit"] is not None:
-        lines.append(f"Memory limit of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
+        lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
     lines.append(f"Time between devices: {_p2p(pipeline)}")
     if any(speed != 1 for speed in pipeline.device_speed):
         speeds = _listed([plain(speed) for speed in pipeline.device_speed])
@@ -206,14 +225,16 @@ def _listed(values: Sequence[float]) -> str:
 
 def _p2p(pipeline: Pipeline) -> str:
     if not isinstance(pipeline.p2p, tuple):
-        return number(pipeline.p2p)
+        return measured(pipeline.p2p, pipeline.time_unit)
     times = [
         time
         for device, row in enumerate(pipeline.p2p)
         for other, time in enumerate(row)
         if device != other
     ]
-    return f"{number(min(times))} to {number(max(times))}" if times else NONE
+    if not times:
+        return NONE
+    return f"{number(min(times))} to {measured(max(times), pipeline.time_unit)}"
 
 
 def _provenance(figures: Mapping[str, Any]) -> str:
@@ -240,7 +261,12 @@ def _stages(pipeline: Pipeline) -> str:
         )
         for stage in range(pipeline.num_stages)
     ]
-    return html_table(("stage", "device", *costs), rows)
+    heads = (headed(name, _unit(pipeline, cost)) for name, cost in costs.items())
+    return html_table(("stage", "device", *heads), rows)
+
+
+def _unit(pipeline: Pipeline, cost: str) -> str | None:
+    return pipeline.time_unit if NAMED[cost].unit is Unit.TIME else pipeline.memory_unit
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

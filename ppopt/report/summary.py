@@ -6,7 +6,9 @@ from typing import Any
 
 from ppopt.formats import origin_json
 from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker import confirmed
+from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
 
 ORIGIN_KEYS = (
@@ -37,6 +39,24 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
         "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
         "fits_limit": schedule.fits_limits,
+        **unit_names(schedule.pipeline),
+        **_throughput(schedule, found.value(objective)),
+    }
+
+
+def unit_names(pipeline: Pipeline) -> dict[str, str | None]:
+    """The units of a pipeline's times and memory; None where unknown."""
+    return {"time_unit": pipeline.time_unit, "memory_unit": pipeline.memory_unit}
+
+
+def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]:
+    """Tokens per second and MFU, by the value of the objective; None where unknown."""
+    devices = schedule.pipeline.num_devices
+    tokens, mfu = throughput(schedule.pipeline, value)
+    return {
+        "tokens_per_second": None if tokens is None else plain(tokens),
+        "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
+        "mfu": None if mfu is None else plain(mfu),
     }
 
 

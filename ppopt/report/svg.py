@@ -21,7 +21,7 @@ from ppopt.report import colours
 from ppopt.report.gantt import Layer, label_step, layers, row_height, shade_words
 from ppopt.report.raster import png
 from ppopt.report.summary import summary
-from ppopt.report.words import KIND_WORDS, clean, lowered, number, percent, spread, title
+from ppopt.report.words import KIND_WORDS, clean, lowered, measured, number, percent, spread, title
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE, Row
 
@@ -130,13 +130,14 @@ def caption(schedule: Schedule) -> str:
     else:
         found = summary(schedule)
         limits = found["mem_limit"]
-        memory = f"peak memory {spread(found['peak_memory'])}"
+        time, unit = found["time_unit"], found["memory_unit"]
+        memory = f"peak memory {spread(found['peak_memory'], unit)}"
         words = [
             name,
             title(found),
-            f"{found['objective'].replace('-', ' ')} {number(found['value'])}",
+            f"{found['objective'].replace('-', ' ')} {measured(found['value'], time)}",
             f"bubble rate {percent(found['bubble_rate'])}",
-            memory if limits is None else f"{memory}, limit {spread(limits)}",
+            memory if limits is None else f"{memory}, limit {spread(limits, unit)}",
         ]
     text = clean(" · ".join(filter(None, words)))
     return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
@@ -208,8 +209,10 @@ def _rects(schedule: Schedule, layer: Layer, rows: Sequence[Row], frame: _Frame)
 
 
 def _words(schedule: Schedule, row: Row) -> str:
-    start, end = (number(schedule.pipeline.ticks.time(tick)) for tick in (row.start, row.end))
-    part = f", slice {row.slice}" if schedule.pipeline.num_slices > 1 else ""
+    pipeline = schedule.pipeline
+    start = number(pipeline.ticks.time(row.start))
+    end = measured(pipeline.ticks.time(row.end), pipeline.time_unit)
+    part = f", slice {row.slice}" if pipeline.num_slices > 1 else ""
     place = f"stage {row.stage}, microbatch {row.microbatch}{part}"
     return f"{row.kind.name}, {place}: {start} to {end}"
 
@@ -236,7 +239,7 @@ def _device_labels(frame: _Frame) -> Iterator[str]:
 
 def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     """Write the times below the rows: round ones, and the end."""
-    per_unit = schedule.pipeline.ticks.per_unit
+    per_unit, unit = schedule.pipeline.ticks.per_unit, schedule.pipeline.time_unit
     end = Fraction(frame.last, per_unit)
     least = end * _TICK_ROOM / (WIDTH - LEFT - RIGHT)
     step = _step(least)
@@ -248,7 +251,8 @@ def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     anchors = ["middle"] * len(rounds) + ["end"]
     for time, x, anchor in zip(times, places, anchors, strict=True):
         y = _px(frame.bottom + 16)
-        yield f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number(time)}</text>'
+        words = measured(time, unit if anchor == "end" else None)
+        yield f'<text x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
 def _step(least: Fraction) -> Fraction:

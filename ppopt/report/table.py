@@ -13,8 +13,11 @@ from ppopt.report.words import (
     AT_MOST,
     NONE,
     OVER,
+    grouped,
+    headed,
     hint_words,
     jitter_words,
+    measured,
     number,
     objective_words,
     partition_words,
@@ -22,6 +25,7 @@ from ppopt.report.words import (
     percent,
     spread,
     status_words,
+    throughput_words,
     title,
 )
 from ppopt.schedule.idle import Cause
@@ -42,11 +46,12 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "strategy": _strategy(figures),
         "status": Text(status_words(figures), style=_status_style(figures)),
         "partition": partition_words(figures),
-        "makespan": _with(number, figures.get("makespan")),
-        "device span": _with(number, figures.get("device_span")),
+        "makespan": _time(figures, "makespan"),
+        "device span": _time(figures, "device_span"),
         "lower bound": _bound(figures, objective),
         "bubble rate": _with(percent, figures.get("bubble_rate"), f" of the {objective}"),
         "bubble overhead": _with(percent, figures.get("bubble_overhead"), " of busy time"),
+        "throughput": throughput_words(figures),
         "peak memory": _memory(figures),
         "verified": _verified(figures),
         "under jitter": jitter_words(figures),
@@ -63,6 +68,12 @@ def result_table(figures: Mapping[str, Any]) -> Table:
 def _with(words: Callable[[float], str], value: float | None, unit: str = "") -> str:
     """A value in words with its unit; empty where there is none."""
     return "" if value is None else words(value) + unit
+
+
+def _time(figures: Mapping[str, Any], key: str) -> str:
+    """A time with its unit; empty where there is none."""
+    value = figures.get(key)
+    return "" if value is None else measured(value, figures.get("time_unit"))
 
 
 def _strategy(figures: Mapping[str, Any]) -> Text:
@@ -85,15 +96,17 @@ def _status_style(figures: Mapping[str, Any]) -> str:
 
 def _bound(figures: Mapping[str, Any], objective: str) -> str:
     gap = _with(percent, figures.get("gap"))
-    words = _with(number, figures.get("lower_bound"), f" for the {objective}")
+    bound = _time(figures, "lower_bound")
+    words = bound and f"{bound} for the {objective}"
     return f"{words}, gap {gap}" if gap else words
 
 
 def _memory(figures: Mapping[str, Any]) -> Text:
     peaks, limits = figures.get("peak_memory"), figures.get("mem_limit")
-    words = Text(per_device(peaks) if peaks else "")
+    unit = figures.get("memory_unit")
+    words = Text(per_device(peaks, unit) if peaks else "")
     if peaks and limits:
-        words.append(f", limit {per_device(limits)}")
+        words.append(f", limit {per_device(limits, unit)}")
     if figures.get("fits_limit") is False:
         words.append(", over the limit", style="red")
     return words
@@ -106,8 +119,9 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     the bubble rate of the objective, `memory` the largest device peak, and the last two columns
     are the ratios to the best row that fits and to the optimum of the same placement.
     """
-    names = ("strategy", "placement", "makespan", "span", "bubble", "memory", "/ best", "/ opt.")
-    table = _table(*names, left=2)
+    time, memory = (_unit(rows, key) for key in ("time_unit", "memory_unit"))
+    times, held = (headed(name, time) for name in ("makespan", "span")), headed("memory", memory)
+    table = _table("strategy", "placement", *times, "bubble", held, "/ best", "/ opt.", left=2)
     for row in rows:
         peaks = row.get("peak_memory")
         cells = (
@@ -138,9 +152,18 @@ def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def throughput_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Tokens per second and MFU of strategies; `rows` as for `compare_table`."""
+    table = _table("throughput", "tokens/s", "per device", "MFU")
+    for row in rows:
+        tokens = (row[key] for key in ("tokens_per_second", "tokens_per_second_per_device"))
+        _add_row(table, (_name(row), *map(grouped, tokens), percent(row["mfu"])), row)
+    return table
+
+
 def peaks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Peak memory of every device, a strategy each; `rows` as for `compare_table`."""
-    table = _table("peak memory", "per device")
+    table = _table(headed("peak memory", _unit(rows, "memory_unit")), "per device")
     for row in rows:
         peaks = spread([round(peak, 3) for peak in row["peak_memory"]])
         _add_row(table, (_name(row), peaks), row)
@@ -149,7 +172,8 @@ def peaks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def jitter_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The objective of strategies under random times; `rows` as for `compare_table`."""
-    table = _table("jitter", "as planned", "mean", "95 % below", "degrades")
+    unit = _unit(rows, "time_unit")
+    table = _table(headed("jitter", unit), "as planned", "mean", "95 % below", "degrades")
     for row in rows:
         found = row["jitter"]
         values = map(_short, (row["value"], found["mean"], found["p95"]))
@@ -165,7 +189,9 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     strategies that break the pipeline's own limits.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
-    for name in ("memory", objective_words(found), "bubble", "/ best"):
+    memory = headed("memory", found["memory_unit"])
+    value = headed(objective_words(found), found["time_unit"])
+    for name in (memory, value, "bubble", "/ best"):
         table.add_column(name, justify="right", overflow="fold")
     table.add_column("schedule", overflow="fold")
     points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
@@ -194,6 +220,11 @@ def _add_row(table: Table, cells: Iterable[str | Text], row: Mapping[str, Any]) 
     if row.get("fits_limit") is False:
         style = "dim"
     table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), style=style)
+
+
+def _unit(rows: Sequence[Mapping[str, Any]], key: str) -> str | None:
+    """Unit of the figures of all rows: they are of one problem."""
+    return rows[0].get(key) if rows else None
 
 
 def _held(memory: str, row: Mapping[str, Any]) -> Text:

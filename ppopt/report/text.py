@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.report.words import number
+from ppopt.report.words import measured
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import Row
 
@@ -73,5 +73,5 @@ def _cell(name: str, width: int) -> str | None:
 
 def _time_axis(schedule: Schedule, margin: int, columns: int) -> str:
     ticks = schedule.pipeline.ticks
-    end = number(ticks.time(int(schedule.end.max())))
+    end = measured(ticks.time(int(schedule.end.max())), schedule.pipeline.time_unit)
     return "time ".rjust(margin) + "0" + end.rjust(columns - 1)

@@ -36,6 +36,7 @@ CAUSE_WORDS = {
     Cause.ORDER: "the schedule itself waits",
     Cause.COOL_DOWN: "cool-down",
 }
+_SPREAD = ("mean", "p95")
 UNCHECKED = "(not re-checked; `ppopt verify FILE --bound` checks it)"
 _STATUS_WORDS = {
     "optimal": "proved optimal",
@@ -56,6 +57,42 @@ def number(value: float | Fraction | None) -> str:
     return f"{rounded:.6f}".rstrip("0").rstrip(".")
 
 
+def measured(value: float | Fraction | None, unit: str | None) -> str:
+    """Write a number with its unit, where that is known: `3.2 ms`."""
+    return number(value) if value is None else _with(number(value), unit)
+
+
+def _with(words: str, unit: str | None) -> str:
+    return words if unit is None else f"{words} {unit}"
+
+
+def headed(name: str, unit: str | None) -> str:
+    """Name of a column or axis, with the unit of its figures where that is known: `time (ms)`."""
+    return name if unit is None else f"{name} ({unit})"
+
+
+def grouped(value: float | None) -> str:
+    """Write a number that needs no fraction: `41,200`, or three digits below 100."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def throughput_words(figures: Mapping[str, Any]) -> str:
+    """Tokens per second, per device, and MFU, as far as known; empty where nothing is.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    tokens, mfu = figures.get("tokens_per_second"), figures.get("mfu")
+    parts = []
+    if tokens is not None:
+        each = grouped(figures["tokens_per_second_per_device"])
+        parts.append(f"{grouped(tokens)} tokens/s, {each} per device")
+    if mfu is not None:
+        parts.append(f"MFU {percent(mfu)}")
+    return ", ".join(parts)
+
+
 def percent(share: float | Fraction | None) -> str:
     """Write a share as a percentage with at most two decimals: 0.15625 is 15.63 %."""
     if share is None:
@@ -65,23 +102,23 @@ def percent(share: float | Fraction | None) -> str:
     return f"{float(100 * share):.2f}".rstrip("0").rstrip(".") + " %"
 
 
-def per_device(values: Sequence[float] | None) -> str:
-    """Values of all devices and the largest: `max 4 (4 4 3 2)`, or `4 each`."""
+def per_device(values: Sequence[float] | None, unit: str | None = None) -> str:
+    """Values of all devices and the largest: `max 4 GiB (4 4 3 2)`, or `4 GiB each`."""
     if not values:
         return NONE
     if min(values) == max(values):
-        return spread(values)
-    return f"max {number(max(values))} ({spread(values)})"
+        return spread(values, unit)
+    return f"max {measured(max(values), unit)} ({spread(values)})"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Values of all devices: `4 4 3 2`, `4 each`, or the first and last of many."""
+def spread(values: Sequence[float], unit: str | None = None) -> str:
+    """Values of all devices: `4 4 3 2 GiB`, `4 GiB each`, or the first and last of many."""
     if len(values) > 1 and min(values) == max(values):
-        return f"{number(values[0])} each"
+        return f"{measured(values[0], unit)} each"
     shown = [number(value) for value in values]
     if len(shown) > FEW_DEVICES:
         shown[3:-3] = [".."]
-    return " ".join(shown)
+    return _with(" ".join(shown), unit)
 
 
 def partition_words(figures: Mapping[str, Any]) -> str:
@@ -120,8 +157,10 @@ def hint_words(figures: Mapping[str, Any]) -> str:
     hint = figures.get("hint")
     if not isinstance(hint, Mapping):
         return ""
-    over = "" if hint["fits_limit"] else f", but with memory {per_device(hint['peak_memory'])}"
-    parts = [number(hint["value"]) + over, _gain_words(hint["gain"], figures), *hint["notes"]]
+    memory = per_device(hint["peak_memory"], figures.get("memory_unit"))
+    over = "" if hint["fits_limit"] else f", but with memory {memory}"
+    value = measured(hint["value"], figures.get("time_unit"))
+    parts = [value + over, _gain_words(hint["gain"], figures), *hint["notes"]]
     return "; ".join(part for part in parts if part)
 
 
@@ -143,9 +182,10 @@ def jitter_words(figures: Mapping[str, Any]) -> str:
     found = figures.get("jitter")
     if not isinstance(found, Mapping):
         return ""
+    mean, p95 = (measured(round(found[key], 3), figures.get("time_unit")) for key in _SPREAD)
     return (
-        f"mean {number(round(found['mean'], 3))} ({percent(found['degradation'])} more), "
-        f"95 % below {number(round(found['p95'], 3))}; {found['samples']} samples of "
+        f"mean {mean} ({percent(found['degradation'])} more), "
+        f"95 % below {p95}; {found['samples']} samples of "
         f"{percent(found['deviation'])} deviation, seed {found['seed']}"
     )
 
@@ -167,10 +207,13 @@ def robustness_words(found: Mapping[str, Any]) -> list[str]:
         best, rival = (rows[found["fragile"][part]] for part in ("best", "rival"))
         lines.append(
             f"fragile: {title(best)} is best on paper, but takes "
-            f"{number(round(best['jitter']['mean'], 3))} on average, and {title(rival)} "
-            f"{number(round(rival['jitter']['mean'], 3))}"
+            f"{_mean(best)} on average, and {title(rival)} {_mean(rival)}"
         )
     return lines
+
+
+def _mean(row: Mapping[str, Any]) -> str:
+    return measured(round(row["jitter"]["mean"], 3), row.get("time_unit"))
 
 
 def what_if(found: Mapping[str, Any]) -> list[str]:
@@ -185,11 +228,12 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
     most = "most memory worth having"
     if not found["useful_limit_proved"]:
         most += ", as far as known"
+    time, memory = found["time_unit"], found["memory_unit"]
     within = "" if found["mem_limit"] is None else " within the pipeline's own limits"
     lines = [
-        f"{least}: {number(found['least_limit'])}; {found['proof']}",
-        f"{most}: {number(found['useful_limit'])}; with any more the {objective} stays "
-        f"{number(points[-1]['value'])}{within}",
+        f"{least}: {measured(found['least_limit'], memory)}; {found['proof']}",
+        f"{most}: {measured(found['useful_limit'], memory)}; with any more the {objective} stays "
+        f"{measured(points[-1]['value'], time)}{within}",
     ]
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: it is not proved that less memory does not do")

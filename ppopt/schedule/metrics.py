@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem import units
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
@@ -63,6 +64,34 @@ def metrics(schedule: Timetable) -> Metrics:
         peak_memory=tuple(
             int(_profile(schedule, device, *tables).level.max()) for device in range(devices)
         ),
+    )
+
+
+class Throughput(NamedTuple):
+    """What an iteration yields per second; None where the pipeline does not say enough."""
+
+    tokens_per_second: Fraction | None
+    """Of all devices together."""
+    mfu: Fraction | None
+    """Model FLOPs utilisation: FLOPs that the model needs, over what the devices could do in that
+    time (PaLM, arXiv 2204.02311, appendix B)."""
+
+
+def throughput(pipeline: Pipeline, value: int) -> Throughput:
+    """Throughput of iterations that take `value` ticks each, above 0.
+
+    Tokens per second need `tokens_per_microbatch`; MFU needs `flops_per_microbatch` and
+    `peak_flops` (of a device of speed 1); both need the unit of time.
+    """
+    if pipeline.time_unit is None:
+        return Throughput(None, None)
+    seconds = pipeline.ticks.time(value) * units.SCALES["time"][pipeline.time_unit]
+    per_second = pipeline.batches / seconds
+    tokens, flops = pipeline.tokens_per_microbatch, pipeline.flops_per_microbatch
+    peak = pipeline.peak_flops
+    return Throughput(
+        None if tokens is None else tokens * per_second,
+        None if None in (flops, peak) else flops * per_second / (peak * sum(pipeline.device_speed)),
     )
 
 

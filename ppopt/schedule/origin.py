@@ -26,6 +26,8 @@ class Argument(StrEnum):
     """The devices named need that long, all others taken as delays."""
     SEARCH = "search"
     """All orders were searched; no devices are named."""
+    PARTITIONS = "partitions"
+    """No partition of the model's layers into stages does better; no devices are named."""
     MEMORY = "memory"
     """No schedule keeps the memory limits; no devices are named."""
 

@@ -389,6 +389,8 @@ class Share:
 class RoundParams:
     """Rounds in which the methods take turns."""
 
+    most: int | None = None
+    """Most rounds; None: until the search ends. The search over partitions sets it, to try many."""
     first_seconds: float = 0.5
     """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4

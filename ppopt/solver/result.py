@@ -11,7 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim, bound_in_ticks
-from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
+from ppopt.schedule.origin import SEARCHED, Argument, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -107,7 +107,10 @@ class Result:
         if self.lower_bound is not None:
             bound = bound_in_ticks(self.pipeline, self.lower_bound)
         span = self.objective is Objective.DEVICE_SPAN
-        return Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
+        claim = Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
+        if self.certificate.argument is Argument.PARTITIONS:
+            return claim._replace(partitions=True, bound_time=self.lower_bound)
+        return claim
 
     def origin(self) -> Origin:
         """How the schedule was found, for its file: everything but the time it took."""

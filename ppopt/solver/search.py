@@ -15,6 +15,7 @@ from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling
@@ -73,6 +74,8 @@ def solve(
     pipeline. `time_limit` is in seconds. `workers` defaults to the processors available; with more
     than one, and several stages per device, part of the search runs in a process of its own.
 
+    A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
+    over all partitions (`ppopt.solver.partitions.search`).
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
     `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
@@ -86,6 +89,14 @@ def solve(
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)
     _check_names(params.without)
+    if pipeline.partition == SEARCH:
+        if hint is not None:
+            raise InputError("hint: does not go with partition search; give the hint's partition")
+        from ppopt.solver.partitions.search import PartitionSearch  # noqa: PLC0415  needs numpy
+
+        return PartitionSearch(
+            search_from, problem, provenance, progress, began, stop, params
+        ).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
 

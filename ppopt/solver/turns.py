@@ -69,11 +69,11 @@ def alternate(*methods: Method) -> Turns:
 
 
 def rounds(entries: Sequence[Entry], problem: Problem, whole: float, params: RoundParams) -> Turns:
-    """Rounds in which every method has a turn, until all are exhausted.
+    """Rounds in which every method has a turn, until all are exhausted or `params.most` are done.
 
     `whole` is the time of the whole search in seconds.
     """
-    for number in count():
+    for number in count() if params.most is None else range(params.most):
         left = [entry for entry in entries if not entry.exhausted]
         if not left:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import refuse_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
@@ -24,6 +25,7 @@ def evaluate(
     by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
     is unknown or does not apply.
     """
+    refuse_search(pipeline.partition, "evaluate")
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)

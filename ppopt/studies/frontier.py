@@ -10,9 +10,9 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
-from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import refuse_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
@@ -126,6 +126,7 @@ def frontier(
     Raises InputError on misuse only.
     """
     began = time.monotonic()
+    refuse_search(pipeline.partition, "frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)
@@ -190,7 +191,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
         return device_bounds.device_bound(problem.instance, problem.objective)
     if proved.limit == limit:
         return proved.bound
-    larger = exact.plain(problem.pipeline.ticks.memory(proved.limit))
+    larger = problem.pipeline.memory_text(proved.limit)
     words = f"{proved.bound.proof} (proved for the limit {larger}, so for every smaller one)"
     return proved.bound._replace(proof=words)
 
@@ -233,7 +234,7 @@ def _proof(problem: Problem, curve: Curve) -> str:
     pipeline, first = problem.pipeline, curve.found[0]
     least = device_bounds.minimum_memory(problem.reduced.instance)
     device = least.index(max(least))
-    shown = exact.plain(pipeline.ticks.memory(least[device]))
+    shown = pipeline.memory_text(least[device])
     words = f"device {device} needs {shown} even for one microbatch at a time"
     if first.limit == least[device]:
         return words

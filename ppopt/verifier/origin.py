@@ -31,7 +31,7 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
     objective = origin.objective or Objective.MAKESPAN
     ticks = figures.device_span if objective is Objective.DEVICE_SPAN else figures.makespan
     per_unit = rows.pipeline.ticks.per_unit
-    value = exact.plain(rows.pipeline.ticks.time(ticks))
+    value = rows.pipeline.time_text(ticks)
     if origin.value is not None and exact.in_ticks(origin.value, per_unit) != ticks:
         yield _wrong("value", origin.value, f"the {objective} is {value}")
     bound = None

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.errors import InputError
-from ppopt.problem import exact
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import ALONE, Timetable
@@ -157,12 +156,12 @@ class Rows:
         return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
     def clock(self, ticks: int | np.int64) -> str:
-        """Write a time in the user's unit."""
-        return str(exact.plain(self.pipeline.ticks.time(int(ticks))))
+        """Write a time with the user's unit."""
+        return self.pipeline.time_text(int(ticks))
 
     def amount(self, ticks: int | np.int64) -> str:
-        """Write an amount of memory in the user's unit."""
-        return str(exact.plain(self.pipeline.ticks.memory(int(ticks))))
+        """Write an amount of memory with the user's unit."""
+        return self.pipeline.memory_text(int(ticks))
 
 
 def read(schedule: Timetable) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 INT = (int,)
@@ -13,6 +14,16 @@ FLAG = (bool,)
 LIST_OR_NULL = (list, type(None))
 TEXT_OR_NULL = (str, type(None))
 
+KNOWN_TEXT = (str, NoneType)
+KNOWN_NUMBER = (int, float, NoneType)
+THROUGHPUT = {
+    "time_unit": KNOWN_TEXT,
+    "memory_unit": KNOWN_TEXT,
+    "tokens_per_second": KNOWN_NUMBER,
+    "tokens_per_second_per_device": KNOWN_NUMBER,
+    "mfu": KNOWN_NUMBER,
+}
+"""Null where the pipeline does not say enough."""
 COMMON = {
     "schema": INT,
     "status": TEXT,
@@ -31,7 +42,7 @@ COMMON = {
     "solve_seconds": NUMBER,
     "schedule": OBJECT,
     "verified": FLAG,
-}
+} | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
 PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
 SOLVED = (
@@ -52,6 +63,7 @@ VERIFIED = {
     for key in (
         *("schema", "verified", "makespan", "device_span"),
         *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+        *THROUGHPUT,
     )
 } | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG, **PLACED}
 UNSOLVED = (

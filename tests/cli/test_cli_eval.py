@@ -158,7 +158,7 @@ class TestCompare:
             assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
         assert found.keys() == {
             *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
-            *("rows", "skipped"),
+            *("time_unit", "memory_unit", "rows", "skipped"),
         }
 
     def test_ratios(self) -> None:

@@ -49,6 +49,11 @@ SPELLINGS = {
     "overlap": ("overlap_times", "overlap"),
     "slices": ("slices", "num_slices"),
     "routes": ("routes",),
+    "time_unit": ("time_unit",),
+    "memory_unit": ("memory_unit",),
+    "tokens_per_microbatch": ("tokens_per_microbatch",),
+    "flops_per_microbatch": ("flops_per_microbatch",),
+    "peak_flops": ("peak_flops",),
     "name": ("name",),
     "objective": ("objective",),
     "backward_kind": ("backward_kind",),
@@ -67,6 +72,8 @@ SAMPLES = {
     "model": [],
     "partition": [2, 2],
     "mem_limit": 3,
+    "time_unit": "us",
+    "memory_unit": "GiB",
     "name": "mine",
     "objective": "device-span",
     "backward_kind": "whole",
@@ -198,8 +205,6 @@ class TestSettings:
         about = {
             "source": "a paper",
             "description": "what it is",
-            "time_unit": "ms",
-            "memory_unit": "MiB",
             "date": "2024-05-01",
         }
         text = "".join(f'{key}: "{value}"\n' for key, value in about.items()) + "stages: 2\n"

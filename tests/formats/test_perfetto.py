@@ -217,7 +217,7 @@ def test_refused() -> None:
     broken = schedule_of(Pipeline(stages=1, batches=1), "0: 0F0@0..1")
     with pytest.raises(InputError, match="perfetto: not a schedule of its pipeline: missing: "):
         dumps(broken)
-    with pytest.raises(InputError, match="time unit: 'h' is unknown; use s, ms, us, ns"):
+    with pytest.raises(InputError, match="time unit: 'h' is unknown; use ns, us, ms, s"):
         dumps(split_with_p2p(), "h")
 
 

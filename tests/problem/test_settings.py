@@ -22,6 +22,8 @@ SAMPLES = {
     "stages": 3,
     "batches": 6,
     "overlap": 3,
+    "time_unit": "us",
+    "memory_unit": "GiB",
     "model": [{"forward": 1, "count": 4}],
     "partition": "even",
 }

@@ -243,9 +243,8 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
         "description": 'a "test"',
         "source": "tests",
         "date": "2026-01-02",
-        "time_unit": "ms",
-        "memory_unit": "MiB",
     }
+    assert (settings["time_unit"], settings["memory_unit"]) == ("ms", "MiB")
     again = pipeline_of(settings)
     assert again.hosts == pipeline.hosts
     assert again.costs._replace(static=()) == pipeline.costs._replace(static=())

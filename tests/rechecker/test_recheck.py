@@ -53,7 +53,7 @@ def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_no
         best = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
         scale = Fraction(case.pipeline.ticks.per_unit, case.spelled_out.ticks.per_unit)
         bound = None if best is None else int(best * scale)
-        claim = Claim(case.pipeline, span=False, fused=case.fused, bound=bound)
+        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), bound)
         assert checked(claim).verdict is Verdict.CONFIRMED, case
         if bound is not None:
             assert checked(claim._replace(bound=bound + 1)).verdict is Verdict.WRONG, case

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ppopt import Objective, Result, Verdict, VerificationError, recheck, solve
+from ppopt import Objective, Pipeline, Result, Verdict, VerificationError, recheck, solve
 from ppopt.problem.instance import Instance
 from ppopt.solver.bounds import device_bounds as solver_bounds
 from ppopt.solver.bounds import idle_bounds, relaxation_bound
@@ -22,6 +22,17 @@ from tests.oracles import bounds
 from tests.oracles.bounds import Sample
 
 Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(1, 3), (2, 2), (4, 8), (5, 16)])
+def test_whole_backwards_of_equal_stages_need_no_search(stages: int, batches: int) -> None:
+    """GPipe and 1F1B take (M + P - 1)(F + BW), F = 1 and BW = 2: head, work and tail of a device.
+
+    Device d waits d F, works M (F + BW), and its last gradient passes d more stages: d BW.
+    """
+    instance = Instance.uniform(Pipeline(stages, batches), fused=True)
+    bound = solver_bounds.device_bound(instance, Objective.MAKESPAN)
+    assert bound.value == 3 * (batches + stages - 1)
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -39,6 +50,11 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
 def head_too_long(patch: Patch) -> None:
     right = Delays.head
     patch.setattr(Delays, "head", lambda *place: right(*place) + 2)
+
+
+def tail_too_long(patch: Patch) -> None:
+    right = Delays.tail
+    patch.setattr(Delays, "tail", lambda *place: right(*place) + 2)
 
 
 def memory_window_too_tight(patch: Patch) -> None:
@@ -80,6 +96,7 @@ NO_TINY_MODEL = SolveParams(full_model=FullModelParams(tiny_operations=0))
 """Else few bounds are asked for."""
 PLANTED = (
     head_too_long,
+    tail_too_long,
     ends_too_idle,
     memory_window_too_tight,
     cut_too_large,
@@ -91,7 +108,7 @@ PLANTED = (
 def test_a_wrong_bound_is_caught(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     """The re-checker answers every wrong bound with a schedule below it, and the search stops
     where it has met one; a claim that it makes all the same is either right or answered."""
-    cases = [case for case in tiny_cases(seed=4, count=60, ops=12) if best_of(case) is not None]
+    cases = [case for case in tiny_cases(seed=4, count=80, ops=24) if best_of(case) is not None]
     plant(monkeypatch)
     answered, stopped = 0, 0
     for case in cases:

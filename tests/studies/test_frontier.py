@@ -32,6 +32,7 @@ from tests.cli.cli_json import (
     EVALUATED,
     FLAG,
     INT,
+    KNOWN_TEXT,
     LIST,
     NUMBER,
     OBJECT,
@@ -50,6 +51,8 @@ FRONTIER = {
     "objective": TEXT,
     "proof": TEXT,
     "mem_limit": LIST,
+    "time_unit": KNOWN_TEXT,
+    "memory_unit": KNOWN_TEXT,
     "least_limit": NUMBER,
     "least_limit_proved": FLAG,
     "useful_limit": NUMBER,
@@ -454,7 +457,7 @@ class TestCommand:
             assert row["mem_limit"] == [row["limit"]] * 2
             assert row["schedule"]["pipeline"]["mem_limit"] == [row["limit"]] * 2
         for row in found["strategies"]:
-            assert_types({"ratio_to_best": 1, **_given(row)}, HAND)
+            assert_types(_given(row), HAND)
         limits = [(row["limit"], row["value"]) for row in found["points"]]
         case = Case(Pipeline(stages=2, batches=3), fused=False)
         assert limits == brute(case, Objective.MAKESPAN)
@@ -526,9 +529,9 @@ class TestCommand:
 
 
 def _given(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without what is null: no limit, and no ratio to a frontier of another placement."""
-    kept = {key: value for key, value in row.items() if value is not None}
-    return {"mem_limit": [], **kept}
+    """A row without a limit or ratio to a frontier of another placement that is null."""
+    instead = {"mem_limit": [], "ratio_to_best": 1}
+    return {key: instead.get(key) if value is None else value for key, value in row.items()}
 
 
 def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:

@@ -143,7 +143,7 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("layout", "model", "objective", "operation", "partition", "pipeline")
     ),
-    *(f"ppopt.problem.{name}" for name in ("placement", "settings")),
+    *(f"ppopt.problem.{name}" for name in ("placement", "settings", "units")),
     *(f"ppopt.schedule{name}" for name in ("", ".origin", ".timetable")),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""

@@ -103,7 +103,7 @@ export function layoutOf(frame, view, last, theme, notes) {
       minallowed: 0,
       maxallowed: last,
       anchor: bottom.axis,
-      title: { text: "time", standoff: 6 },
+      title: { text: timeTitle(panels), standoff: 6 },
       gridcolor: theme.grid,
       zeroline: false,
     },
@@ -123,6 +123,13 @@ export function layoutOf(frame, view, last, theme, notes) {
     layout[`yaxis${panel.axis.slice(1)}`] = rowsAxis(panel, height, view, theme);
   }
   return layout;
+}
+
+/** Title of the time axis: the unit is named where all schedules have the same.
+ * @param {Panel[]} panels */
+function timeTitle(panels) {
+  const [unit, other] = new Set(panels.map(({ schedule }) => schedule.raw.timeName));
+  return unit && other === undefined ? `time (${unit})` : "time";
 }
 
 /** @param {Panel} panel @param {number} height @param {View} view @param {Theme} theme

@@ -4,7 +4,7 @@ import { FREE } from "./data.js";
 import { arrows, framed, gantt, path } from "./gantt.js";
 import { layoutOf, note, span } from "./layout.js";
 import { memory, uses } from "./memory.js";
-import { number, percent, plain } from "./words.js";
+import { measured, number, percent, plain } from "./words.js";
 
 /** @typedef {import("./types.d.ts").Style} Style */
 /** @typedef {import("./types.d.ts").Theme} Theme */
@@ -110,11 +110,17 @@ function notesOf(panel, frame) {
   const { schedule: { raw }, kind } = panel;
   const heading = kind === "gantt"
     ? headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side)
-    : `memory of every device  (largest peak ${number(Math.max(...raw.peak) / raw.memoryUnit)})`;
+    : `memory of every device  (largest peak ${largest(raw)})`;
   const notes = [note(panel, heading, { x: 0, align: "left", font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
-  return [...notes, note(panel, kind === "gantt" ? "time by use, idle share" : "peak", { x })];
+  const peaks = raw.memoryName ? `peak (${raw.memoryName})` : "peak";
+  return [...notes, note(panel, kind === "gantt" ? "time by use, idle share" : peaks, { x })];
+}
+
+/** @param {import("./types.d.ts").Raw} raw */
+function largest(raw) {
+  return measured(Math.max(...raw.peak) / raw.memoryUnit, raw.memoryName);
 }
 
 /** Title and note in as many letters as there is room for, in one line or two.

@@ -14,6 +14,9 @@ export interface Raw {
   devices: number;
   unit: number;
   memoryUnit: number;
+  /** Units of time and memory; empty: unknown. */
+  timeName: string;
+  memoryName: string;
   last: number;
   ops: Record<string, Packed>;
   needs: Packed[];

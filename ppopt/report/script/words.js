@@ -12,6 +12,11 @@ export function number(value) {
   return String(Number(text));
 }
 
+/** A number with its unit; empty: unknown. @param {number} value @param {string} unit */
+export function measured(value, unit) {
+  return unit ? `${number(value)} ${unit}` : number(value);
+}
+
 /** @param {number} share */
 export function percent(share) {
   return `${Number((100 * share).toFixed(share < 0.1 ? 2 : 1))} %`;
@@ -30,8 +35,8 @@ export function aboutOperation(schedule, style, row) {
   const part = raw.parts[ops.part[row]];
   const slice = schedule.sliced ? `slice ${ops.slice[row]}` : "";
   const place = [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`, slice];
-  const time = (/** @type {number} */ ticks) => number(ticks / unit);
-  const held = (/** @type {number} */ ticks) => number(ticks / raw.memoryUnit);
+  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
+  const held = (/** @type {number} */ ticks) => measured(ticks / raw.memoryUnit, raw.memoryName);
   const [during, after] = schedule.memoryAround(row).map(held);
   const lines = [
     `${schedule.opName(row, style.kinds)}  ${kind.words}`,
@@ -58,8 +63,8 @@ function partner(schedule, style, row) {
 /** Lines about an idle interval; the first is its cause.
  * @param {Schedule} schedule @param {Style} style @param {number} row */
 export function aboutGap(schedule, style, row) {
-  const { gaps, ops, unit } = schedule;
-  const time = (/** @type {number} */ ticks) => number(ticks / unit);
+  const { gaps, ops, unit, raw } = schedule;
+  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
   const lines = [
     `idle  ${style.causes[gaps.cause[row]].words}`,
     `device ${gaps.device[row]} · start ${time(gaps.start[row])} · end ${time(gaps.end[row])} · ` +
@@ -85,12 +90,12 @@ export function aboutGap(schedule, style, row) {
 export function aboutMemory(schedule, device, tick) {
   const { raw, unit } = schedule;
   const { edges, levels } = schedule.memoryAt(device, tick);
-  const held = (/** @type {number} */ ticks) => number(ticks / raw.memoryUnit);
+  const held = (/** @type {number} */ ticks) => measured(ticks / raw.memoryUnit, raw.memoryName);
   const total = levels.reduce((sum, level) => sum + level, raw.static[device]);
   const limit = raw.limits ? ` of ${held(raw.limits[device])}` : "";
   const lines = [
     `memory ${held(total)}  on device ${device}`,
-    `from ${number(edges[0] / unit)} to ${number(edges[1] / unit)}`,
+    `from ${number(edges[0] / unit)} to ${measured(edges[1] / unit, raw.timeName)}`,
     `peak ${held(raw.peak[device])}${limit} · static ${held(raw.static[device])}`,
   ];
   if (raw.parts.length > 1) {
@@ -103,15 +108,16 @@ export function aboutMemory(schedule, device, tick) {
  * @param {Schedule} schedule @param {Style} style @param {number} device */
 export function aboutDevice(schedule, style, device) {
   const { raw, unit } = schedule;
+  const time = (/** @type {number} */ tick) => measured(tick / unit, raw.timeName);
   const ticks = schedule.uses(style.kinds.length, style.causes.length)[device];
   const say = (/** @type {string} */ name, /** @type {number} */ tick) =>
-    tick ? [`${name} ${number(tick / unit)} (${percent(tick / raw.last)})`] : [];
+    tick ? [`${name} ${time(tick)} (${percent(tick / raw.last)})`] : [];
   const idle = ticks.slice(style.kinds.length).reduce((sum, tick) => sum + tick, 0);
   return [
     `device ${device}`,
-    `busy ${number((raw.last - idle) / unit)} (${percent(1 - idle / raw.last)}): ` +
+    `busy ${time(raw.last - idle)} (${percent(1 - idle / raw.last)}): ` +
     style.kinds.flatMap((kind, index) => say(kind.name, ticks[index])).join(", "),
-    `idle ${number(idle / unit)} (${percent(idle / raw.last)})`,
+    `idle ${time(idle)} (${percent(idle / raw.last)})`,
     ...style.causes.flatMap((cause, index) => say(cause.words, ticks[style.kinds.length + index])),
   ];
 }

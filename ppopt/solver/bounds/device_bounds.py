@@ -1,14 +1,12 @@
-"""One-device bounds (head + work + forced idle time) and memory feasibility checks.
+"""One-device bounds (head + work + forced idle time + tail) and memory feasibility checks.
 
 Neither needs a search.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import EVERY, SPLIT, WHOLE, Instance, OperationClass
 from ppopt.problem.objective import Objective
@@ -86,8 +84,8 @@ def infeasibility(instance: Instance) -> str | None:
     if not short:
         return None
     device = max(short, key=lambda device: least[device] - limits[device])
-    shown = [str(exact.plain(ticks.memory(amount))) for amount in (least[device], limits[device])]
-    everywhere = exact.plain(ticks.memory(max(least)))
+    shown = [instance.pipeline.memory_text(amount) for amount in (least[device], limits[device])]
+    everywhere = instance.pipeline.memory_text(max(least))
     return (
         f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
         f"{shown[1]}; {_minimum_words(instance)} {everywhere}"
@@ -114,7 +112,7 @@ def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     need = max(minimum_memory(Instance(instance.pipeline, WHOLE)))
     if need >= least:
         return ""
-    amount = exact.plain(instance.pipeline.ticks.memory(need))
+    amount = instance.pipeline.memory_text(need)
     return f" with every backward split, {amount} with every backward whole (--backward whole)"
 
 
@@ -159,11 +157,16 @@ def of_relaxation(problem: Problem, bound: Bound) -> Bound:
 
 
 def device_bound(instance: Instance, objective: Objective) -> Bound:
-    """The largest one-device bound: head + work + forced idle time.
+    """The largest one-device bound: head + work + forced idle time + tail.
 
     Makespan >= head (least delay until the first input arrives) + work of the device + its forced
-    idle time (`ppopt.solver.bounds.idle_bounds`). Device span >= the same without the head. The
-    most that overlapped pairs can save is subtracted.
+    idle time (`ppopt.solver.bounds.idle_bounds`) + tail. Device span >= the same without head and
+    tail. The most that overlapped pairs can save is subtracted.
+
+    The tail is 0 unless backwards are whole. Then every operation of the device is followed there
+    by the BW of the lowest stage of its route, of the same microbatch. So one of these BW ends
+    last, head + work + idle time after 0 or later, and its gradient still has to pass the stages
+    below: their BW and the links. With two routes the tail is the shorter one.
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     bounds = [
@@ -177,23 +180,29 @@ def device_bound(instance: Instance, objective: Objective) -> Bound:
 
 
 def _one_device_bound(routes: list[Delays], device: int, objective: Objective) -> Bound:
-    """Head + work + forced idle time of one device."""
+    """Head + work + forced idle time + tail of one device."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]
     work = instance.batches * sum(instance.classes[number].duration for number in hosted)
     saved = pairs.most_saved(instance, device)
     idle = idle_bounds.forced_idle(routes[0], device)
-    head = 0
+    head = tail = 0
     if objective is Objective.MAKESPAN:
-        head = min(delays.head(delays.hosted[device][0]) for delays in routes)
-    proof = f"device {device} alone has {_time(pipeline, work - saved)} of work"
+        lowest = [(delays, delays.hosted[device][0]) for delays in routes]
+        head = min(delays.head(stage) for delays, stage in lowest)
+        if instance.fused:
+            tail = min(delays.tail(stage) for delays, stage in lowest)
+    proof = f"device {device} alone has {pipeline.time_text(work - saved)} of work"
     if saved:
         proof += ", all overlapped that can be,"
     if head:
-        proof += f" after waiting {_time(pipeline, head)} for its first input"
+        proof += f" after waiting {pipeline.time_text(head)} for its first input"
     argument = Argument.ENDS if any(idle) else Argument.WORK
-    value = head + work - saved + sum(idle)
-    return Bound(value, proof + _ends(pipeline, idle), Certificate(argument, (device,)))
+    proof += _ends(pipeline, idle)
+    if tail:
+        proof += f", and {pipeline.time_text(tail)} for its last gradient to come up to stage 0"
+    value = head + work - saved + sum(idle) + tail
+    return Bound(value, proof, Certificate(argument, (device,)))
 
 
 def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
@@ -201,16 +210,12 @@ def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
     parts = []
     if idle.first:
         parts.append(
-            f"{_time(pipeline, idle.first)} before its first backward can come, when memory holds "
-            "no further forward"
+            f"{pipeline.time_text(idle.first)} before its first backward can come, when memory "
+            "holds no further forward"
         )
     if idle.last:
         parts.append(
-            f"{_time(pipeline, idle.last)} from its last forward to the backward of that "
+            f"{pipeline.time_text(idle.last)} from its last forward to the backward of that "
             "microbatch, when memory held too few others"
         )
     return f", and must idle {' and '.join(parts)}" if parts else ""
-
-
-def _time(pipeline: Pipeline, ticks: int) -> int | float:
-    return exact.plain(Fraction(ticks, pipeline.ticks.per_unit))

@@ -12,6 +12,7 @@ Fixed outside is also the tail of stage 0: every way out ends with that stage's 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
@@ -96,10 +97,20 @@ class CutProgram:
     """The dynamic programs of a space, for all partitions whose bound is at most a ceiling."""
 
     def __init__(
-        self, space: PartitionSpace, form: Form, ceiling: int, figure: Figure = VALUE
+        self,
+        space: PartitionSpace,
+        form: Form,
+        ceiling: int,
+        deadline: float,
+        figure: Figure = VALUE,
     ) -> None:
-        """State the program of a figure."""
+        """State the program of a figure.
+
+        Raises TimeoutError where `time.monotonic` passes the deadline before it is stated, and so
+        do its programs.
+        """
         self.space, self.form, self.ceiling, self._figure = space, form, ceiling, figure
+        self._deadline = deadline
         self._places = space.num_layers + 1
         self._seconds = 1 if form is Form.ONE else self._places
         self._tables = [self._table(level) for level in range(space.num_devices)]
@@ -139,6 +150,10 @@ class CutProgram:
                 if found is not None and (best is None or found < best):
                     best = found
         return None if best is None else best[1]
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
 
     # The states: positions after every device.
 
@@ -232,6 +247,7 @@ class CutProgram:
 
     def _table(self, level: int) -> Table:
         """Figures of a device for all its runs, computed at once."""
+        self._check_time()
         found = list(self._runs(level))
         if not found:
             return {}
@@ -270,6 +286,7 @@ class CutProgram:
         if tail not in self._suffixes:
             levels = [self._end()]
             for table in reversed(self._tables[1:]):
+                self._check_time()
                 least = np.full(levels[-1].shape, FOREVER)
                 for runs, bound in table.items():
                     here, there = self._windows(runs)
@@ -333,6 +350,7 @@ class CutProgram:
     def _square_suffix(self, tail: int, ceiling: int) -> list[np.ndarray]:
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
+            self._check_time()
             least = np.full(levels[-1].shape, np.inf)
             for runs, bound in self._tables[level].items():
                 here, there = self._windows(runs)

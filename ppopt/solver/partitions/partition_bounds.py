@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, combinations, pairwise, takewhile
+from math import inf
 from operator import add
 from typing import Protocol
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.cut_program import Counts, CutProgram, Figure, Form, form_of
+from ppopt.solver.partitions.cut_program import VALUE, Counts, CutProgram, Figure, Form, form_of
 from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
@@ -62,6 +63,14 @@ def mean_bound(space: PartitionSpace) -> int:
     return -(-space.batches * work // space.num_devices)
 
 
+def highest_bound(space: PartitionSpace) -> int:
+    """No partition whose memory suffices has a larger bound: nothing overlaps at the worst."""
+    layers, delays = space.layers, space.delays
+    times = layers.forward, layers.backward_input, layers.weight, layers.backward
+    links = sum(max(row) for rows in delays for row in rows)
+    return space.batches * (sum(map(sum, times)) + links)
+
+
 def _least_backward(space: PartitionSpace) -> int:
     """Least time of a backward of all layers, each in its faster way."""
     layers = space.layers
@@ -92,12 +101,17 @@ class PartitionBounds(Protocol):
         """The most even partition whose bound is at most this share above the least."""
 
 
-def bounds_of(space: PartitionSpace) -> PartitionBounds:
-    """The bounds of a space: by a program, one by one, or of every stage alone."""
+def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
+    """The bounds of a space: by a program, one by one, or of every stage alone.
+
+    What is asked of them raises TimeoutError after the deadline, of `time.monotonic`.
+    """
     form = form_of(space)
     if form is not None:
-        return _Programmed(space, form)
-    return _Listed(space) if space.size <= MOST_ENUMERATED else _StagesAlone(space)
+        return _Programmed(space, form, deadline)
+    if space.size <= MOST_ENUMERATED:
+        return _Listed(space)
+    return _StagesAlone(space, deadline)
 
 
 class _Programmed:
@@ -105,15 +119,15 @@ class _Programmed:
 
     complete = True
 
-    def __init__(self, space: PartitionSpace, form: Form) -> None:
-        self._space, self._form = space, form
+    def __init__(self, space: PartitionSpace, form: Form, deadline: float) -> None:
+        self._space, self._form, self._deadline = space, form, deadline
         self._program: CutProgram | None = None
 
     @cached_property
     def least(self) -> int:
         mean, share = mean_bound(self._space), FIRST_CEILING
         while share < PATIENCE or self._fits:
-            self._program = CutProgram(self._space, self._form, int(mean * (1 + share)))
+            self._program = self._stated(int(mean * (1 + share)))
             if self._program.least < FOREVER:
                 return self._program.least
             share *= 2
@@ -127,7 +141,7 @@ class _Programmed:
             return True
         highest = max(limits)
         figure = Figure(_need_beside_limit, _memory)
-        return CutProgram(self._space, self._form, highest, figure).least <= highest
+        return self._stated(highest, figure).least <= highest
 
     @cached_property
     def least_limit(self) -> int:
@@ -135,7 +149,7 @@ class _Programmed:
         ceiling = -(-_memory_of_all(self._space) // self._space.num_devices)
         while least == FOREVER:
             ceiling += 1 + ceiling // 4
-            least = CutProgram(self._space, self._form, ceiling, figure).least
+            least = self._stated(ceiling, figure).least
         return least
 
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
@@ -154,8 +168,11 @@ class _Programmed:
         """The program of all partitions of bounds up to a ceiling."""
         assert self._program is not None
         if self._program.ceiling < ceiling:
-            self._program = CutProgram(self._space, self._form, ceiling)
+            self._program = self._stated(ceiling)
         return self._program
+
+    def _stated(self, ceiling: int, figure: Figure = VALUE) -> CutProgram:
+        return CutProgram(self._space, self._form, ceiling, self._deadline, figure)
 
 
 class _Listed:
@@ -195,10 +212,10 @@ class _StagesAlone:
 
     complete = False
 
-    def __init__(self, space: PartitionSpace) -> None:
+    def __init__(self, space: PartitionSpace, deadline: float = inf) -> None:
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
-        self._alone = _Programmed(replace(space, hosts=hosts, limits=apart), Form.ONE)
+        self._alone = _Programmed(replace(space, hosts=hosts, limits=apart), Form.ONE, deadline)
         self._mean = mean_bound(space)
 
     @property

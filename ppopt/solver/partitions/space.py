@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
-from math import comb
+from itertools import chain, pairwise
+from math import comb, lcm
 from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.errors import InputError
+from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.costs import StageCosts, Ticks
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 
 FOREVER = 2**60
 """Above every value in ticks: what no partition reaches."""
@@ -26,7 +37,9 @@ class LayerTicks(NamedTuple):
     backward: tuple[int, ...]
     """Time of BW."""
     activation: tuple[int, ...]
+    """Memory that F leaves behind."""
     memory_b: tuple[int, ...]
+    """Signed change of memory by B; W gives back the rest."""
     static: tuple[int, ...]
 
 
@@ -149,3 +162,120 @@ def _least_before(delays: Ints) -> Ints:
             before = np.concatenate([[FOREVER], before[:-1]])
         least[cut + 1] = np.minimum(before + delays[cut], FOREVER)
     return least
+
+
+class PartitionTicks(NamedTuple):
+    """A space of partitions, and the ticks of its times and memory in the user's units."""
+
+    space: PartitionSpace
+    per_unit: int
+    memory_per_unit: int
+    passing: bool
+    """Whether operations need memory that is not in the space, while they run."""
+
+
+def space_of(problem: Problem) -> PartitionTicks:
+    """The partitions of a problem's model into the stages of its placement.
+
+    Raises InputError where a partition search does not apply.
+    """
+    pipeline = problem.pipeline
+    if pipeline.model is None:
+        raise InputError("partition: search needs a model in layers; give `layers:` in a file")
+    for field, found in (("routes", pipeline.routes), ("slices", pipeline.num_slices)):
+        if found > 1:
+            raise InputError(
+                f"partition: search knows no {field} above 1; give counts, or balanced"
+            )
+    if len(set(pipeline.device_speed)) > 1:
+        raise InputError("partition: search knows one device_speed only; use balanced")
+    ticks, costs = _one_layer_each(pipeline)
+    links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
+    per_unit = lcm(ticks.per_unit, exact.common_denominator(chain(*links)))
+    memory = (*(costs.static), *(pipeline.limits or ()))
+    memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
+    times = [_times(ticks.durations[kind], per_unit // ticks.per_unit) for kind in OpKind]
+    more = memory_per_unit // ticks.memory_per_unit
+    rows = LayerTicks(
+        forward=times[OpKind.F],
+        backward_input=times[OpKind.B],
+        weight=times[OpKind.W],
+        backward=times[OpKind.BW],
+        activation=_times(_changes(ticks, OpKind.F), more),
+        memory_b=_times(_changes(ticks, OpKind.B), more),
+        static=_in_ticks(costs.static, memory_per_unit),
+    )
+    limits, kind = pipeline.limits, problem.backward_kind
+    if kind is BackwardKind.MIXED and _splitting_loses_nothing(ticks):
+        kind = BackwardKind.SPLIT
+    space = PartitionSpace(
+        layers=rows,
+        hosts=pipeline.hosts[0],
+        batches=pipeline.batches,
+        delays=_delays(pipeline, per_unit),
+        limits=None if limits is None else _in_ticks(limits, memory_per_unit),
+        split=kind is not BackwardKind.WHOLE,
+        whole=kind is not BackwardKind.SPLIT,
+        span=problem.objective is Objective.DEVICE_SPAN,
+    )
+    passing = any(
+        taken and given
+        for kind in OpKind
+        for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
+    )
+    return PartitionTicks(space, per_unit, memory_per_unit, passing)
+
+
+def _splitting_loses_nothing(ticks: Ticks) -> bool:
+    """Whether splitting loses nothing in any stage of these layers, as in each of them alone."""
+    _, partial, weight, full = ticks.durations
+    _, at_b, at_w, most = ticks.takes
+    return all(
+        full[layer] >= partial[layer] + weight[layer]
+        and ticks.memory_b[layer] <= 0
+        and at_b[layer] <= most[layer]
+        and ticks.memory_change(OpKind.B, layer) + at_w[layer] <= most[layer]
+        for layer in range(len(full))
+    )
+
+
+def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
+    """Costs of the pipeline whose stages are single layers, all on one device of the same speed."""
+    fine = replace(
+        pipeline,
+        stages=len(pipeline.model),
+        chunks=None,
+        placement=(0,) * len(pipeline.model),
+        partition=(1,) * len(pipeline.model),
+        mem_limit=None,
+        p2p=0,
+        device_speed=pipeline.device_speed[0],
+    )
+    return fine.ticks, fine.costs
+
+
+def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
+    """Net change of memory by an operation of every layer.
+
+    What it needs while it runs is left out: bounds are of no more memory than is needed.
+    """
+    return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.activation)))
+
+
+def _times(row: tuple[int, ...], factor: int) -> tuple[int, ...]:
+    return tuple(value * factor for value in row)
+
+
+def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
+    return tuple(int(value * per_unit) for value in values)
+
+
+def _delays(pipeline: Pipeline, per_unit: int) -> Delays:
+    """The same delay at every cut, of the link between the stages' devices."""
+    places, own = len(pipeline.model) + 1, pipeline.ticks
+    factor = per_unit // own.per_unit
+    pairs = list(pairwise(pipeline.hosts[0]))
+    return Delays(
+        tuple((own.p2p[here][after] * factor,) * places for here, after in pairs),
+        tuple((own.p2p[after][here] * factor,) * places for here, after in pairs),
+    )

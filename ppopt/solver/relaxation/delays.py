@@ -123,6 +123,10 @@ class Delays:
         """Delay from the start of F(0) to the start of F(stage)."""
         return self._forward_offset[stage]
 
+    def tail(self, stage: int) -> int:
+        """Delay from the end of B(stage) to the end of B(0)."""
+        return self.up(stage, 0) + self.backward[0] if stage else 0
+
     def round_trip(self, stage: int) -> int:
         """Least delay from the end of F(stage) to the start of B(stage): the longest path."""
         return self._round_trips[stage]

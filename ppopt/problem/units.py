@@ -1,0 +1,176 @@
+"""Units of time and memory: numbers that carry one (`3.2ms`, `80GiB`), converted exactly.
+
+A number without a unit counts in the unit that the pipeline declares. Where it declares none,
+numbers with a unit declare the largest unit among theirs, and every other number of that measure
+needs a unit too, unless it is 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+
+SCALES: Mapping[str, Mapping[str, Fraction]] = {
+    "time": {
+        "ns": Fraction(1, 10**9),
+        "us": Fraction(1, 10**6),
+        "ms": Fraction(1, 10**3),
+        "s": Fraction(1),
+    },
+    "memory": {
+        "B": Fraction(1),
+        "KB": Fraction(10**3),
+        "MB": Fraction(10**6),
+        "GB": Fraction(10**9),
+        "KiB": Fraction(2**10),
+        "MiB": Fraction(2**20),
+        "GiB": Fraction(2**30),
+    },
+}
+"""Measure -> unit -> its size in seconds or bytes (SI prefixes; IEC 80000-13 for KiB, MiB, GiB)."""
+_WITH_UNIT = re.compile(
+    r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([^\W\d_]+)\s*"
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its unit, already exact: what `"3.2ms"` says in text."""
+
+    value: Fraction
+    unit: str
+
+
+class Resolved(NamedTuple):
+    """Values of one measure, all in one unit."""
+
+    unit: str | None
+    """None: no number has a unit, and none is declared."""
+    values: dict[str, Any]
+    """As given, by name; numbers with a unit as Fraction in `unit`."""
+    rounded: tuple[str, ...]
+    """Names of values with a number that was finer than 10^-6 of the unit it carries."""
+
+
+def resolve(
+    measure: str, declared: object, given: Mapping[str, object], down: Collection[str] = ()
+) -> Resolved:
+    """Convert every number that carries a unit to one unit: the declared one, or the largest.
+
+    `measure` is `time` or `memory`; `given` holds numbers and quantities, or nested lists of them,
+    by the name of their setting. A number finer than 10^-6 of its own unit is rounded to that,
+    those of the names in `down` downwards. Raises InputError, naming the setting, on unknown units,
+    and where a number other than 0 has no unit and only others say one.
+    """
+    unit = _declared(measure, declared)
+    carried = set(_carried(measure, given))
+    if not carried:
+        return Resolved(unit, dict(given), ())
+    if unit is None:
+        unit = max(carried, key=SCALES[measure].__getitem__)
+        _check_plain(measure, given, unit)
+    rounded: list[str] = []
+    values = {}
+    for name, value in given.items():
+        read = _reader(measure, name, unit, down=name in down, rounded=rounded)
+        values[name] = _each(value, read)
+    return Resolved(unit, values, tuple(dict.fromkeys(rounded)))
+
+
+def attached(value: object, unit: str) -> object:
+    """Write a unit behind every number, of nested lists too, that carries none."""
+
+    def attach(number: object) -> object:
+        return number if _parts(number) or isinstance(number, bool) else f"{number}{unit}"
+
+    return _each(value, attach)
+
+
+def _declared(measure: str, declared: object) -> str | None:
+    if declared is None or (isinstance(declared, str) and declared in SCALES[measure]):
+        return declared
+    raise InputError(f"{measure}_unit: {_shown(declared)} is unknown; use {_known(measure)}")
+
+
+def _known(measure: str) -> str:
+    *names, last = SCALES[measure]
+    return f"{', '.join(names)} or {last}"
+
+
+def _shown(value: object) -> str:
+    return repr(value if not isinstance(value, str) else value[:40])
+
+
+def _parts(number: object) -> tuple[object, str] | None:
+    """Split a quantity, or text, into its number and its unit; None where it is not both."""
+    if isinstance(number, Quantity):
+        return number.value, number.unit
+    found = _WITH_UNIT.fullmatch(number) if isinstance(number, str) else None
+    return None if found is None else (found[1], found[2])
+
+
+def _carried(measure: str, given: Mapping[str, object]) -> Iterator[str]:
+    """Yield the unit of every number that carries one."""
+    for name, value in given.items():
+        for number in _leaves(value):
+            parts = _parts(number)
+            if parts is None:
+                continue
+            if parts[1] not in SCALES[measure]:
+                raise InputError(
+                    f"{name}: {_shown(number)}: {_shown(parts[1])} is no unit of {measure}; "
+                    f"use {_known(measure)}"
+                )
+            yield parts[1]
+
+
+def _check_plain(measure: str, given: Mapping[str, object], unit: str) -> None:
+    """Raise InputError for a number without a unit beside others that have one."""
+    for name, value in given.items():
+        for number in _leaves(value):
+            if _parts(number) is None and exact.read(number, name).value:
+                shown = exact.plain(exact.read(number, name).value)
+                raise InputError(
+                    f"{name}: {shown} has no unit, but other numbers of {measure} have; "
+                    f"write {shown}{unit}, or give {measure}_unit"
+                )
+
+
+def _reader(
+    measure: str, name: str, unit: str, *, down: bool, rounded: list[str]
+) -> Callable[[object], object]:
+    """Return the conversion of one number of a setting; it appends to `rounded`."""
+
+    def read(number: object) -> object:
+        parts = _parts(number)
+        if parts is None:
+            return number
+        found = exact.read(parts[0], name, down=down)
+        if found.rounded:
+            rounded.append(name)
+        return found.value * SCALES[measure][parts[1]] / SCALES[measure][unit]
+
+    return read
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _leaves(value: Any) -> Iterator[object]:
+    if not _is_list(value):
+        yield value
+        return
+    for entry in value:
+        yield from _leaves(entry)
+
+
+def _each(value: Any, change: Callable[[object], object]) -> Any:
+    """Change every number of nested lists."""
+    return [_each(entry, change) for entry in value] if _is_list(value) else change(value)

@@ -1,0 +1,252 @@
+"""What one device must wait for, do and hold, where its stages begin and end at given layers.
+
+Notation, per stage of the device, in the order of a microbatch's way: F takes f and leaves k in
+memory; the backward hands its gradient on after g (until then k is held), and W takes r (until its
+end p is held; where backwards are whole, g is all and r = 0). m microbatches, `room` is the limit
+less static memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from math import floor
+from typing import NamedTuple
+
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.idle_bound import Filler, filled
+from ppopt.rechecker.layer_sums import LayerSums
+
+
+class Stage(NamedTuple):
+    """A stage: its number, the layers before it, and those up to its end."""
+
+    number: int
+    low: int
+    high: int
+
+
+class Costs(NamedTuple):
+    """Costs of a stage; see the module."""
+
+    f: int
+    g: int
+    r: int
+    k: int
+    p: int
+
+
+class DeviceTime:
+    """Lower bounds of devices, in the ticks of the layers."""
+
+    def __init__(self, claim: Claim, sums: LayerSums) -> None:
+        self._claim, self._sums = claim, sums
+        self._batches, self._span = claim.pipeline.batches, claim.span
+        self._costs = lru_cache(maxsize=None)(self._costs_of)
+
+    def work(self, stages: tuple[Stage, ...]) -> int:
+        """Time of all operations of a device."""
+        return self._batches * sum(c.f + c.g + c.r for c in map(self._costs, stages))
+
+    def least(self, device: int, stages: tuple[Stage, ...], first: int) -> int:
+        """The largest bound of a device; `first` is the number of layers of stage 0."""
+        found = self._of_run(device, stages, first, self._batches, 0)
+        limited = self._sums.limits is not None
+        if limited:
+            found = max(found, self._by_area(device, stages))
+        for one in stages if limited else ():
+            found = max(found, self._repeated(device, one, first))
+        return found
+
+    def over_limit(self, device: int, stages: tuple[Stage, ...]) -> bool:
+        """Whether one microbatch alone holds too much.
+
+        At the start of F of a stage it holds what it keeps of this and all stages before; B that
+        takes time adds what W gives back beyond that, and so does W that takes time.
+        """
+        room = self._room(device, stages)
+        held = 0
+        for c in map(self._costs, stages):
+            held += c.k
+            lasting = [held]
+            if not self._claim.fused:
+                lasting += [held + max(0, c.p - c.k)] * (c.g > 0) + [c.p] * (c.r > 0)
+            if room is not None and max(lasting) > room:
+                return True
+        return False
+
+    def _costs_of(self, stage: Stage) -> Costs:
+        sums = self._sums
+        rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
+        return Costs(*(row[stage.high] - row[stage.low] for row in rows))
+
+    def _room(self, device: int, stages: Sequence[Stage]) -> int | None:
+        if self._sums.limits is None:
+            return None
+        static = self._sums.static
+        return self._sums.limits[device] - sum(static[s.high] - static[s.low] for s in stages)
+
+    # Ways of a microbatch between its operations.
+
+    def _head(self, stages: tuple[Stage, ...], place: int) -> int:
+        """Before the first F of a stage; for device span, since the first F of the device."""
+        sums, stage = self._sums, stages[place]
+        before = sums.forward[stage.low] + sums.down[stage.number]
+        if not self._span:
+            return before
+        first = stages[0]
+        return before - sums.forward[first.low] - sums.down[first.number]
+
+    def _turn(self, stages: tuple[Stage, ...], place: int) -> int:
+        """From the start of F of a stage to that of the backward of the last stage here."""
+        sums, stage, last = self._sums, stages[place], stages[-1]
+        down = sums.forward[-1] - sums.forward[stage.low] + sums.down[-1] - sums.down[stage.number]
+        return down + self._return(last)
+
+    def _return(self, stage: Stage) -> int:
+        """From the end of the last F of the model to the start of a stage's backward."""
+        sums = self._sums
+        return sums.gradient[-1] - sums.gradient[stage.high] + sums.up[-1] - sums.up[stage.number]
+
+    def _beyond(self, stage: Stage) -> int:
+        """From the end of F of a stage to the start of its backward."""
+        sums = self._sums
+        down = sums.forward[-1] - sums.forward[stage.high] + sums.down[-1] - sums.down[stage.number]
+        return down + self._return(stage)
+
+    def _end(self, stages: tuple[Stage, ...], place: int, first: int) -> int:
+        """From the start of a stage's backward to the end of what that microbatch has left."""
+        sums, stage, lowest = self._sums, stages[place], stages[0]
+        up = sums.gradient[stage.high] - sums.gradient[lowest.high]
+        up += sums.up[stage.number] - sums.up[lowest.number]
+        own = up + self._costs(lowest).g + self._costs(lowest).r
+        if self._span:
+            return own
+        way = sums.gradient[stage.high] + sums.up[stage.number] + sums.rest[first]
+        return max(own, way)
+
+    # Arguments.
+
+    def _of_run(
+        self, device: int, stages: tuple[Stage, ...], first: int, batches: int, later: int
+    ) -> int:
+        """Bound of so many microbatches, the first of which comes `later` than it might."""
+        costs, places = [self._costs(stage) for stage in stages], range(len(stages))
+        room = self._room(device, stages)
+        waiting = room
+        if room is not None and len(stages) == 1 and costs[0].g > 0:
+            waiting = room - max(0, costs[0].p - costs[0].k)
+        forward = batches * sum(c.f for c in costs)
+        backward = batches * sum(c.g + c.r for c in costs)
+        found, idle = 0, []
+        for low in places:
+            fillers = [Filler(c.f, c.k, batches) for c in costs[low:]]
+            idle.append(max(0, self._turn(stages, low) - filled(fillers, waiting)))
+            begun = later + self._head(stages, low) + idle[low]
+            begun += batches * sum(c.f for c in costs[low:])
+            found = max(found, begun + backward)
+            for high in places:
+                before = batches * sum(c.g for c in costs[high:]) - costs[high].g
+                found = max(found, begun + before + self._end(stages, high, first))
+        start = later + self._head(stages, 0)
+        tight = room is not None and batches * sum(c.k for c in costs) > room
+        undone = self._undone(costs, batches, waiting, room)
+        left = 0
+        if costs[-1].f > 0:
+            left = max(0, self._beyond(stages[-1]) - undone)
+        wait = idle[0] + left if tight else max(idle[0], left)
+        found = max(found, start + forward + backward + wait)
+        others = backward - sum(c.g + c.r for c in costs) - undone
+        last = start + (idle[0] if tight else 0) + forward + others + self._beyond(stages[-1])
+        found = max(found, last + self._end(stages, len(stages) - 1, first))
+        pending = self._pending(costs, batches, room)
+        last = start + idle[0] + forward + backward - costs[0].g - costs[0].r - pending
+        return max(found, last + self._end(stages, 0, first))
+
+    def _undone(
+        self, costs: list[Costs], batches: int, waiting: int | None, room: int | None
+    ) -> int:
+        """Most backward work of other microbatches left when the last F of the last stage starts.
+
+        That microbatch holds what it keeps of all stages; the others fit beside it. An F of no
+        length may share its instant with what makes room.
+        """
+        everything = (batches - 1) * sum(c.g + c.r for c in costs)
+        if room is None or waiting is None or costs[-1].f == 0:
+            return everything
+        fillers = [Filler(c.g + c.r, c.k, batches - 1) for c in costs]
+        if any(c.p < c.k for c in costs) and not self._claim.fused:
+            fillers += [Filler(c.r, c.p, batches - 1) for c in costs]
+            waiting = room
+        return min(everything, filled(fillers, waiting - sum(c.k for c in costs)))
+
+    def _pending(self, costs: list[Costs], batches: int, room: int | None) -> int:
+        """Most work of W left when the last backward of the first stage starts."""
+        fillers = [Filler(c.r, c.p, batches - (not place)) for place, c in enumerate(costs)]
+        if room is not None and costs[0].g > 0:
+            room -= costs[0].k
+            if len(costs) == 1:
+                room -= max(0, costs[0].p - costs[0].k)
+        return filled(fillers, room)
+
+    def _repeated(self, device: int, stage: Stage, first: int) -> int:
+        """Bounds of one stage alone, also without its first microbatches.
+
+        The F of a microbatch waits for the release of the one that lies as far back as memory
+        holds microbatches; without those the rest starts so much later.
+        """
+        stages, c = (stage,), self._costs(stage)
+        found = self._of_run(device, stages, first, self._batches, 0)
+        room = self._room(device, stages)
+        assert room is not None
+        keeps = c.p >= c.k or self._claim.fused
+        if keeps and c.g > 0:
+            room -= max(0, c.p - c.k) if not self._claim.fused else 0
+        fits = min(self._batches, room // c.k) if c.k else self._batches
+        if fits < 1:
+            return found
+        gap = c.f + self._beyond(stage) + c.g + (c.r if keeps else 0)
+        most = (self._batches - 1) // fits
+        for times in {most, max(0, most - 1)}:
+            rest = self._batches - times * fits
+            found = max(found, self._of_run(device, stages, first, rest, times * gap))
+        return found
+
+    def _by_area(self, device: int, stages: tuple[Stage, ...]) -> int:
+        """Memory times time: what all microbatches hold is at most what the limit has room for.
+
+        The room is not full at once, nor to the end: operations fill and empty it one by one.
+        """
+        room = self._room(device, stages)
+        costs = [self._costs(stage) for stage in stages]
+        if room is None or room <= 0:
+            return 0
+        held = 0
+        for stage, c in zip(stages, costs, strict=True):
+            held += c.k * (c.f + self._beyond(stage) + c.g) + c.p * c.r
+            held += 0 if self._claim.fused else max(0, c.p - c.k) * c.g
+        area = Fraction(self._batches * held)
+        takes = [(c.f, c.k) for c in costs]
+        gives = [(c.g, c.k) for c in costs]
+        if not self._claim.fused:
+            takes += [(c.g, max(0, c.p - c.k)) for c in costs]
+            gives = [(c.g, max(0, c.k - c.p)) for c in costs] + [(c.r, c.p) for c in costs]
+        (rise, free), (fall, more) = _ramp(takes, room), _ramp(gives, room)
+        if rise + fall <= self._batches * sum(c.f + c.g + c.r for c in costs):
+            area += free + more
+        return self._head(stages, 0) + floor(area / room)
+
+
+def _ramp(operations: list[tuple[int, int]], room: int) -> tuple[Fraction, Fraction]:
+    """Least time in which operations of (time, memory) fill a room; what stays free meanwhile.
+
+    After t they hold at most what the largest holds, and t times the best rate.
+    """
+    rates = [Fraction(memory, time) if time else None for time, memory in operations if memory]
+    largest = max(memory for _, memory in operations)
+    if not rates or None in rates or largest >= room:
+        return Fraction(0), Fraction(0)
+    rate = max(rate for rate in rates if rate is not None)
+    length = (room - largest) / rate
+    return length, length * (room - largest) / 2

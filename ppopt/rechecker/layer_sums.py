@@ -1,0 +1,59 @@
+"""Costs of a model's layers, summed from the first layer on, in ticks of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from math import floor, lcm
+
+from ppopt.rechecker.claim import Claim
+
+
+class LayerSums:
+    """Costs of the first l layers, for every l; delays of the first s links between stages."""
+
+    def __init__(self, claim: Claim) -> None:
+        """Read the layers of the claim's pipeline; all devices have one speed."""
+        pipeline, count = claim.pipeline, len(claim.pipeline.model)
+        single = replace(
+            pipeline,
+            stages=count,
+            placement=(0,) * count,
+            chunks=None,
+            partition=(1,) * count,
+            device_speed=pipeline.device_speed[0],
+            mem_limit=None,
+            p2p=0,
+        )
+        one, places = claim._replace(pipeline=single), range(count)
+        own, links = single.ticks, pipeline.ticks
+        self.per_unit = lcm(own.per_unit, links.per_unit)
+        factor, delay = self.per_unit // own.per_unit, self.per_unit // links.per_unit
+        kinds = claim.kinds
+        self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)
+        self.gradient = _sums((own.durations[kinds[1]][place] for place in places), factor)
+        """Until the gradient is handed on: B, or BW where backwards are whole."""
+        rest = (sum(own.durations[kind][place] for kind in kinds[2:]) for place in places)
+        self.rest = _sums(rest, factor)
+        """W, or nothing."""
+        self.kept = _sums((one.kept(place) for place in places), 1)
+        """Memory between F and the backward."""
+        pending = (0 if claim.fused else one.unfinished(place) for place in places)
+        self.pending = _sums(pending, 1)
+        """Memory between B and W."""
+        self.memory_per_unit = own.memory_per_unit
+        static = (value * self.memory_per_unit for value in single.costs.static)
+        self.static = _sums(static, 1)
+        hosts = list(pairwise(pipeline.hosts[0]))
+        self.down = _sums((links.p2p[here][there] for here, there in hosts), delay)
+        self.up = _sums((links.p2p[there][here] for here, there in hosts), delay)
+        limits = pipeline.limits
+        self.limits: tuple[int, ...] | None = None
+        if limits is not None:
+            self.limits = tuple(floor(limit * self.memory_per_unit) for limit in limits)
+
+
+def _sums(row: Iterable[int | Fraction], factor: int) -> list[int]:
+    return [int(value) * factor for value in accumulate(row, initial=0)]

@@ -1,0 +1,144 @@
+"""Bounds over all partitions of a model: which partitions a claimed bound leaves to a search.
+
+Devices are taken one after the other, each with every choice of where its stages begin and end. A
+choice is ruled out where the device alone reaches the bound by what it must wait for, do and hold
+(`ppopt.rechecker.device_time`). What is left are partitions in which no device does; choices that
+lead to none are remembered. Nothing here is shared with the search over partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
+from time import monotonic
+
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.device_time import DeviceTime, Stage
+from ppopt.rechecker.layer_sums import LayerSums
+
+MOST_LEFT = 64
+"""Most partitions that are left to searches."""
+Cuts = tuple[int | None, ...]
+"""Layers before the end of every stage but the last; None: not chosen yet."""
+
+
+def left_to_search(claim: Claim, deadline: float) -> list[tuple[int, ...]] | None:
+    """Layers per stage of the partitions that no device alone rules out.
+
+    None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
+    where the claim is out of reach: several routes, slices, pairs or speeds.
+    """
+    pipeline = claim.pipeline
+    if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:
+        return None
+    if len(set(pipeline.device_speed)) > 1:
+        return None
+    found: list[tuple[int, ...]] = []
+    try:
+        for counts in _Choices(claim, deadline).all():
+            found.append(counts)
+            if len(found) > MOST_LEFT:
+                return None
+    except TimeoutError:
+        return None
+    return found
+
+
+def claim_of(claim: Claim, counts: tuple[int, ...]) -> Claim:
+    """The claim of one partition."""
+    pipeline = replace(claim.pipeline, partition=counts, mem_limit=claim.pipeline.limits)
+    bound = claim.bound_time
+    ticks = None if bound is None else ceil(bound * pipeline.ticks.per_unit)
+    return claim._replace(pipeline=pipeline, bound=ticks, devices=(), partitions=False)
+
+
+class _Choices:
+    """Choices of cuts, device by device."""
+
+    def __init__(self, claim: Claim, deadline: float) -> None:
+        self._sums = LayerSums(claim)
+        self._times = DeviceTime(claim, self._sums)
+        self._least = lru_cache(maxsize=None)(self._times.least)
+        self._hosted = claim.pipeline.hosted[0]
+        self._stages, self._layers = claim.pipeline.num_stages, len(claim.pipeline.model)
+        time = claim.bound_time
+        self._bound = None if time is None else ceil(time * self._sums.per_unit)
+        self._order = sorted(range(len(self._hosted)), key=lambda device: self._hosted[device][0])
+        self._matters = [self._open_cuts(level) for level in range(len(self._order) + 1)]
+        self._barren: set[tuple[int, Cuts]] = set()
+        self._deadline = deadline
+
+    def all(self) -> Iterator[tuple[int, ...]]:
+        """Layers per stage of every partition that is left."""
+        yield from self._from(0, (None,) * (self._stages - 1))
+
+    def _from(self, level: int, cuts: Cuts) -> Iterator[tuple[int, ...]]:
+        if level == len(self._order):
+            ends = [0, *(cut or 0 for cut in cuts), self._layers]
+            yield tuple(high - low for low, high in pairwise(ends))
+            return
+        key = level, tuple(cuts[place] for place in self._matters[level])
+        if key in self._barren:
+            return
+        if monotonic() > self._deadline:
+            raise TimeoutError
+        fruitful = False
+        device = self._order[level]
+        for chosen in self._chosen(cuts, self._hosted[device]):
+            if self._ruled_out(device, chosen):
+                continue
+            for counts in self._from(level + 1, chosen):
+                fruitful = True
+                yield counts
+        if not fruitful:
+            self._barren.add(key)
+
+    def _ruled_out(self, device: int, cuts: Cuts) -> bool:
+        stages = tuple(
+            Stage(number, self._end(cuts, number - 1), self._end(cuts, number))
+            for number in self._hosted[device]
+        )
+        first = self._end(cuts, 0)
+        if self._bound is not None and self._times.work(stages) >= self._bound:
+            return True
+        if self._times.over_limit(device, stages):
+            return True
+        return self._bound is not None and self._least(device, stages, first) >= self._bound
+
+    def _end(self, cuts: Cuts, stage: int) -> int:
+        """Layers up to the end of a stage whose cut is chosen."""
+        if stage < 0:
+            return 0
+        cut = self._layers if stage == self._stages - 1 else cuts[stage]
+        assert cut is not None
+        return cut
+
+    def _chosen(self, cuts: Cuts, stages: tuple[int, ...]) -> Iterator[Cuts]:
+        """All choices of the cuts around some stages that are not chosen yet."""
+        around = (cut for stage in stages for cut in (stage - 1, stage))
+        free = next((c for c in around if 0 <= c < self._stages - 1 and cuts[c] is None), None)
+        if free is None:
+            yield cuts
+            return
+        below = max((c for c in range(free) if cuts[c] is not None), default=-1)
+        above = min(
+            (c for c in range(free + 1, self._stages - 1) if cuts[c] is not None),
+            default=self._stages - 1,
+        )
+        low = self._end(cuts, below) + free - below
+        high = self._end(cuts, above) - (above - free)
+        for place in range(low, high + 1):
+            yield from self._chosen((*cuts[:free], place, *cuts[free + 1 :]), stages)
+
+    def _open_cuts(self, level: int) -> list[int]:
+        """Cuts on which later devices depend: their own, and that of stage 0, where all ways end.
+
+        Between two chosen cuts there is room for the stages between them; the nearest of those
+        that are chosen decide how much.
+        """
+        later = {stage for device in self._order[level:] for stage in self._hosted[device]}
+        own = {cut for stage in later for cut in (stage - 1, stage)}
+        return sorted((own | {0}) & set(range(self._stages - 1)))

@@ -1,0 +1,85 @@
+"""Bounds over all partitions, checked again without the search's code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+import pytest
+
+import ppopt
+from ppopt import Argument, Certificate, InputError, Status, Verdict
+from ppopt.rechecker import check, confirmed
+from ppopt.rechecker.partitions import left_to_search
+from tests.solver.partitions.test_partition_search import layers, pipeline, small_space
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(seed: int) -> None:
+    """The counterexample may be of another partition than the one found."""
+    rng = Random(500 + seed)
+    space, p2p = small_space(rng), rng.choice((0, 1, 2))
+    objective = "device-span" if space.span else "makespan"
+    pipe = pipeline(space, "search", p2p)
+    found = ppopt.solve(pipe, objective=objective, fused=space.whole, workers=1)
+    assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    if found.status is Status.INFEASIBLE:
+        return
+    claim = found.claim
+    assert claim is not None and claim.bound_time is not None
+    more = claim._replace(bound_time=claim.bound_time + Fraction(1, pipe.ticks.per_unit))
+    wrong = check(more, 30.0, 1, 1, lambda _: None)
+    assert wrong.verdict is Verdict.WRONG
+    assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
+
+
+def searched() -> ppopt.Result:
+    """Nine layers and a head of three times the work on three devices, a limit of 12."""
+    return ppopt.solve(
+        layers(9).pipeline(devices=3, batches=6, partition="search", mem_limit=12), workers=1
+    )
+
+
+def test_a_file_keeps_what_it_takes_to_check_all_partitions(tmp_path: Path) -> None:
+    found = searched()
+    assert found.schedule is not None and found.value is not None
+    file = tmp_path / "best.json"
+    found.schedule.to_json(file)
+    schedule, _ = ppopt.read_schedule(file)
+    assert ppopt.recheck(schedule, workers=1).verdict is Verdict.CONFIRMED
+    inflated = replace(
+        schedule, origin=replace(schedule.origin, lower_bound=found.value + Fraction(1, 2))
+    )
+    assert ppopt.recheck(inflated, workers=1).verdict is Verdict.WRONG
+
+
+def test_a_bound_of_one_partition_alone_is_not_one_of_all() -> None:
+    """Optimal for its own partition, the two layers at the front, yet said of all of them."""
+    model = layers(9)
+    alone = ppopt.solve(model.pipeline(devices=2, batches=4, partition=[2, 8]), workers=1)
+    assert alone.status is Status.OPTIMAL and alone.schedule is not None
+    assert ppopt.recheck(alone, workers=1).verdict is Verdict.CONFIRMED
+    claimed = replace(alone, certificate=Certificate(Argument.PARTITIONS))
+    assert ppopt.recheck(claimed, workers=1).verdict is Verdict.WRONG
+    origin = replace(alone.schedule.origin, certificate=Certificate(Argument.PARTITIONS))
+    assert confirmed(replace(alone.schedule, origin=origin)) is None
+
+
+def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
+    found = ppopt.solve(layers(20).pipeline(devices=4, batches=32, partition="search"), workers=1)
+    assert found.status is Status.OPTIMAL and found.schedule is not None
+    assert found.claim is not None
+    assert left_to_search(found.claim, monotonic() + 30) == []
+    words = confirmed(found.schedule)
+    assert words is not None and words.startswith("in every partition")
+
+
+def test_layers_are_needed() -> None:
+    found = searched()
+    assert found.schedule is not None
+    bare = replace(found.schedule, pipeline=found.schedule.pipeline.without_model())
+    with pytest.raises(InputError, match="it is of all partitions, but the file has no layers"):
+        ppopt.recheck(bare)

@@ -1,0 +1,158 @@
+"""The search over partitions, beside the exact optimum of every partition."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import InputError, Status, stop
+from ppopt.formats import schedule_json
+from ppopt.solver.partitions.partition_bounds import every_partition
+from ppopt.solver.partitions.space import PartitionSpace
+from tests.factories.partitions import draw_space
+from tests.oracles import exhaustive
+
+OPERATIONS = 13
+"""Most operations for exhaustive search."""
+
+
+def model_of(space: PartitionSpace) -> ppopt.Model:
+    rows = space.layers._replace(backward=(None,) * space.num_layers)._asdict()
+    return ppopt.Model(
+        [
+            ppopt.Layer(**dict(zip(rows, costs, strict=True)))
+            for costs in zip(*rows.values(), strict=True)
+        ]
+    )
+
+
+def pipeline(space: PartitionSpace, partition: Any, p2p: int = 0) -> ppopt.Pipeline:
+    return model_of(space).pipeline(
+        devices=space.num_devices,
+        batches=space.batches,
+        placement=space.hosts,
+        partition=partition,
+        p2p=p2p,
+        mem_limit=None if space.limits is None else list(space.limits),
+    )
+
+
+def small_space(rng: Random) -> PartitionSpace:
+    while True:
+        space = draw_space(rng, most_layers=2)
+        operations = (2 if space.whole else 3) * space.num_stages * space.batches
+        if operations <= OPERATIONS and space.num_devices > 1:
+            return space
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_value_and_status_are_those_of_every_partition_searched_exhaustively(seed: int) -> None:
+    rng = Random(seed)
+    space, p2p = small_space(rng), rng.choice((0, 1, 2))
+    objective = "device-span" if space.span else "makespan"
+    values = []
+    for counts in every_partition(space):
+        one = pipeline(space, list(counts), p2p)
+        best = exhaustive.best(one, fused=space.whole, objective=objective)  # type: ignore[arg-type]
+        if best is not None:
+            values.append(Fraction(best, one.ticks.per_unit))
+    found = ppopt.solve(
+        pipeline(space, "search", p2p), objective=objective, fused=space.whole, workers=1
+    )
+    if not values:
+        assert found.status is Status.INFEASIBLE
+        assert found.schedule is None and found.lower_bound is None
+        return
+    assert found.status is Status.OPTIMAL
+    assert found.value == found.lower_bound == min(values)
+    assert found.schedule is not None and ppopt.verify(found.schedule) == []
+    assert sum(found.pipeline.counts) == space.num_layers
+
+
+def layers(count: int, **costs: Any) -> ppopt.Model:
+    head = ppopt.Layer(forward=3, backward=7, weight=3, activation=1)
+    return ppopt.Model([ppopt.Layer(**{"forward": 1, "activation": 1, **costs}, count=count), head])
+
+
+def test_one_worker_repeats_itself() -> None:
+    pipe = layers(9).pipeline(devices=3, batches=6, partition="search", mem_limit=12)
+    first, second = (ppopt.solve(pipe, workers=1) for _ in range(2))
+    assert first.status is Status.OPTIMAL
+    assert first.schedule is not None and second.schedule is not None
+    assert schedule_json.dumps(first.schedule) == schedule_json.dumps(second.schedule)
+
+
+def test_no_partition_fits_and_the_least_limit_that_does_is_told() -> None:
+    """Four equal layers on two devices: two each need 2 x (1 + 4) in memory, whatever else."""
+    model = ppopt.Model([ppopt.Layer(forward=1, activation=1, static=4, count=4)])
+    found = ppopt.solve(model.pipeline(devices=2, batches=3, partition="search", mem_limit=9))
+    assert found.status is Status.INFEASIBLE
+    assert found.proof.endswith("the least limit that works on every device is 10")
+    enough = model.pipeline(devices=2, batches=3, partition="search", mem_limit=10)
+    assert ppopt.solve(enough).status is Status.OPTIMAL
+
+
+def test_balanced_does_not_fit_but_another_partition_does() -> None:
+    """Balanced is (2, 2) with 8 on device 0; (1, 3) has 4 and 6."""
+    heavy = ppopt.Layer(forward=2, activation=1, static=3)
+    light = ppopt.Layer(forward=2, activation=1, static=1)
+    model = ppopt.Model([heavy, heavy, light, light])
+    pipe = model.pipeline(devices=2, batches=1, mem_limit=[6, 8], partition="search")
+    found = ppopt.solve(pipe)
+    assert found.status is Status.OPTIMAL and found.pipeline.counts == (1, 3)
+
+
+def test_the_bound_of_a_search_that_is_stopped_covers_all_partitions() -> None:
+    pipe = layers(13).pipeline(
+        devices=4, batches=8, placement="v", partition="search", mem_limit=14
+    )
+    found = ppopt.solve(pipe, workers=1, stop=stop.FirstSchedule())
+    assert found.status is Status.FEASIBLE
+    best = ppopt.solve(pipe, workers=1, time_limit=20)
+    assert best.value is not None and found.lower_bound is not None
+    assert found.lower_bound <= best.value
+
+
+def test_progress_shows_the_bound_over_all_partitions_and_the_best_value() -> None:
+    seen: list[ppopt.Progress] = []
+    pipe = layers(9).pipeline(devices=3, batches=6, partition="search", mem_limit=12)
+    found = ppopt.solve(pipe, workers=1, progress=seen.append)
+    values = [state.value for state in seen if state.value is not None]
+    bounds = [state.lower_bound for state in seen]
+    assert values == sorted(values, reverse=True) and bounds == sorted(bounds)
+    assert found.value is not None and max(bounds) <= found.value
+    assert any(state.phase.startswith("partition ") for state in seen)
+
+
+def test_a_tiny_time_limit_still_gives_a_schedule() -> None:
+    pipe = layers(40).pipeline(
+        devices=8, batches=32, placement="interleaved", partition="search", mem_limit=400
+    )
+    found = ppopt.solve(pipe, workers=1, time_limit=0.05)
+    assert found.status is Status.FEASIBLE
+    assert found.solve_seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"routes": 2, "batches": 2}, "partition: search knows no routes"),
+        ({"device_speed": [1, 2]}, "partition: search knows one device_speed only"),
+        ({"slices": 2}, "partition: search knows no slices"),
+    ],
+)
+def test_what_it_does_not_search_is_refused(fields: dict[str, Any], words: str) -> None:
+    settings = {"devices": 2, "batches": 3, "partition": "search", **fields}
+    with pytest.raises(InputError, match=words):
+        ppopt.solve(layers(4).pipeline(**settings))
+
+
+def test_a_hint_is_refused() -> None:
+    pipe = layers(4).pipeline(devices=2, batches=3, partition="search")
+    hint = ppopt.solve(layers(4).pipeline(devices=2, batches=3)).schedule
+    with pytest.raises(InputError, match="hint: does not go with partition search"):
+        ppopt.solve(pipe, hint=hint)
