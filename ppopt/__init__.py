@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from ppopt.studies.frontier import FrontierHand as FrontierHand
     from ppopt.studies.frontier import FrontierPoint as FrontierPoint
     from ppopt.studies.frontier import frontier as frontier
+    from ppopt.studies.partition_choice import PartitionChoice as PartitionChoice
+    from ppopt.studies.partition_choice import choose_partition as choose_partition
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
     from ppopt.verifier import Rule as Rule
@@ -94,6 +96,7 @@ _HOMES = {
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
+    "studies.partition_choice": ("PartitionChoice", "choose_partition"),
     "studies.robustness": ("Jitter", "jitter"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }

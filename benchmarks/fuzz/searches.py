@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from random import Random
-from time import process_time
 from typing import Any
 
 import ppopt
@@ -62,9 +63,9 @@ class Search(Category):
         pipeline = pipelines.made(case)
         expected = self.optimum(pipeline, case)
         hint = _hint(pipeline, case)
-        began = process_time()
+        began = time.process_time()
         found = ppopt.solve(pipeline, workers=1, hint=hint, **case["options"])
-        yield from judge.result(found, expected, proof=process_time() - began > self.proved)
+        yield from judge.result(found, expected, proof=time.process_time() - began > self.proved)
         if hint is not None:
             yield from _beside(found, hint)
 
@@ -103,7 +104,7 @@ class Tiny(Search):
     """Tiny pipelines, beside exhaustive search over partial schedules."""
 
     name = "tiny"
-    weight = 5.0
+    weight = 8.0
 
 
 class Pairs(Search):
@@ -237,34 +238,53 @@ class Strategies(Category):
         yield from pipelines.smaller(case)
 
 
+@contextmanager
+def processor_clock() -> Iterator[None]:
+    """Let searches in this process read the time of the processor as their clock.
+
+    What else the machine does then has no part in whether a time limit is kept. For one worker:
+    the time of other processes does not count.
+    """
+    before = time.monotonic
+    time.monotonic = time.process_time
+    try:
+        yield
+    finally:
+        time.monotonic = before
+
+
 class Deadlines(Category):
     """Large pipelines at short limits: the time is kept, and there is a schedule."""
 
     name = "deadlines"
     weight = 1.0
     tries = 0
-    slack = 3.0
-    """Seconds allowed beyond the promise (10 % and a second): the machine may be busy."""
+    slack = 0.5
+    """Seconds of the processor allowed beyond the promise (10 % and a second): those of a busy
+    processor are longer."""
 
     def draw(self, rng: Random) -> Case:
         """Draw many devices and few microbatches, or the other way round."""
-        devices = rng.choice((16, 64, 256, 512, 1024))
-        batches = rng.choice((1, 2, 4, devices // 4, 2 * devices))
+        devices = rng.choice((8, 16, 64, 256, 512, 1024))
+        batches = rng.choice((1, 2, 4, devices // 4, 2 * devices, 4 * devices, 130_000 // devices))
         fields = {
             "stages": devices,
-            "batches": min(batches, 20_000 // devices),
+            "batches": min(batches, 130_000 // devices),
             "p2p": rng.choice((0, "0.5")),
             "weight": [rng.choice(("0.8", 1, "1.1")) for _ in range(devices)],
             "mem_limit": rng.choice((None, devices, "1f1b")),
         }
-        limit = rng.choice((0.5, 1.0, 2.0))
-        return {"pipeline": fields, "time_limit": limit, "workers": rng.choice((1, 2))}
+        if rng.random() < 0.3:
+            fields |= {"placement": "v", "chunks": 2}
+        return {"pipeline": fields, "time_limit": rng.choice((0.5, 1.0, 2.0))}
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, and look at the clock."""
-        limit = case["time_limit"]
-        found = ppopt.solve(pipelines.made(case), time_limit=limit, workers=case["workers"])
-        if found.solve_seconds > 1.1 * limit + 1 + self.slack:
-            yield Finding("late", f"{found.solve_seconds:.1f} s at a limit of {limit} s")
+        limit, began = case["time_limit"], time.process_time()
+        with processor_clock():
+            found = ppopt.solve(pipelines.made(case), time_limit=limit, workers=1)
+        used = time.process_time() - began
+        if used > 1.1 * limit + 1 + self.slack:
+            yield Finding("late", f"{used:.1f} s of the processor at a limit of {limit} s")
         if found.status is Status.UNKNOWN:
-            yield Finding("no-schedule", f"unknown after {found.solve_seconds:.1f} s of {limit} s")
+            yield Finding("no-schedule", f"unknown after {used:.1f} s of {limit} s")

@@ -85,9 +85,11 @@ def eval_(
     from ppopt.errors import InputError
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
+    from ppopt.problem.partition import SEARCH
     from ppopt.report.objects import of_evaluation
     from ppopt.strategies import resolve
     from ppopt.studies.evaluate import evaluate
+    from ppopt.studies.partition_choice import TIME_LIMIT, choose_partition
     from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
@@ -103,7 +105,21 @@ def eval_(
     pipeline, deviation = settings.pipeline(), _deviation(jitter)
     with progress.shown(quiet=settings.quiet) as line:
         line.update(f"strategy {strategy}")
-        schedule = evaluate(pipeline, strategy, objective, _strategy_options(settings))
+        choice = None
+        if pipeline.partition == SEARCH:
+            choice = choose_partition(
+                pipeline,
+                strategy,
+                objective,
+                _strategy_options(settings),
+                time_limit=settings.get("time_limit", TIME_LIMIT),
+                progress=line.update,
+            )
+        schedule = (
+            evaluate(pipeline, strategy, objective, _strategy_options(settings))
+            if choice is None
+            else choice.schedule
+        )
         seconds = monotonic() - began
         if pipeline.num_chunks == 1 and not settings.quiet:
             note_equal_chunks(schedule.pipeline)
@@ -114,7 +130,7 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.result(settings, of_evaluation(schedule, seconds, spread), schedule)
+    return output.result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
 
 
 @command

@@ -137,7 +137,8 @@ def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) ->
 
     measured = median(ran.steps)
     ticks = schedule.pipeline.ticks
-    link = float(ticks.time(max(map(max, ticks.p2p)))) * seconds
+    longest = max((time for row in (*ticks.down, *ticks.up) for time in row), default=0)
+    link = float(ticks.time(longest)) * seconds
     return {
         "schema": 1,
         "devices": schedule.pipeline.num_devices,

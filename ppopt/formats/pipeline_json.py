@@ -1,7 +1,9 @@
 """The pipeline in a native schedule file: every cost in ticks, so that readers need no fractions.
 
 All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
-(one per device) and a `p2p_time` that is a matrix [from device][to device]. `placement` is the
+(one per device) and `p2p_time` and `backward_p2p_time`: one number, one for the boundary after
+every stage but the last, or a matrix [from device][to device]; the second is left out where it is
+the first. `placement` is the
 device of every stage on route 0. Of a model in layers stages differ, and its placement is written
 as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
 every microbatch along the sequence; `slices`, the costs that are optional
@@ -12,8 +14,7 @@ device, a whole number of ticks.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
-`number` or `list`) and `rounded`. Only the p2p time of a pipeline of one device is not kept: it
-has no effect.
+`number` or `list`) and `rounded`.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ _REQUIRED = (
     *("p2p_time", "mem_limit"),
 )
 _OPTIONAL = (
+    "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
 _DEFAULT = "default"
+_BACK = "backward_p2p_time"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 
 
@@ -68,7 +71,8 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "placement_name": _placement_name(pipeline),
         "chunks": None if pipeline.model is not None else pipeline.chunks,
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
-        "p2p_time": _p2p(pipeline),
+        "p2p_time": _p2p(pipeline, pipeline.p2p),
+        **_backward_p2p(pipeline),
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
@@ -109,11 +113,16 @@ def _placement_name(pipeline: Pipeline) -> str | None:
     return pipeline.placement or _DEFAULT
 
 
-def _p2p(pipeline: Pipeline) -> int | list[list[int]]:
-    matrix = pipeline.ticks.p2p
-    if isinstance(pipeline.p2p, tuple):
-        return [list(row) for row in matrix]
-    return max(matrix[0])
+def _p2p(pipeline: Pipeline, given: Any) -> Any:
+    if isinstance(given, tuple):
+        return [_p2p(pipeline, entry) for entry in given]
+    return int(given * pipeline.ticks.per_unit)
+
+
+def _backward_p2p(pipeline: Pipeline) -> dict[str, Any]:
+    if pipeline.backward_p2p is None:
+        return {}
+    return {_BACK: _p2p(pipeline, pipeline.backward_p2p)}
 
 
 def _limit_form(pipeline: Pipeline) -> str | None:
@@ -148,7 +157,8 @@ def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     pipeline = Pipeline(
         **_own_form(file, costs),
         batches=file["batches"],
-        p2p=within("p2p_time", _read_p2p, file["p2p_time"], file["devices"], per_unit),
+        p2p=within("p2p_time", _read_p2p, file["p2p_time"], file, per_unit),
+        backward_p2p=within(_BACK, _read_p2p, file.get(_BACK), file, per_unit),
         device_speed=within("device_speed", _read_speeds, file),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
@@ -214,9 +224,16 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
 
 
-def _read_p2p(value: object, devices: int, per_unit: int) -> object:
+def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
+    """One number, one per boundary between stages, or a matrix of devices; None where it is."""
+    devices, stages = file["devices"], file["stages"]
+    if value is None:
+        return None
     if not isinstance(value, list):
         return Fraction(whole(value, 0, MOST_TICKS), per_unit)
+    if not any(isinstance(entry, list) for entry in value):
+        numbers = wholes(value, stages - 1, 0, MOST_TICKS)
+        return [Fraction(entry, per_unit) for entry in numbers]
     if len(value) != devices:
         raise InputError(f"has {len(value)} rows; {devices} are needed, one per device")
     rows = [

@@ -149,6 +149,7 @@ class BackwardChoice:
             batches=given.batches,
             placement=given.hosts[0],
             p2p=given.p2p,
+            backward_p2p=given.backward_p2p,
             device_speed=given.device_speed,
             mem_limit=given.limits,
             slices=given.slices,

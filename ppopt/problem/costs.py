@@ -66,6 +66,17 @@ WORKSPACES = {
 """Kind of operation -> field of its workspace."""
 
 
+class Links(NamedTuple):
+    """Delays of links, in the user's unit."""
+
+    given: tuple[Fraction, ...]
+    """All that the user gave, whether between stages or not."""
+    down: tuple[tuple[Fraction, ...], ...]
+    """From every stage to the next one: `down[route][stage]`; 0 on one device."""
+    up: tuple[tuple[Fraction, ...], ...]
+    """From every stage's successor back to it: `up[route][stage]`; 0 on one device."""
+
+
 class Ticks(NamedTuple):
     """Costs as whole ticks; times and memory have each their own tick."""
 
@@ -77,8 +88,10 @@ class Ticks(NamedTuple):
     """Time of an operation, recompute included: `durations[kind][stage]`."""
     overlap: tuple[int, ...]
     """Time of an F and a BW of a stage run as one, recompute included (see `pair_time`)."""
-    p2p: tuple[tuple[int, ...], ...]
-    """Delay: `p2p[from device][to device]`, 0 on the diagonal."""
+    down: tuple[Row, ...]
+    """Delay from every stage to the next one: `down[route][stage]`, 0 on one device."""
+    up: tuple[Row, ...]
+    """Delay from every stage's successor back to it: `up[route][stage]`, 0 on one device."""
     activation: tuple[int, ...]
     """Memory of a microbatch from the start of B on, and before it unless F keeps less."""
     kept: tuple[int, ...]
@@ -143,7 +156,7 @@ class Ticks(NamedTuple):
 def ticks_of(
     costs: StageCosts,
     speeds: tuple[Fraction, ...],
-    links: tuple[tuple[Fraction, ...], ...],
+    links: Links,
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
     pieces: int,
@@ -152,10 +165,9 @@ def ticks_of(
     """Turn costs into ticks of the common denominator: nothing is lost.
 
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
-    both are whole ticks.
-    `links` are the delays [from device][to device], or one delay between any two; `static` and
-    `limits` have one entry per device; `pieces` is the number of microbatches times slices, and
-    `divisor` the number of ticks into which the common tick of the times is divided. Raises
+    both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
+    microbatches times slices, and `divisor` the number of ticks into which the common tick of the
+    times is divided. Raises
     InputError where times or memory are so large, or so finely divided, that sums of ticks would
     pass `MOST_TICKS`.
     """
@@ -164,7 +176,7 @@ def ticks_of(
     taken = given | {field: _on_devices(given[field], speeds) for field in timed}
     times = [row[field] for row in (given, taken) for field in timed]
     memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
-    per_unit = divisor * exact.common_denominator(chain(*times, *links))
+    per_unit = divisor * exact.common_denominator(chain(*times, links.given))
     memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
     scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
     at_speed_1, scaled = (
@@ -189,7 +201,8 @@ def ticks_of(
             _sum(scaled["backward"], recompute),
         ),
         overlap=_sum(scaled["overlap"], recompute),
-        p2p=_matrix([_scale(row, per_unit) for row in links], len(static)),
+        down=tuple(_scale(row, per_unit) for row in links.down),
+        up=tuple(_scale(row, per_unit) for row in links.up),
         activation=activation,
         kept=kept,
         memory_b=memory_b,
@@ -225,14 +238,6 @@ def _sum(one: Row, other: Row) -> Row:
     return tuple(map(add, one, other))
 
 
-def _matrix(rows: list[tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
-    """Delays between devices: the rows given, or one delay between any two devices."""
-    if len(rows) == size > 1:
-        return tuple(rows)
-    ((delay, *_),) = rows
-    return tuple((delay,) * d + (0,) + (delay,) * (size - d - 1) for d in range(size))
-
-
 def _scale(values: tuple[Fraction, ...], per_unit: int) -> tuple[int, ...]:
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
@@ -243,7 +248,7 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[int, ...]], pieces: in
     for cost in STAGE_COSTS:
         if cost.unit and cost.per_microbatch:
             total[cost.unit] += pieces * sum(map(abs, scaled[cost.field]))
-    links = 2 * len(ticks.activation) * max(map(max, ticks.p2p), default=0)
+    links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
     for what, sum_of in (("times", total[Unit.TIME]), ("memory", total[Unit.MEMORY])):

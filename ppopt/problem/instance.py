@@ -140,14 +140,6 @@ class Instance:
             for stage in range(pipeline.num_stages)
         )
 
-    @cached_property
-    def memory_tables(self) -> Ints:
-        """Memory that operations take, and that they give: [2, kind, stage], in ticks."""
-        found = np.zeros((2, NUM_KINDS, self.pipeline.num_stages), dtype=np.int64)
-        for one in self.classes:
-            found[:, one.kind, one.stage] = one.takes, one.gives
-        return found
-
     def number(self, kind: OpKind, stage: int, route: int = 0, slice: int = 0) -> int:  # noqa: A002
         """Number of a class."""
         pipeline = self.pipeline
@@ -171,9 +163,8 @@ class Instance:
     def _edges(self) -> Iterator[tuple[int, int, int]]:
         forward_kinds = [kind for kind in self.kinds if kind is OpKind.F]
         backward_kinds = [kind for kind in self.kinds if kind in (OpKind.B, OpKind.BW)]
-        last, p2p = self.pipeline.num_stages - 1, self.pipeline.ticks.p2p
-        for number, (kind, stage, route, part, device, *_) in enumerate(self.classes):
-            hosts = self.pipeline.hosts[route]
+        last, ticks = self.pipeline.num_stages - 1, self.pipeline.ticks
+        for number, (kind, stage, route, part, *_) in enumerate(self.classes):
             if kind is OpKind.W:
                 yield self.number(OpKind.B, stage, route, part), number, 0
                 continue
@@ -181,8 +172,8 @@ class Instance:
             source = stage - 1 if forward else stage + 1
             sources = forward_kinds if forward else backward_kinds
             if 0 <= source <= last:
+                lag = ticks.down[route][source] if forward else ticks.up[route][stage]
                 for other in sources:
-                    lag = p2p[hosts[source]][device]
                     yield self.number(other, source, route, part), number, lag
             earlier = part - 1 if forward else part + 1
             if 0 <= earlier < self.pipeline.num_slices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -14,17 +15,19 @@ from ppopt.problem.model import DECODER, LETTERS, Model
 
 Counts = tuple[int, ...]
 """Layers of every stage, in stage order."""
+Speeds = tuple[Fraction, ...]
+"""Speed of the device of every stage, in stage order."""
 BALANCED = "balanced"
 _WORD = re.compile(rf"(?![{''.join(LETTERS.values())}]+$)[A-Za-z0-9_-]+")
 """Text that is the name of a rule, if anything: a layout has other signs, or its letters alone."""
 
 
-def even(model: Model, stages: int) -> Counts:
+def even(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:  # noqa: ARG001
     """Counts of decoder layers that differ by at most one, the larger ones first.
 
     What comes before the first decoder layer (the embedding) goes to the first stage, and every
-    other layer to the stage of the decoder layer before it: MTP and head to the last. Raises
-    InputError where there are fewer decoder layers than stages.
+    other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
+    no difference. Raises InputError where there are fewer decoder layers than stages.
     """
     starts = [index for index, layer in enumerate(model.layers) if layer.role == DECODER]
     if len(starts) < stages:
@@ -38,65 +41,83 @@ def even(model: Model, stages: int) -> Counts:
     return tuple(end - start for start, end in pairwise(cuts))
 
 
-def balanced(model: Model, stages: int) -> Counts:
-    """Counts whose largest F + BW of a stage is least.
+def balanced(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:
+    """Counts whose largest F + BW of a stage is least, each on a device of its speed (default 1).
 
     Of several such partitions: the one of least sum of squares of F + BW over the stages; of these,
-    the one whose first stage has the most layers, then the second, and so on. Exact, by bisection
-    on the largest F + BW (whether a partition keeps within it, filling one stage after the other
-    tells: Iqbal, "Approximate algorithms for partitioning problems", 1991) and a dynamic program
-    over the first layer of a stage for the sum of squares. Raises InputError where there are fewer
-    layers than stages.
+    the one whose first stage has the most layers, then the second, and so on. Exact: bisection on
+    the largest F + BW, and a dynamic program over the first layer of a stage. Raises InputError
+    where there are fewer layers than stages.
     """
     _check_stages(model, stages)
     per_unit = exact.common_denominator(layer.work for layer in model.layers)
-    work = [int(layer.work * per_unit) for layer in model.layers]
-    return _flattest(work, stages, _least_largest(work, stages))
+    slow = [1 / speed for speed in speeds or (Fraction(1),) * stages]
+    per_slow = exact.common_denominator(slow)
+    sums = list(accumulate((int(layer.work * per_unit) for layer in model.layers), initial=0))
+    return _flattest(sums, [int(factor * per_slow) for factor in slow])
 
 
 def bottleneck(model: Model, counts: Sequence[int]) -> Fraction:
-    """Largest F + BW of a stage, in the user's unit."""
+    """Largest F + BW of a stage, in the user's unit, on devices of speed 1."""
     costs = model.stage_costs(counts)
     return max(f + bw for f, bw in zip(costs.forward, costs.backward, strict=True))
 
 
-def _least_largest(work: Sequence[int], stages: int) -> int:
-    """Least bound within which `stages` runs of consecutive layers keep their work."""
-    least, most = max(work), sum(work)
+def _flattest(sums: Sequence[int], slow: Sequence[int]) -> Counts:
+    """Counts of least largest time, then of least sum of squares, the larger ones first.
+
+    `sums` is the work of the first 0, 1, ... layers; stage s takes its work times `slow[s]`.
+    """
+    least, most = 0, sums[-1] * max(slow)
     while least < most:
         middle = (least + most) // 2
-        if _runs_within(work, middle) <= stages:
+        if _fits(sums, slow, middle):
             most = middle
         else:
             least = middle + 1
-    return least
+    return _least_squares(sums, slow, most)
 
 
-def _runs_within(work: Sequence[int], bound: int) -> int:
-    """Fewest runs of consecutive layers whose work is at most `bound` each."""
-    runs, filled = 1, 0
-    for one in work:
-        if filled + one > bound:
-            runs, filled = runs + 1, 0
-        filled += one
-    return runs
+def _fits(sums: Sequence[int], slow: Sequence[int], bound: int) -> bool:
+    """Whether some partition keeps every stage within `bound`."""
+    if len(set(slow)) == 1:
+        return _fewest_stages(sums, bound // slow[0]) <= len(slow)
+    ends = {factor: _ends(sums, bound // factor) for factor in set(slow)}
+    starts = {0}
+    for factor in slow:
+        latest = ends[factor]
+        starts = {end for start in starts for end in range(start + 1, latest[start] + 1)}
+    return len(sums) - 1 in starts
 
 
-def _flattest(work: Sequence[int], stages: int, bound: int) -> Counts:
+def _ends(sums: Sequence[int], room: int) -> list[int]:
+    """Where a stage that begins at each layer ends at the latest, its work within `room`."""
+    return [bisect_right(sums, done + room) - 1 for done in sums]
+
+
+def _fewest_stages(sums: Sequence[int], room: int) -> int:
+    """Fewest stages of work within `room` each, or more than there are layers if none do."""
+    ends = _ends(sums, room)
+    stages, start = 0, 0
+    while start < len(sums) - 1:
+        if ends[start] == start:
+            return len(sums)
+        stages, start = stages + 1, ends[start]
+    return stages
+
+
+def _least_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Counts:
     """Counts of least sum of squares within `bound`, the larger ones first where equal."""
-    size = len(work)
-    sums = list(accumulate(work, initial=0))
-    none = stages * bound * bound + 1
+    size = len(sums) - 1
+    none = len(slow) * bound * bound + 1
     least = [none] * size + [0]
     choices: list[list[int]] = []
-    for left in range(stages):
+    for left, factor in enumerate(reversed(slow)):
         longer, chosen = [none] * (size + 1), [0] * (size + 1)
+        ends = _ends(sums, bound // factor)
         for start in range(size - left):
-            for end in range(start + 1, size + 1):
-                filled = sums[end] - sums[start]
-                if filled > bound:
-                    break
-                total = filled * filled + least[end]
+            for end in range(start + 1, ends[start] + 1):
+                total = (factor * (sums[end] - sums[start])) ** 2 + least[end]
                 if total <= longer[start]:
                     longer[start], chosen[start] = total, end
         least = longer
@@ -110,12 +131,12 @@ def _flattest(work: Sequence[int], stages: int, bound: int) -> Counts:
 
 SEARCH = "search"
 """The partition is chosen with the schedule; until then the pipeline is that of `balanced`."""
-RULES: dict[str, Callable[[Model, int], Counts]] = {
+RULES: dict[str, Callable[[Model, int, Speeds | None], Counts]] = {
     "even": even,
     BALANCED: balanced,
     SEARCH: balanced,
 }
-"""Rule by name -> counts of a model for a number of stages."""
+"""Rule by name -> counts of a model for a number of stages and the speeds of their devices."""
 
 
 def refuse_search(partition: str | Counts | None, where: str) -> None:
@@ -155,14 +176,17 @@ def stages_of(partition: str | Counts) -> int | None:
     return None if partition in RULES else len(layout.stages(partition))
 
 
-def counts_of(model: Model, partition: str | Counts, stages: int) -> Counts:
+def counts_of(
+    model: Model, partition: str | Counts, stages: int, speeds: Speeds | None = None
+) -> Counts:
     """Layers per stage of a partition that `normal` has checked.
 
-    Raises InputError where it does not fit the model or the number of stages.
+    `speeds` are those of the stages' devices (default 1). Raises InputError where the partition
+    does not fit the model or the number of stages.
     """
     _check_stages(model, stages)
     if isinstance(partition, str) and partition in RULES:
-        return RULES[partition](model, stages)
+        return RULES[partition](model, stages, speeds)
     counts = partition if isinstance(partition, tuple) else layout.counts(partition, model)
     if len(counts) != stages:
         raise InputError(

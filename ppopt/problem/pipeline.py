@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
-from ppopt.problem.costs import StageCosts, Ticks, ticks_of
+from ppopt.problem.costs import Links, StageCosts, Ticks, ticks_of
 from ppopt.problem.model import Model
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.settings import (
@@ -54,7 +55,7 @@ class Pipeline:
     """Stages per device; None: 1, or 2 where the placement is `interleaved` or `v`."""
     placement: Any = None
     """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
-    where `chunks` is above 1."""
+    where `chunks` is above 1. `search`: `ppopt.solve` chooses it with the schedule."""
     model: Any = None
     """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
     costs per stage."""
@@ -70,7 +71,10 @@ class Pipeline:
     backward_input: Any = None
     """Time of B; None: BW - W."""
     p2p: Any = 0
-    """Delay between devices: one number, or a matrix [from device][to device], zero diagonal."""
+    """Delay between devices: one number; a list with the delay after every stage but the last; or a
+    matrix [from device][to device], zero diagonal."""
+    backward_p2p: Any = None
+    """The same on the way back; its list too has the boundary after stage 0 first. None: `p2p`."""
     activation: Any = 1
     """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
@@ -144,12 +148,12 @@ class Pipeline:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
         self._set_counts()
         self._set_units()
+        self._set_speed()
         if self.model is None:
             self._set_costs()
         else:
             self._set_costs_of_layers()
         self._set_p2p()
-        self._set_speed()
         self._set_limit()
         _ = self.ticks
 
@@ -214,7 +218,7 @@ class Pipeline:
         self._set("placement", devices)
 
     def _set_partition(self) -> None:
-        """Check the model and its partition; counts and layouts say how many chunks there are."""
+        """Check the model and its partition, each by itself."""
         if self.model is None:
             if self.partition is not None:
                 raise InputError(
@@ -224,10 +228,6 @@ class Pipeline:
         if not isinstance(self.model, Model):
             self._set("model", Model(self.model))
         self._set("partition", partition.normal(self.partition))
-        found = partition.stages_of(self.partition)
-        free = self.chunks is None and self.placement in (None, "interleaved", "v")
-        if free and found is not None and found % self.stages == 0 and found > self.stages:
-            self._set("chunks", found // self.stages)
 
     def _set_costs(self) -> None:
         for cost in STAGE_COSTS:
@@ -261,20 +261,33 @@ class Pipeline:
             check_overlap(self.forward, self.backward, self.overlap)
 
     def _set_p2p(self) -> None:
-        if not _is_list(self.p2p):
-            (value,) = self._numbers("p2p", [self.p2p])
-            self._set("p2p", value)
-            return
-        rows = [_as_list(row, "p2p") for row in _as_list(self.p2p, "p2p")]
+        self._set("p2p", self._delays("p2p", self.p2p))
+        if self.backward_p2p is not None:
+            self._set("backward_p2p", self._delays("backward_p2p", self.backward_p2p))
+
+    def _delays(self, field: str, given: Any) -> Any:
+        """Read a number, a list with the delay after every stage but the last, or a matrix."""
+        if not _is_list(given):
+            return self._numbers(field, [given])[0]
+        if not any(map(_is_list, given)):
+            numbers = self._numbers(field, given)
+            if len(numbers) != self.num_stages - 1:
+                raise InputError(
+                    f"{field}: has {len(numbers)} entries for {self.num_stages} stages; give one "
+                    "number, one after every stage but the last, or a matrix"
+                )
+            return numbers
+        rows = [_as_list(row, field) for row in given]
         size = self.num_devices
         if len(rows) != size or any(len(row) != size for row in rows):
             raise InputError(
-                f"p2p: a matrix must be {size} x {size}, one row and column per device"
+                f"{field}: a matrix must be {size} x {size}, one row and column per device"
             )
-        self._set("p2p", tuple(self._numbers("p2p", row) for row in rows))
+        matrix = tuple(self._numbers(field, row) for row in rows)
         for device in range(size):
-            if self.p2p[device][device]:
-                raise InputError(f"p2p: device {device} to itself must be 0")
+            if matrix[device][device]:
+                raise InputError(f"{field}: device {device} to itself must be 0")
+        return matrix
 
     def _set_speed(self) -> None:
         given, size = self.device_speed, self.num_devices
@@ -368,14 +381,23 @@ class Pipeline:
         """Layers of every stage; empty without a model in layers."""
         if self.model is None:
             return ()
-        return partition.counts_of(self.model, self.partition, self.num_stages)
+        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
+        return partition.counts_of(self.model, self.partition, self.num_stages, speeds)
 
     @cached_property
     def num_chunks(self) -> int:
         """Stages of each device under a named placement (1 with an explicit placement)."""
-        if self.chunks is not None:
-            return self.chunks
-        return placement.DEFAULT_CHUNKS.get(self.placement, 1) if self.named_placement else 1
+        if self.chunks is not None or not self.named_placement:
+            return self.chunks or 1
+        return self.chunks_of_partition or placement.DEFAULT_CHUNKS.get(self.placement, 1)
+
+    @cached_property
+    def chunks_of_partition(self) -> int | None:
+        """Stages per device that counts or a layout make; None where they leave it open."""
+        found = None if self.model is None else partition.stages_of(self.partition)
+        if found is None or found % self.stages or self.placement == "linear":
+            return None
+        return found // self.stages
 
     @property
     def num_slices(self) -> int:
@@ -445,6 +467,26 @@ class Pipeline:
             model=None,
             partition=None,
         )
+
+    def placed(self, hosts: Sequence[int]) -> Pipeline:
+        """The same stages on other devices, by a list with the device of every stage.
+
+        Raises InputError where chunks cut shares that differ: other placements then have other
+        stages.
+        """
+        costs: dict[str, Any] = {}
+        if self.named_placement and self.model is None and self.num_chunks > 1:
+            for cost in STAGE_COSTS:
+                values = getattr(self, cost.field)
+                if values is not None and len(set(values)) > 1:
+                    raise InputError(
+                        f"{cost.name}: chunks cut unequal shares into other stages under every "
+                        "placement; give one number for all, a placement list, or layers"
+                    )
+                costs[cost.field] = None if values is None else values[0] / self.num_chunks
+        if self.model is not None:
+            costs["partition"] = self.counts
+        return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
     def route(self, microbatch: int) -> int:
         """Route of a microbatch: the first half takes route 0, the second half route 1."""
@@ -547,13 +589,47 @@ class Pipeline:
         )
 
     @cached_property
+    def links(self) -> Links:
+        """Delay between every stage and the next one, per route, both ways, in the user's unit."""
+        back = self.p2p if self.backward_p2p is None else self.backward_p2p
+        given = tuple(_flat(self.p2p)) + tuple(_flat(back))
+        pairs = [tuple(pairwise(hosts)) for hosts in self.hosts]
+        down = tuple(
+            tuple(_delay(self.p2p, stage, *pair) for stage, pair in enumerate(route))
+            for route in pairs
+        )
+        up = tuple(
+            tuple(_delay(back, stage, *pair[::-1]) for stage, pair in enumerate(route))
+            for route in pairs
+        )
+        return Links(given, down, up)
+
+    @cached_property
+    def device_delays(self) -> tuple[tuple[int, ...], ...]:
+        """Delay [from device][to device] in ticks, where it depends on nothing else.
+
+        Raises InputError where it depends on the boundary between stages, or on the way.
+        """
+        listed = isinstance(self.p2p, tuple) and not isinstance((*self.p2p, None)[0], tuple)
+        if self.backward_p2p is not None or listed:
+            raise InputError(
+                "p2p_time: placements are searched with one delay, or a matrix of devices, for all "
+                "boundaries and both ways; leave lists and backward_p2p_time out"
+            )
+        devices = range(self.num_devices)
+        return tuple(
+            tuple(int(_delay(self.p2p, 0, one, other) * self.ticks.per_unit) for other in devices)
+            for one in devices
+        )
+
+    @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the one duration table of the project."""
-        links = self.p2p if isinstance(self.p2p, tuple) else ((self.p2p,),)
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         pieces = self.batches * self.num_slices
-        return ticks_of(self.costs, speeds, links, static, self.limits, pieces, self.tick_divisor)
+        rest = (static, self.limits, pieces, self.tick_divisor)
+        return ticks_of(self.costs, speeds, self.links, *rest)
 
     def time_text(self, ticks: int) -> str:
         """Write a time with its unit, where that is known: `3.2 ms`."""
@@ -587,6 +663,25 @@ def _is_exact(value: object) -> bool:
     return value is None or (
         isinstance(value, tuple) and all(type(one) is Fraction for one in value)
     )
+
+
+def _flat(delays: Any) -> Iterator[Fraction]:
+    """All numbers of delays in any form."""
+    if isinstance(delays, tuple):
+        for one in delays:
+            yield from _flat(one)
+    else:
+        yield delays
+
+
+def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
+    """Delay over the boundary after a stage, from one device to another."""
+    if source == target:
+        return Fraction(0)
+    found = delays
+    if isinstance(delays, tuple):
+        found = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
+    return found  # type: ignore[no-any-return]
 
 
 def _is_list(value: object) -> bool:

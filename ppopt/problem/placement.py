@@ -16,15 +16,35 @@ def _v(stage: int, devices: int) -> int:
     return offset if lap % 2 == 0 else devices - 1 - offset
 
 
+SEARCH = "search"
+"""The placement is chosen with the schedule; until then stage i is on device i mod D."""
 NAMED: dict[str, Callable[[int, int], int]] = {
     "linear": _linear,
     "interleaved": _linear,
     "v": _v,
+    SEARCH: _linear,
 }
 """Placement name -> (stage, devices) -> device. Interleaved: Megatron-LM, arXiv 2104.04473,
 section 2.2; v: arXiv 2405.15362, section 3."""
 
 DEFAULT_CHUNKS = {"linear": 1, "interleaved": 2, "v": 2}
+
+
+def refuse_search(placement: object, what: str) -> None:
+    """Raise InputError where a placement is to be searched by something that does not."""
+    if placement == SEARCH:
+        raise InputError(
+            f"placement: {what} does not search placements; `ppopt solve` does: name the one it "
+            "finds"
+        )
+
+
+def name_of(hosts: Sequence[int], devices: int) -> str | None:
+    """The name of a placement, `linear` before `interleaved`; None: it has none."""
+    chunks, rest = divmod(len(hosts), devices)
+    names = ("linear",) if chunks == 1 else ("interleaved", "v")
+    found = (name for name in names if named(name, devices, chunks) == tuple(hosts))
+    return None if rest else next(found, None)
 
 
 def named(name: str, devices: int, chunks: int) -> tuple[int, ...]:

@@ -189,7 +189,7 @@ SETTINGS = (
     Setting(
         "placement",
         Shape.PLACEMENT,
-        "linear, interleaved, v, or the device of every stage as a list",
+        "linear, interleaved, v, the device of every stage as a list, or search: the best of all",
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
     ),
@@ -221,9 +221,19 @@ SETTINGS = (
     Setting(
         "p2p",
         Shape.LINKS,
-        "delay between devices; in files also a matrix [from][to]",
+        "delay between devices; in files also a matrix [from][to], or a list with the delay after "
+        "every stage but the last",
         0,
         key="p2p_time",
+        unit=Unit.TIME,
+        least=0,
+    ),
+    Setting(
+        "backward_p2p",
+        Shape.LINKS,
+        "the same on the way back, of gradients",
+        "p2p_time",
+        key="backward_p2p_time",
         unit=Unit.TIME,
         least=0,
     ),

@@ -7,7 +7,7 @@ model of its own, for a schedule below the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
@@ -24,6 +24,7 @@ from ppopt.rechecker import (
     mixed,
     partial_schedules,
     partitions,
+    placements,
 )
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Origin
@@ -126,7 +127,7 @@ def confirmed(schedule: Timetable) -> str | None:
     if stated.partitions:
         left = partitions.left_to_search(mixed.by_layers(stated), monotonic() + AT_ONCE)
         return None if left is None or left else _of_all_partitions(0)
-    known = _by_arithmetic(mixed.of_one_kind(stated))
+    known = None if stated.placements else _by_arithmetic(mixed.of_one_kind(stated))
     if known is None:
         return None
     return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
@@ -139,6 +140,8 @@ def check(
     began = monotonic()
     if stated.partitions:
         return _check_partitions(stated, time_limit, workers, seed, progress)
+    if stated.placements:
+        return _check_placements(stated, time_limit, workers, seed, progress)
     if stated.bound is not None:
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
     if stated.mixed:
@@ -195,16 +198,70 @@ def _check_partitions(
     if left is None:
         reason = "more partitions than can be searched are ruled out by no device alone"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    verdict, reason = Verdict.CONFIRMED, _of_all_partitions(len(left))
-    for number, counts in enumerate(left):
-        seconds = max(0.01, began + time_limit - monotonic()) / (len(left) - number)
-        one = check(partitions.claim_of(stated, counts), seconds, workers, seed, progress)
-        words = f"partition {','.join(map(str, counts))}: {one.reason}"
+    claims = {
+        f"partition {','.join(map(str, counts))}": partitions.claim_of(stated, counts)
+        for counts in left
+    }
+
+    def search(one: Claim, seconds: float) -> Recheck:
+        return check(one, seconds, workers, seed, progress)
+
+    found = _check_each(claims, search, began + time_limit)
+    return found or Recheck(
+        Verdict.CONFIRMED, _of_all_partitions(len(left)), every, monotonic() - began
+    )
+
+
+def _check_placements(
+    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
+) -> Recheck:
+    """Check a claim of all placements: those that arithmetic does not confirm, one by one."""
+    began = monotonic()
+    every = tuple(range(stated.pipeline.num_devices))
+
+    def undecided(reason: str) -> Recheck:
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+
+    if not placements.within_reach(stated):
+        return undecided("there are more placements than can be enumerated")
+    claims, confirmed = {}, 0
+    for hosts in placements.every(stated):
+        if monotonic() > began + time_limit / 2:
+            return undecided("the time was up before all placements were bounded")
+        one = placements.claim_of(stated, hosts)
+        if next(arithmetic.over_limit(one), None) is None and _by_arithmetic(one) is None:
+            claims[f"placement {','.join(map(str, hosts))}"] = one
+        else:
+            confirmed += 1
+
+    def search(one: Claim, seconds: float) -> Recheck:
+        return check(one, seconds, workers, seed, progress)
+
+    reason = (
+        f"of {confirmed + len(claims)} placements, permutations of devices that are alike left "
+        f"out, arithmetic rules out {confirmed}; the schedules of {len(claims)} were searched"
+    )
+    found = _check_each(claims, search, began + time_limit)
+    return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
+
+
+def _check_each(
+    claims: Mapping[str, Claim], search: Callable[[Claim, float], Recheck], until: float
+) -> Recheck | None:
+    """Check claims one by one: the first that is wrong, else one left open; None: all hold.
+
+    `search` checks one in so many seconds; `until` is an instant of `time.monotonic`.
+    """
+    began, left = monotonic(), None
+    for number, (name, stated) in enumerate(claims.items()):
+        seconds = max(0.01, until - monotonic()) / (len(claims) - number)
+        one = search(stated, seconds)
+        one = replace(one, reason=f"{name}: {one.reason}", seconds=monotonic() - began)
         if one.verdict is Verdict.WRONG:
-            return replace(one, reason=words, seconds=monotonic() - began)
+            return one
         if one.verdict is Verdict.UNDECIDED:
-            verdict, reason = one.verdict, words
-    return Recheck(verdict, reason, every, monotonic() - began)
+            left = one
+    return left
 
 
 def _of_all_partitions(searched: int) -> str:

@@ -31,8 +31,10 @@ class Claim(NamedTuple):
     """The devices that the certificate names: where to look first, never trusted."""
     partitions: bool = False
     """Whether it is of every partition of the model's layers, within the same limits."""
+    placements: bool = False
+    """Whether it is of every placement of the stages on the devices, within the same limits."""
     bound_time: Fraction | None = None
-    """The bound in the user's unit, where it is of every partition: their ticks differ."""
+    """The bound in the user's unit, where it is of every partition or placement: ticks differ."""
 
     @property
     def fused(self) -> bool:
@@ -67,7 +69,7 @@ class Claim(NamedTuple):
         and nothing is under way.
         """
         ticks, pipeline = self.pipeline.ticks, self.pipeline
-        links = 2 * pipeline.num_stages * max(map(max, ticks.p2p))
+        links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
         each = links + sum(map(sum, ticks.durations))
         return pipeline.batches * pipeline.num_slices * each
 
@@ -162,6 +164,8 @@ def of_schedule(schedule: Timetable) -> Claim | None:
         if pipeline.model is None:
             raise InputError("certificate: it is of all partitions, but the file has no layers")
         claim = claim._replace(partitions=True, bound_time=origin.lower_bound)
+    if origin.certificate is not None and origin.certificate.argument is Argument.PLACEMENTS:
+        claim = claim._replace(placements=True, bound_time=origin.lower_bound)
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")

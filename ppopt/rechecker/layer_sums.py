@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import floor, lcm
 
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
 
 
 class LayerSums:
@@ -26,6 +27,7 @@ class LayerSums:
             device_speed=pipeline.device_speed[0],
             mem_limit=None,
             p2p=0,
+            backward_p2p=None,
         )
         one, places = claim._replace(pipeline=single), range(count)
         own, links = single.ticks, pipeline.ticks
@@ -46,9 +48,8 @@ class LayerSums:
         self.memory_per_unit = own.memory_per_unit
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
-        hosts = list(pairwise(pipeline.hosts[0]))
-        self.down = _sums((links.p2p[here][there] for here, there in hosts), delay)
-        self.up = _sums((links.p2p[there][here] for here, there in hosts), delay)
+        times = RouteTimes(claim, pipeline.hosts[0])
+        self.down, self.up = _sums(times.down, delay), _sums(times.up, delay)
         limits = pipeline.limits
         self.limits: tuple[int, ...] | None = None
         if limits is not None:

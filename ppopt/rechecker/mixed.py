@@ -136,6 +136,7 @@ def _relaxed(claim: Claim) -> Pipeline:
         batches=given.batches,
         placement=given.hosts[0],
         p2p=given.p2p,
+        backward_p2p=given.backward_p2p,
         device_speed=given.device_speed,
         mem_limit=given.limits,
         slices=given.slices,

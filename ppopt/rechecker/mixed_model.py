@@ -139,17 +139,14 @@ class MixedModel:
     def _add_flow(self, forward: Op) -> None:
         """Activations go down, gradients come up; slices go forward in order, and back."""
         pipeline, cp, b = self.claim.pipeline, self.cp, forward._replace(kind=OpKind.B)
-        hosts = pipeline.hosts[pipeline.route(forward.microbatch)]
-        p2p, here = pipeline.ticks.p2p, hosts[forward.stage]
+        ticks, route = pipeline.ticks, pipeline.route(forward.microbatch)
         cp.add(self.start[b] >= self.end[forward])
         if forward.stage:
             before = forward._replace(stage=forward.stage - 1)
-            lag = p2p[hosts[before.stage]][here]
-            cp.add(self.start[forward] >= self.end[before] + lag)
-            cp.add(
-                self.start[before._replace(kind=OpKind.B)]
-                >= self.end[b] + p2p[here][hosts[before.stage]]
-            )
+            above = before._replace(kind=OpKind.B)
+            down, up = ticks.down[route][before.stage], ticks.up[route][before.stage]
+            cp.add(self.start[forward] >= self.end[before] + down)
+            cp.add(self.start[above] >= self.end[b] + up)
         if forward.slice:
             before = forward._replace(slice=forward.slice - 1)
             cp.add(self.start[forward] >= self.end[before])
@@ -244,15 +241,13 @@ class MixedModel:
                 if op.kind is OpKind.F:
                     cp.add(start >= begin + first)
                 if op.kind is OpKind.BW and not claim.span:
-                    hosts = claim.pipeline.hosts[claim.pipeline.route(op.microbatch)]
-                    cp.add(self.end[op] + self._left(hosts, op.stage) <= most)
+                    left = self._left(claim.pipeline.route(op.microbatch), op.stage)
+                    cp.add(self.end[op] + left <= most)
                 cp.add(self.end[op] <= begin + most)
 
-    def _left(self, hosts: tuple[int, ...], stage: int) -> int:
+    def _left(self, route: int, stage: int) -> int:
         """Least time from the end of a backward until those below it end."""
-        durations = self.claim.pipeline.ticks.durations
-        p2p, left = self.claim.pipeline.ticks.p2p, 0
-        for low in range(stage):
-            left += min(durations[OpKind.B][low], durations[OpKind.BW][low])
-            left += p2p[hosts[low + 1]][hosts[low]]
-        return left
+        ticks = self.claim.pipeline.ticks
+        _, partial, _, full = ticks.durations
+        shortest = map(min, partial[:stage], full[:stage])
+        return sum(shortest) + sum(ticks.up[route][:stage])

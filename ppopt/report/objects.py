@@ -23,6 +23,7 @@ from ppopt.solver.result import Result
 from ppopt.solver.search import versions
 from ppopt.studies.compare import Comparison, ComparisonRow
 from ppopt.studies.frontier import Frontier, FrontierHand
+from ppopt.studies.partition_choice import PartitionChoice
 from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
@@ -64,12 +65,17 @@ def of_result(result: Result) -> dict[str, Any]:
 
 
 def of_evaluation(
-    schedule: Schedule, seconds: float, jitter: Jitter | None = None
+    schedule: Schedule,
+    seconds: float,
+    jitter: Jitter | None = None,
+    choice: PartitionChoice | None = None,
 ) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
     `options` are the options of the strategy, given or its own choice. An evaluation is not random
-    and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times.
+    and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times,
+    `partition_search` where the partition was chosen: the least value of the strategy over all
+    partitions lies between its `lower_bound` and the value.
     """
     found = summary(schedule)
     return {
@@ -80,6 +86,7 @@ def of_evaluation(
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
         **_placed(schedule.pipeline),
+        **_choice(choice),
         "seed": 0,
         "workers": 1,
         "versions": versions(),
@@ -87,6 +94,20 @@ def of_evaluation(
         **_jitter(jitter),
         **_native(schedule),
     }
+
+
+def _choice(choice: PartitionChoice | None) -> dict[str, Any]:
+    """How the partition was chosen, under one key; empty where it was given."""
+    if choice is None:
+        return {}
+    figures = {
+        "lower_bound": plain(choice.lower_bound),
+        "gap": plain(choice.gap),
+        "proved": choice.proved,
+        "partitions": choice.partitions,
+        "evaluated": choice.evaluated,
+    }
+    return {"partition_search": figures}
 
 
 def _jitter(jitter: Jitter | None) -> dict[str, Any]:
@@ -249,14 +270,18 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
 
 
 def _placed(pipeline: Pipeline) -> dict[str, Any]:
-    """Placement, and of a model in layers the layers of every stage and their layout."""
-    name = pipeline.resolved_placement if pipeline.named_placement else "explicit"
+    """Placement, and of a model in layers the layers of every stage and their layout.
+
+    A placement is its name, or the device of every stage; chunks are null where devices differ.
+    """
+    name = pipeline.resolved_placement if pipeline.named_placement else list(pipeline.hosts[0])
+    many = {len(stages) for stages in pipeline.hosted[0]}
     model = pipeline.model
     return {
         "partition": None if model is None else list(pipeline.counts),
         "layout": None if model is None else layout.write(model, pipeline.counts),
         "placement": name,
-        "chunks": pipeline.num_stages // pipeline.num_devices,
+        "chunks": many.pop() if len(many) == 1 else None,
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
@@ -204,7 +206,8 @@ def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
     lines = [f"Peak {memory} of devices 0, 1, ...: {_listed(figures['peak_memory'])}"]
     if figures["mem_limit"] is not None:
         lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
-    lines.append(f"Time between devices: {_p2p(pipeline)}")
+    down, up = (_span(rows, pipeline) for rows in (pipeline.links.down, pipeline.links.up))
+    lines.append(f"Time between devices: {down}" + (f", back {up}" if up != down else ""))
     if any(speed != 1 for speed in pipeline.device_speed):
         speeds = _listed([plain(speed) for speed in pipeline.device_speed])
         lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")
@@ -223,18 +226,18 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(map(number, values))
 
 
-def _p2p(pipeline: Pipeline) -> str:
-    if not isinstance(pipeline.p2p, tuple):
-        return measured(pipeline.p2p, pipeline.time_unit)
+def _span(delays: Sequence[Sequence[Fraction]], pipeline: Pipeline) -> str:
+    """The least and the largest delay between stages on different devices."""
     times = [
         time
-        for device, row in enumerate(pipeline.p2p)
-        for other, time in enumerate(row)
-        if device != other
+        for hosts, row in zip(pipeline.hosts, delays, strict=True)
+        for (here, there), time in zip(pairwise(hosts), row, strict=True)
+        if here != there
     ]
     if not times:
         return NONE
-    return f"{number(min(times))} to {measured(max(times), pipeline.time_unit)}"
+    least = f"{number(plain(min(times)))} to " if min(times) < max(times) else ""
+    return least + measured(plain(max(times)), pipeline.time_unit)
 
 
 def _provenance(figures: Mapping[str, Any]) -> str:

@@ -121,10 +121,31 @@ def spread(values: Sequence[float], unit: str | None = None) -> str:
     return _with(" ".join(shown), unit)
 
 
+def choice_words(figures: Mapping[str, Any]) -> str:
+    """How good the partition chosen for a strategy is; empty where it was given."""
+    found = figures.get("partition_search")
+    if not found:
+        return ""
+    if found["proved"]:
+        return f"proved: none of {found['partitions']} is better with this strategy"
+    return (
+        f"of {found['evaluated']} evaluated; none of all {found['partitions']} is below "
+        f"{number(found['lower_bound'])}, gap {percent(found['gap'])}"
+    )
+
+
 def partition_words(figures: Mapping[str, Any]) -> str:
     """Layers of every stage and the layout: `3 2 2 layers, Ett|tt|tL`; empty without layers."""
     counts = figures.get("partition")
     return f"{spread(counts)} layers, {figures['layout']}" if counts else ""
+
+
+def placement_words(figures: Mapping[str, Any]) -> str:
+    """The device of every stage, where a placement is a list: `0 0 1, device of every stage`."""
+    hosts = figures.get("placement")
+    if not isinstance(hosts, list):
+        return ""
+    return f"{' '.join(map(str, hosts))}, device of every stage"
 
 
 def objective_words(figures: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
-from ppopt.problem.instance import EVERY, Instance, data_flow
+from ppopt.problem.instance import data_flow
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -171,7 +171,10 @@ def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Int
         return _Window(opens, closes, row)
     here = slice(low, low + len(ready))
     kind, stage = schedule.kind[here], schedule.stage[here]
-    taken, given = Instance(schedule.pipeline, EVERY).memory_tables[:, kind, stage]
+    taken, given = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
+    instants = schedule.start[here] == schedule.end[here]
+    both = np.where(instants, np.minimum(taken, given), 0)
+    taken, given = taken - both, given - both
     room = limit - np.append(0, np.cumsum(taken - given))[before]
     second = np.flatnonzero(schedule.seconds[here])
     taken[second] += taken[second - 1]

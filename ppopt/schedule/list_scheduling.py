@@ -13,9 +13,12 @@ List scheduling knows no slices of microbatches.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +31,8 @@ from ppopt.schedule.orders import Orders
 
 NEVER = 2**62
 """Later than any instant, more than any memory."""
+LOOK = 4096
+"""Number of events from one look at the clock to the next."""
 
 
 class PriorityRule(NamedTuple):
@@ -126,11 +131,18 @@ class ListScheduler:
             for hosted in self.instance.hosted
         )
 
-    def build(self, rule: PriorityRule) -> ListSchedule | None:
-        """Schedule by a rule within the limits; None where the rule gets stuck."""
-        if self.plain:
-            return _schedule_plain(self, rule)
-        return _ParallelGeneration(self, rule).result()
+    def build(self, rule: PriorityRule, deadline: float = inf) -> ListSchedule | None:
+        """Schedule by a rule within the limits; None where the rule gets stuck or takes too long.
+
+        `deadline` is an instant of `time.monotonic`.
+        """
+        pop = heapq.heappop if deadline == inf else _pop_until(deadline)
+        try:
+            if self.plain:
+                return _schedule_plain(self, rule, pop)
+            return _ParallelGeneration(self, rule).result(pop)
+        except TimeoutError:
+            return None
 
     @cached_property
     def plain(self) -> bool:
@@ -213,6 +225,24 @@ def _transient(one: OperationClass) -> int:
     return one.gives if one.kind is OpKind.F else one.takes
 
 
+_Event = tuple[int, int]
+"""An instant in ticks, and the device that something happens to then."""
+_Pop = Callable[[list[_Event]], _Event]
+"""Takes the next event from a heap."""
+
+
+def _pop_until(deadline: float) -> _Pop:
+    """A pop that raises TimeoutError once an instant of `time.monotonic` has passed."""
+    pops = count()
+
+    def pop(events: list[_Event]) -> _Event:
+        if next(pops) % LOOK == 0 and time.monotonic() > deadline:
+            raise TimeoutError
+        return heapq.heappop(events)
+
+    return pop
+
+
 class Arrivals:
     """When operations may start: as soon as all that they wait for has ended and arrived.
 
@@ -290,9 +320,9 @@ class _ParallelGeneration:
         self.orders: tuple[list[int], ...] = tuple([] for _ in devices)
         self.events = [(0, device) for device in devices]
 
-    def result(self) -> ListSchedule | None:
+    def result(self, pop: _Pop = heapq.heappop) -> ListSchedule | None:
         """Run to the end; None if the rule got stuck."""
-        pop, events, busy = heapq.heappop, self.events, self.busy
+        events, busy = self.events, self.busy
         while events:
             now, device = pop(events)
             if busy[device] <= now:
@@ -442,7 +472,7 @@ class _Station(NamedTuple):
 
 
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
-    scheduler: ListScheduler, rule: PriorityRule
+    scheduler: ListScheduler, rule: PriorityRule, pop: _Pop
 ) -> ListSchedule | None:
     """List scheduling of a plain pipeline: `_ParallelGeneration` with all else left out.
 
@@ -471,7 +501,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     busy, first_start = [0] * size, [-1] * size
     orders: tuple[list[int], ...] = tuple([] for _ in stations)
     events = [(0, device) for device in range(size)]
-    pop, push = heapq.heappop, heapq.heappush
+    push = heapq.heappush
     while events:
         now, d = pop(events)
         if busy[d] > now:

@@ -103,6 +103,10 @@ class Budget:
             return min(self._until - time.monotonic(), self.clock.left)
         return self.seconds - self.spent
 
+    def affords(self, seconds: float) -> bool:
+        """Whether work that cannot be interrupted ends before the time limit of the search."""
+        return seconds < self.clock.left
+
     def limits(self, part: float = 1.0, focus: tuple[str, ...] = ()) -> SolverLimits:
         """Limits of one run of CP-SAT: at most this part of the whole budget."""
         most = min(self.left, part * self.seconds)

@@ -276,6 +276,10 @@ class RelaxationParams:
     """Number of single devices that come before the larger subsets."""
     share: float = 0.5
     """Largest share of a budget for one relaxed model, and of that for one target."""
+    kept_seconds: float = 2e-4
+    """Measured seconds to build a model, per operation of the subset."""
+    cut_seconds: float = 2e-6
+    """Measured seconds to build a model, per operation of the problem."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +307,8 @@ class DynamicProgramParams:
     devices, and two are not much easier."""
     share: float = 0.5
     """Largest share of a budget for one of several subsets."""
+    preparing_seconds: float = 4e-6
+    """Measured seconds to prepare a layered DP, per operation of the problem."""
     state_seconds: float = 7e-6
     """Measured seconds per state."""
     layer_overhead_seconds: float = 1.5e-3
@@ -395,6 +401,8 @@ class RoundParams:
     """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4
     """The same per operation: the method that proves a small problem may come late in a round."""
+    most_doublings: int = 60
+    """Rounds after which the unit stays the same: far more than any search has time for."""
     tiny_seconds: float = 0.5
     """Seconds of the full model of a tiny problem, before the rounds."""
     subset_dp: Share = Share(12, in_vain=2, most=0.25)

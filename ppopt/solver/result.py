@@ -110,6 +110,8 @@ class Result:
         claim = Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
         if self.certificate.argument is Argument.PARTITIONS:
             return claim._replace(partitions=True, bound_time=self.lower_bound)
+        if self.certificate.argument is Argument.PLACEMENTS:
+            return claim._replace(placements=True, bound_time=self.lower_bound)
         return claim
 
     def origin(self) -> Origin:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ppopt import processors
 from ppopt.errors import InputError
+from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
@@ -55,6 +56,7 @@ def solve(
     pipeline: Pipeline,
     *,
     mem_limit: Any = None,
+    placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
     fused: bool | None = None,
@@ -76,6 +78,9 @@ def solve(
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
     over all partitions (`ppopt.solver.partitions.search`).
+    With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
+    chosen with the schedule, and the bound is over all placements that use all of its devices
+    (`ppopt.solver.placements`).
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
     `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
@@ -89,6 +94,17 @@ def solve(
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)
     _check_names(params.without)
+    if placement not in (None, placements.SEARCH):
+        raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
+    if placements.SEARCH in (placement, pipeline.placement):
+        if hint is not None:
+            raise InputError("hint: does not go with placement search; give the hint's placement")
+        from ppopt.solver.configurations import Request  # noqa: PLC0415  loads on use
+        from ppopt.solver.placements.search import search_placements  # noqa: PLC0415
+
+        return search_placements(
+            Request(search_from, problem, provenance, progress, began, stop, params)
+        )
     if pipeline.partition == SEARCH:
         if hint is not None:
             raise InputError("hint: does not go with partition search; give the hint's partition")

@@ -86,6 +86,9 @@ def rounds(entries: Sequence[Entry], problem: Problem, whole: float, params: Rou
 
 
 def round_seconds(problem: Problem, number: int, params: RoundParams) -> float:
-    """The unit of a round in seconds: short for small problems, doubled in every round."""
+    """The unit of a round in seconds: short for small problems, doubled in every round.
+
+    Rounds without work are many, so that the number of doublings is limited.
+    """
     first = min(params.first_seconds, params.first_per_operation * problem.operations)
-    return float(first * 2.0**number)
+    return float(first * 2.0 ** min(number, params.most_doublings))

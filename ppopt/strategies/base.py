@@ -73,7 +73,8 @@ class Strategy:
         pipeline = self._apply_units(pipeline)
         if not pipeline.named_placement:
             return self._apply_explicit(pipeline, own)
-        chunks = own or pipeline.chunks or placement.DEFAULT_CHUNKS[self.placement]
+        asked = pipeline.chunks or pipeline.chunks_of_partition
+        chunks = own or asked or placement.DEFAULT_CHUNKS[self.placement]
         if pipeline.chunks not in (None, chunks):
             raise InputError(
                 f"chunks: {pipeline.chunks} contradicts strategy {self.name}, "
@@ -160,12 +161,12 @@ def _with_other_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
         return (pipeline,)
     kinds = (pipeline.forward, pipeline.backward_input, pipeline.weight)
     equal, medians = (1, 1, 1), tuple(map(median_low, kinds))
-    others = (_timed(pipeline, equal, 0), _timed(pipeline, medians, pipeline.p2p))
+    others = (_timed(pipeline, equal, p2p=0, backward_p2p=None), _timed(pipeline, medians))
     return tuple(dict.fromkeys((pipeline, *others)))
 
 
-def _timed(pipeline: Pipeline, times: tuple[Any, ...], p2p: Any) -> Pipeline:
-    """The pipeline with other times of F, B and W, the same for all stages."""
+def _timed(pipeline: Pipeline, times: tuple[Any, ...], **links: Any) -> Pipeline:
+    """The pipeline with other times of F, B and W, the same for all stages, and other links."""
     forward, backward, weight = times
     return replace(
         pipeline.without_model(),
@@ -173,9 +174,9 @@ def _timed(pipeline: Pipeline, times: tuple[Any, ...], p2p: Any) -> Pipeline:
         backward_input=backward,
         weight=weight,
         backward=backward + weight,
-        p2p=p2p,
         device_speed=1,
         overlap=None,
+        **links,
     )
 
 
@@ -183,7 +184,7 @@ def equal_times(pipeline: Pipeline) -> bool:
     """Whether F, B and W of all stages take the same time, and links none."""
     ticks = pipeline.ticks
     times = {time for kind in (OpKind.F, OpKind.B, OpKind.W) for time in ticks.durations[kind]}
-    return len(times) == 1 and not any(map(any, ticks.p2p))
+    return len(times) == 1 and not any(map(any, (*ticks.down, *ticks.up)))
 
 
 _REGISTRY: dict[str, Strategy] = {}

@@ -15,7 +15,9 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Layout, Pipeline
+from ppopt.problem.placement import refuse_search
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -25,8 +27,11 @@ from ppopt.solver.search import TIME_LIMIT, Stop, solve
 from ppopt.strategies import Options, registry
 from ppopt.studies import robustness
 from ppopt.studies.evaluate import evaluate
+from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.robustness import Jitter
 
+PARTITION_SECONDS = 5.0
+"""Seconds for each strategy to choose its partition, where that is to be searched."""
 FEW = 16
 """Microbatches by which the time of a strategy is judged."""
 _LOG = logging.getLogger(__name__)
@@ -95,6 +100,7 @@ def compare(
     pipeline: Pipeline,
     *,
     mem_limit: Any = None,
+    placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
     fused: bool | None = None,
@@ -113,21 +119,34 @@ def compare(
     The optimum follows the pipeline's own placement and limit; every other placement that a
     strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
     `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
-    placement; `stop` is asked in every search. `time_limit` seconds cover all searches together,
-    not the evaluation of the strategies; Ctrl-C ends them all, and the random times. With `jitter`
-    every order also runs under random times of that relative standard deviation
+    placement; `stop` is asked in every search. Of a pipeline of `partition="search"` every strategy
+    has the best partition found for it within `PARTITION_SECONDS`, and so has the optimum.
+    `time_limit` seconds cover all searches together, not the evaluation of the strategies; Ctrl-C
+    ends them all, and the random times. A search over placements is refused: strategies have
+    placements of their own. With `jitter` every order also runs under random times of that
+    relative standard deviation
     (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
+    if pipeline.partition == SEARCH and pipeline.limits is not None:
+        pipeline = replace(pipeline, mem_limit=pipeline.limits)
     objective = Objective(objective)
+    for where in (placement, pipeline.placement):
+        refuse_search(where, "compare")
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind, fused)
     made, skipped = evaluate_all(pipeline, objective, options or Options(), kind, tell=tell)
     own = pipeline.layout
-    problems = {schedule.pipeline.layout: schedule.pipeline for schedule, _ in made}
+    searched = pipeline.partition == SEARCH
+    problems = {
+        schedule.pipeline.layout: replace(schedule.pipeline, partition=SEARCH)
+        if searched
+        else schedule.pipeline
+        for schedule, _ in made
+    }
     problems = {own: pipeline} | {
         space: problem for space, problem in problems.items() if space != own
     }
@@ -244,11 +263,21 @@ def evaluate_all(
                     words = f"it would take {needed:.0f} seconds or so; raise the time limit"
                     skipped.append((name, words))
                     continue
-                schedule = evaluate(unplaced, name, objective, own)
+                schedule = _evaluated(unplaced, name, objective, own)
                 made.append((schedule, time.monotonic() - began))
             except InputError as error:
                 skipped.append((name, str(error)))
     return made, tuple(skipped)
+
+
+def _evaluated(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> Schedule:
+    """A strategy, on the best partition for it where the partition is to be searched."""
+    if pipeline.partition != SEARCH:
+        return evaluate(pipeline, name, objective, options)
+    found = choose_partition(pipeline, name, objective, options, time_limit=PARTITION_SECONDS)
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return found.schedule
 
 
 def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> float:

@@ -25,7 +25,7 @@ def evaluate(
     by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
     is unknown or does not apply.
     """
-    refuse_search(pipeline.partition, "evaluate")
+    refuse_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)

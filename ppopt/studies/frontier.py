@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
+from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_search
@@ -126,6 +127,7 @@ def frontier(
     Raises InputError on misuse only.
     """
     began = time.monotonic()
+    placement.refuse_search(pipeline.placement, "frontier")
     refuse_search(pipeline.partition, "frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)

@@ -49,7 +49,8 @@ def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
         assert new == old, (
             f"the pipelines differ in {what}: {_short(old)} is expected, not {_short(new)}"
         )
-    assert mine.ticks.p2p == theirs.ticks.p2p, "the pipelines differ in p2p"
+    links = [(pipeline.links.down, pipeline.links.up) for pipeline in (mine, theirs)]
+    assert links[0] == links[1], "the pipelines differ in p2p"
 
 
 def _short(value: object) -> str:

@@ -158,9 +158,10 @@ class P2PDelays(NamedTuple):
 def p2p_delays(schedule: Schedule, seconds_per_unit: float, path: Path) -> P2PDelays | None:
     """Create the delays of a schedule's pipeline; None where every p2p time is 0."""
     pipeline = schedule.pipeline
-    (hosts,) = pipeline.hosts
     unit = seconds_per_unit * 1e9 / pipeline.ticks.per_unit
-    delays = tuple(tuple(round(pipeline.ticks.p2p[a][b] * unit) for b in hosts) for a in hosts)
+    (down,), (up,) = pipeline.ticks.down, pipeline.ticks.up
+    table = np.diag(down, 1) + np.diag(up, -1) if down else np.zeros((1, 1))
+    delays = tuple(tuple(round(time * unit) for time in row) for row in table.tolist())
     if not any(map(any, delays)):
         return None
     shape = (len(_SOURCES), pipeline.num_stages, pipeline.batches)

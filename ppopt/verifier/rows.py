@@ -215,11 +215,30 @@ class Places:
     def __init__(self, pipeline: Pipeline, microbatches: Ints) -> None:
         route = microbatches // (pipeline.batches // pipeline.routes)
         hosts = np.array(pipeline.hosts, dtype=np.int64)[route].T
-        p2p = np.array(pipeline.ticks.p2p, dtype=np.int64)
+        boundary = np.arange(len(hosts) - 1)[:, None]
         here, following = hosts[:-1], hosts[1:]
+        back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
+        down = _delays(pipeline, pipeline.p2p, boundary, here, following)
+        up = _delays(pipeline, back, boundary, following, here)
         self.host: Ints = hosts
         """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
-        self.forward: Ints = p2p[here, following][..., None]
+        self.forward: Ints = down[..., None]
         """Ticks from stage s to s + 1, shape [stages - 1, microbatch, 1]."""
-        self.backward: Ints = p2p[following, here][..., None]
+        self.backward: Ints = up[..., None]
         """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""
+
+
+def _delays(pipeline: Pipeline, given: Any, boundary: Ints, source: Ints, target: Ints) -> Ints:
+    """Ticks over boundaries between stages, from source to target devices; 0 on one device.
+
+    `given` is one number, one per boundary, or a matrix [from device][to device].
+    """
+    ticks = np.vectorize(lambda time: int(time * pipeline.ticks.per_unit), otypes=[np.int64])
+    table = ticks(np.array(given, dtype=object)) if source.size else np.zeros(0, dtype=np.int64)
+    if not source.size:
+        found = np.zeros(source.shape, dtype=np.int64)
+    elif table.ndim == 2:
+        found = table[source, target]
+    else:
+        found = np.broadcast_to(table if table.ndim == 0 else table[boundary], source.shape)
+    return np.where(source == target, 0, found)

@@ -215,7 +215,7 @@ class TestCompare:
         skipped = {entry["strategy"]: entry["reason"] for entry in found["skipped"]}
         made = {row["strategy"] for row in found["rows"]}
         assert made == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
-        assert {row["placement"] for row in found["rows"]} == {"explicit"}
+        assert all(row["placement"] == [0, 1, 1, 0] for row in found["rows"])
         assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
         assert "skipped 1f1b: " in done("compare --batches 2 --placement 0,1,1,0").out
 
@@ -240,3 +240,20 @@ class TestCompare:
         assert written["value"] == 13
         assert "solve_seconds" not in written["rows"][0]
         assert "zb-h1" in (tmp_path / "a.html").read_text()
+
+
+class TestPartitionSearch:
+    MODEL = "layers: [{forward: 1, activation: 1, count: 5}, {forward: 3, activation: 1}]\n"
+
+    def test_solve_and_eval_choose_the_partition(self, tmp_path: Path) -> None:
+        """Eight units of F on two devices: (5, 1) needs 15 a microbatch on device 0, (4, 2) 12."""
+        file = tmp_path / "model.yaml"
+        file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
+        found = shown(f"solve --config {file} --workers 1")
+        assert found["status"] == "optimal" and sum(found["partition"]) == 6
+        assert "over all 5 partitions of 6 layers into 2 stages" in found["proof"]
+        hand = shown(f"eval 1f1b --config {file}")
+        chosen = hand["partition_search"]
+        assert chosen["proved"] and chosen["partitions"] == 5
+        assert chosen["lower_bound"] == hand["value"] >= found["value"]
+        assert "best partition" in done(f"eval 1f1b --config {file}").out

@@ -109,7 +109,7 @@ def test_readers_that_know_no_layers_find_the_costs_of_stages(config: str) -> No
 
 
 REFUSED = {
-    "rule": ("--partition search", "'search' is unknown; use even, balanced"),
+    "rule": ("--partition serch", "'serch' is unknown; use even, balanced, search"),
     "rule of DeepSpeed": ("--partition type:block", "a rule of DeepSpeed's; give what it makes"),
     "empty": ("--partition ''", "stage 0 of 1 is empty"),
     "empty stage": ("--partition 'Ett||ttL'", "stage 1 of 3 is empty"),

@@ -18,7 +18,10 @@ from ppopt.report.svg import svg
 from ppopt.strategies import names
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "docs/gallery.md")
+DOCUMENTS = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("models/README.md", "docs/gallery.md", "docs/layers.md"),
+)
 
 
 def _load_make() -> ModuleType:

@@ -43,9 +43,10 @@ def draw(rng: Random, *, devices: int, batches: int, ops: int, **fixed: Any) -> 
 
     `fixed` sets `fused`, or fields of Pipeline that are not to be drawn, such as `p2p=0`,
     `mem_limit=None` or `routes=2`. With `heavy`, operations have workspaces, and some stages
-    recompute.
+    recompute; with `boundaries`, every boundary between stages has delays of its own, each way.
     """
     heavy = fixed.pop("heavy", False)
+    boundaries = fixed.pop("boundaries", False)
     fused = rng.random() < 0.3
     fused = fixed.pop("fused", fused)
     stages, where = _placement(rng, devices)
@@ -63,6 +64,10 @@ def draw(rng: Random, *, devices: int, batches: int, ops: int, **fixed: Any) -> 
     }
     if heavy:
         fields |= _heavy(rng, fields["activation"], cut)
+    if boundaries:
+        links = Pipeline(**{**fields, **fixed}).num_stages - 1
+        for field in ("p2p", "backward_p2p"):
+            fields[field] = [rng.choice((0, 1, 2, 3, 5)) for _ in range(links)]
     limit = _limit(rng, Pipeline(**{**fields, **fixed}))
     return Case(Pipeline(**{"mem_limit": limit, **fields, **fixed}), fused)
 

@@ -136,6 +136,15 @@ def _p2p(draw: st.DrawFn, devices: int) -> Any:
     return [[0 if i == j else draw(times) for j in size] for i in size]
 
 
+@st.composite
+def by_boundary(draw: st.DrawFn) -> Pipeline:
+    """Draw a pipeline whose delays are given per boundary between stages, each way its own."""
+    given = draw(pipelines(min_devices=2))
+    times = st.sampled_from([0, 1, _HALF, Fraction(5, 4)])
+    each = st.lists(times, min_size=given.num_stages - 1, max_size=given.num_stages - 1)
+    return replace(given, p2p=draw(times | each), backward_p2p=draw(st.none() | times | each))
+
+
 SAYABLE = pipelines().filter(lambda pipeline: pipeline.routes == 1 and pipeline.num_slices == 1)
 """Pipelines that formats without routes and slices can tell."""
 
@@ -248,8 +257,27 @@ def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
 def _earliest(pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], before: Sequence[Op]) -> int:
     device = pipeline.device(op.stage, op.microbatch)
     free = max((row[5] for row in rows.values() if row[3] == device), default=0)
-    arrivals = [rows[one][5] + pipeline.ticks.p2p[rows[one][3]][device] for one in before]
+    arrivals = [rows[one][5] + lag_of(pipeline, one, op) for one in before]
     return max([free, *arrivals])
+
+
+def lag_of(pipeline: Pipeline, before: Op, op: Op) -> int:
+    """Delay in ticks from an operation to one that waits for it."""
+    here, there = (pipeline.device(one.stage, one.microbatch) for one in (before, op))
+    if here == there:
+        return 0
+    time = pipeline.p2p
+    if op.kind is not F and pipeline.backward_p2p is not None:
+        time = pipeline.backward_p2p
+    if isinstance(time, tuple):
+        boundary = min(before.stage, op.stage)
+        time = time[here][there] if isinstance(time[0], tuple) else time[boundary]
+    return int(time * pipeline.ticks.per_unit)
+
+
+def op_of(row: TableRow) -> Op:
+    """The operation of a row that exists in the pipeline."""
+    return Op(OpKind(row[0]), row[1], row[2], row[6])
 
 
 def table(schedule: Schedule) -> list[TableRow]:

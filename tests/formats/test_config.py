@@ -34,6 +34,7 @@ SPELLINGS = {
     "weight": ("weight_times", "weight"),
     "backward_input": ("input_times", "backward_input"),
     "p2p": ("p2p_time", "p2p"),
+    "backward_p2p": ("backward_p2p_time", "backward_p2p"),
     "activation": ("activation",),
     "memory_b": ("memory_b",),
     "static": ("static",),

@@ -142,18 +142,28 @@ def test_arrows_and_transfers(schedule: Schedule) -> None:
         assert pair["s"]["pid"] != pair["f"]["pid"]
         assert pair["s"]["ts"] <= pair["f"]["ts"]
     moved = [(thread, entry) for thread, entries in found.items() for entry in entries if thread[1]]
+    size, times = range(pipeline.num_devices), pipeline.p2p
+    matrix = [
+        [
+            0
+            if a == b
+            else (times[a][b] if isinstance(times, tuple) else times) * pipeline.ticks.per_unit
+            for b in size
+        ]
+        for a in size
+    ]
     per_unit = Fraction(1000, pipeline.ticks.per_unit)
     delayed = 0
     for (device, _), (start, end, event) in moved:
         maker, direction, _, other = event["name"].split(" ")
         row = rows[parse(maker)]
         sender, receiver = (device, int(other)) if direction == "to" else (int(other), device)
-        delay = pipeline.ticks.p2p[sender][receiver]
+        delay = matrix[sender][receiver]
         assert sender == row.device
         assert (start, end) == (round(row.end * per_unit), round((row.end + delay) * per_unit))
         delayed += delay > 0
     assert delayed == len(moved)
-    if min((d for i, r in enumerate(pipeline.ticks.p2p) for j, d in enumerate(r) if i != j),
+    if min((d for i, r in enumerate(matrix) for j, d in enumerate(r) if i != j),
            default=1) > 0:  # fmt: skip
         assert len(moved) == 4 * crossing
 

@@ -25,7 +25,7 @@ from tests.formats.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, 
 def one_after_another(pipeline: Pipeline, origin: Origin | None = None) -> Schedule:
     """A complete schedule in which no two operations run at once."""
     ticks = pipeline.ticks
-    longest = max(map(max, ticks.p2p))
+    longest = max((time for row in (*ticks.down, *ticks.up) for time in row), default=0)
     rows, now = [], 0
     for microbatch in range(pipeline.batches):
         for kinds in ([OpKind.F], [OpKind.B, OpKind.W]):
@@ -189,10 +189,17 @@ class TestRoundTrip:
         loaded, _ = loads(dumps(one_after_another(pipeline)), "x")
         assert loaded.pipeline == pipeline
 
-    def test_p2p_of_one_device_is_not_kept(self) -> None:
+    @given(schedules.schedules(schedules.by_boundary()))
+    @settings(max_examples=40, deadline=None)
+    def test_delays_per_boundary(self, schedule: Schedule) -> None:
+        loaded, claims = loads(dumps(schedule), "x")
+        assert loaded == schedule
+        assert verify(loaded, claims) == []
+
+    def test_p2p_of_one_device(self) -> None:
         schedule = one_after_another(Pipeline(stages=1, batches=2, p2p=0.3))
         loaded, _ = loads(dumps(schedule), "x")
-        assert loaded == one_after_another(Pipeline(stages=1, batches=2, p2p=0))
+        assert loaded == schedule
 
     def test_file(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"

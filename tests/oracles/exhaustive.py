@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import combinations_with_replacement, count, pairwise, product
+from itertools import combinations_with_replacement, count, product
 from operator import add, gt, le
 from typing import Literal, NamedTuple
 
@@ -197,7 +197,7 @@ def _chain(pipeline: Pipeline, group: Group) -> tuple[Step, ...]:
     kinds = [(OpKind.F, s) for s in stages]
     kinds += [(OpKind.B if group.split[s] else OpKind.BW, s) for s in reversed(stages)]
     places = [hosts[stage] for _, stage in kinds]
-    lags = [ticks.p2p[here][there] for here, there in pairwise(places)]
+    lags = [*ticks.down[group.route], 0, *reversed(ticks.up[group.route])]
     return tuple(
         Step(place, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
         for (kind, stage), place, lag in zip(kinds, places, [*lags, 0], strict=True)

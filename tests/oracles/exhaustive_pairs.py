@@ -20,7 +20,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from tests.factories.schedules import duration_of, given, may_pair, taken
+from tests.factories.schedules import duration_of, given, lag_of, may_pair, taken
 
 F, B, W, BW = OpKind
 Slot = tuple[Op, ...]
@@ -115,21 +115,20 @@ def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
 
 def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int | None:
     """End of the last slot at earliest starts; None: a deadlock."""
-    p2p = pipeline.ticks.p2p
     left = [list(order) for order in chosen]
-    done: dict[Op, tuple[int, int]] = {}
+    done: dict[Op, int] = {}
     free = [0] * len(left)
     moved = True
     while moved:
         moved = False
         for device, order in enumerate(left):
             while order:
-                causes = [cause for op in order[0] for cause in waits_for(pipeline, op)]
-                if not all(cause in done for cause in causes):
+                waits = [(cause, op) for op in order[0] for cause in waits_for(pipeline, op)]
+                if not all(cause in done for cause, _ in waits):
                     break
-                arrivals = [done[cause][0] + p2p[done[cause][1]][device] for cause in causes]
+                arrivals = [done[cause] + lag_of(pipeline, cause, op) for cause, op in waits]
                 slot = order.pop(0)
                 free[device] = max([free[device], *arrivals]) + times[slot]
-                done.update(dict.fromkeys(slot, (free[device], device)))
+                done.update(dict.fromkeys(slot, free[device]))
                 moved = True
     return None if any(left) else max(free)

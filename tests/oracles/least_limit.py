@@ -53,13 +53,8 @@ def _backward_peak(pipeline: Pipeline, route: int, stages: tuple[int, ...]) -> i
 
 def _instant(pipeline: Pipeline, route: int, low: int, high: int) -> bool:
     """Whether B of `low` can end at the instant at which B of `high` starts."""
-    times, hosts, p2p = (
-        pipeline.ticks.durations[OpKind.B],
-        pipeline.hosts[route],
-        pipeline.ticks.p2p,
-    )
-    lags = [p2p[hosts[stage]][hosts[stage - 1]] for stage in range(high, low, -1)]
-    return not any(times[low : high + 1]) and not any(lags)
+    times, lags = pipeline.ticks.durations[OpKind.B], pipeline.ticks.up[route]
+    return not any(times[low : high + 1]) and not any(lags[low:high])
 
 
 def _at_backward(pipeline: Pipeline, stage: int) -> int:

@@ -85,7 +85,8 @@ def _one_by_one(pipeline: Pipeline) -> int:
     """Time for one operation after the other: enough for some best schedule."""
     ticks = pipeline.ticks
     times = sum(map(sum, ticks.durations))
-    return pipeline.batches * (times + 2 * pipeline.num_stages * max(map(max, ticks.p2p)))
+    links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
+    return pipeline.batches * (times + links)
 
 
 class _Device(NamedTuple):
@@ -197,6 +198,7 @@ class _Build:
         self.model.add_end_at_end(last, task)
 
     def _send(self, kind: OpKind, source: int, target: int, microbatch: int) -> None:
-        here, there = (self.pipeline.device(stage, microbatch) for stage in (source, target))
+        ways = self.ticks.down if kind is OpKind.F else self.ticks.up
+        lag = ways[self.pipeline.route(microbatch)][min(source, target)]
         before, after = (self.tasks[Op(kind, stage, microbatch)] for stage in (source, target))
-        self.model.add_end_before_start(before, after, self.ticks.p2p[here][there])
+        self.model.add_end_before_start(before, after, lag)

@@ -35,6 +35,11 @@ def span(pipeline: Pipeline, fused: bool = False) -> int | None:
         ({"stages": 1, "batches": 2, "backward_input": 0, "weight": 3}, False, (8, 8)),
         # One microbatch waits for every link: 1 + 5 + 1 + 2 + 7 + 2.
         ({"stages": 2, "batches": 1, "p2p": [[0, 5], [7, 0]]}, True, (18, 18)),
+        # The same with the way back apart, and per boundary: 5 and 1 down, 0 and 4 up, 9 of work.
+        ({"stages": 2, "batches": 1, "p2p": 5, "backward_p2p": 7}, True, (18, 18)),
+        ({"stages": 3, "batches": 1, "p2p": [5, 1], "backward_p2p": [0, 4]}, True, (19, 19)),
+        # No delay between two stages of one device.
+        ({"stages": 3, "placement": (0, 1, 1), "batches": 1, "p2p": [5, 1]}, True, (19, 19)),
         # Fused: F of stage 0, all of the last device, BW of stage 0: 1 + 2 x 3 + 2. The span of
         # device 0 from F to the last BW is the same.
         ({"stages": 2, "batches": 2}, True, (9, 9)),
@@ -159,6 +164,10 @@ def test_agrees_with_pyjobshop_on_makespan_of_two_routes() -> None:
 
 def test_agrees_with_pyjobshop_on_workspace_and_recompute() -> None:
     assert_agree(list(tiny_cases(29, 200, heavy=True)))
+
+
+def test_agrees_with_pyjobshop_on_delays_per_boundary() -> None:
+    assert_agree(list(tiny_cases(30, 120, boundaries=True)))
 
 
 def test_agrees_with_pyjobshop_within_an_instant() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
@@ -24,20 +25,32 @@ def partitions(layers: int, stages: int) -> list[tuple[int, ...]]:
 
 
 @given(models(most=9), st.data())
+@settings(deadline=None)
 def test_balanced_is_the_best_of_all_partitions(model: Model, data: st.DataObject) -> None:
     """By enumeration: least largest F + BW, then least squares, then most layers in front."""
     stages = data.draw(st.integers(1, len(model)))
+    speed = st.sampled_from([Fraction(1), Fraction(1, 2), Fraction("0.315"), Fraction(7)])
+    equal = data.draw(st.booleans())
+    speeds = tuple(Fraction(1) if equal else data.draw(speed) for _ in range(stages))
 
     def rank(counts: tuple[int, ...]) -> tuple[object, ...]:
-        work = [
-            sum(layer.forward + layer.backward for layer in layers)
-            for layers in model.stage_layers(counts)
+        times = [
+            sum(layer.forward + layer.backward for layer in layers) / speed
+            for layers, speed in zip(model.stage_layers(counts), speeds, strict=True)
         ]
-        return max(work), sum(one * one for one in work), tuple(-count for count in counts)
+        return max(times), sum(one * one for one in times), tuple(-count for count in counts)
 
     best = min(partitions(len(model), stages), key=rank)
-    assert balanced(model, stages) == best
-    assert bottleneck(model, best) == rank(best)[0]
+    assert balanced(model, stages, speeds) == best
+    if equal:
+        assert balanced(model, stages) == best
+        assert bottleneck(model, best) == rank(best)[0]
+
+
+def test_balanced_gives_slow_devices_less() -> None:
+    """Twelve equal layers on devices of speeds 2 and 1: 8 and 4 take the same time."""
+    pipe = Model((Layer(1, count=12),)).pipeline(devices=2, batches=2, device_speed=[2, 1])
+    assert pipe.counts == (8, 4)
 
 
 def test_balanced_of_equal_layers_puts_the_larger_stages_first() -> None:

@@ -18,7 +18,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert pipe.costs.activation == (1,) * 4
     assert pipe.hosts == ((0, 1, 2, 3),)
     assert pipe.limits is None
-    assert pipe.ticks.p2p == ((0,) * 4,) * 4
+    assert pipe.ticks.down == pipe.ticks.up == ((0,) * 3,)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_chunks_cut_every_share_exactly() -> None:
     assert pipe.costs.memory_b == (Fraction(-1, 3), 0) * 3
     assert pipe.ticks.per_unit == 3
     assert pipe.ticks.durations[OpKind.F] == (1, 2) * 3
-    assert pipe.ticks.p2p == ((0, 3), (3, 0))
+    assert pipe.ticks.down == pipe.ticks.up == ((3,) * 5,)
     assert pipe.ticks.static == (9, 0)
 
 
@@ -193,7 +193,10 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
         ({"backward": 1, "backward_input": 2}, "backward_input: stage 0:"),
         ({"p2p": [[0, 1], [1, 0], [1, 1]]}, "p2p: a matrix must be 2 x 2"),
         ({"p2p": [[0, 1], [1, 3]]}, "p2p: device 1 to itself must be 0"),
-        ({"p2p": [0, 1]}, "p2p: 0 is not a list"),
+        ({"p2p": [0, 1]}, "p2p: has 2 entries for 2 stages; give one number, one after every"),
+        ({"p2p": [0, [1, 0]]}, "p2p: 0 is not a list"),
+        ({"backward_p2p": [1, 2, 3]}, "backward_p2p: has 3 entries for 2 stages"),
+        ({"backward_p2p": -1}, "backward_p2p: -1 is negative"),
         ({"p2p": -1}, "p2p: -1 is negative"),
         ({"memory_b": -2}, "memory_b: stage 0: -2 gives back more than the activation 1"),
         ({"static": -1}, "static: -1 is negative"),

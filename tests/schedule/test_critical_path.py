@@ -14,7 +14,7 @@ from ppopt.schedule.idle import arrivals
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.studies.evaluate import evaluate
-from tests.factories.schedules import TableRow, schedules, table
+from tests.factories.schedules import TableRow, lag_of, op_of, schedules, table
 
 
 def names(schedule: Schedule) -> list[str]:
@@ -33,11 +33,10 @@ def test_1f1b_by_hand() -> None:
 def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)
     rows = [table(made)[row] for row in critical_path(made).tolist()]
-    p2p = made.pipeline.ticks.p2p
     assert rows[0][4] == 0
     assert rows[-1][5] == made.metrics.makespan
     for before, after in pairwise(rows):
-        assert after[4] == before[5] + p2p[before[3]][after[3]]
+        assert after[4] == before[5] + lag_of(made.pipeline, op_of(before), op_of(after))
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,7 +46,7 @@ def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) 
     rows, ready = table(schedule), arrivals(schedule).ready.tolist()
     assert rows[path[-1]][5] == schedule.metrics.makespan
     for before, after in pairwise(path):
-        lag = schedule.pipeline.ticks.p2p[rows[before][3]][rows[after][3]]
+        lag = lag_of(schedule.pipeline, op_of(rows[before]), op_of(rows[after]))
         same = [
             row[5]
             for row in rows[:after]

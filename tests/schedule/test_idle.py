@@ -13,7 +13,20 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
-from tests.factories.schedules import BW, B, F, TableRow, W, build, limited, peaks, schedules, table
+from tests.factories.schedules import (
+    BW,
+    B,
+    F,
+    TableRow,
+    W,
+    build,
+    lag_of,
+    limited,
+    op_of,
+    peaks,
+    schedules,
+    table,
+)
 
 Told = list[tuple[int, int, int, str]]
 
@@ -146,10 +159,13 @@ def cause_at(
 
 def arrival(schedule: Schedule, rows: list[TableRow], row: TableRow) -> tuple[int, int]:
     """When the last operation that this one waits for ends, and when all have arrived."""
-    found = [cause for one in together(rows, row) for cause in causes(rows, one)]
-    p2p, device = schedule.pipeline.ticks.p2p, row[3]
-    sent = max((end for _, end in found), default=0)
-    return sent, max((end + p2p[host][device] for host, end in found), default=0)
+    found = [
+        (cause[5], lag_of(schedule.pipeline, op_of(cause), op_of(one)))
+        for one in together(rows, row)
+        for cause in causes(rows, one)
+    ]
+    sent = max((end for end, _ in found), default=0)
+    return sent, max((end + lag for end, lag in found), default=0)
 
 
 def together(rows: list[TableRow], row: TableRow) -> list[TableRow]:
@@ -157,10 +173,10 @@ def together(rows: list[TableRow], row: TableRow) -> list[TableRow]:
     return [row] if row[7] < 0 else [other for other in rows if other[7] == row[7]]
 
 
-def causes(rows: list[TableRow], row: TableRow) -> list[tuple[int, int]]:
-    """Device and end of what an operation waits for."""
+def causes(rows: list[TableRow], row: TableRow) -> list[TableRow]:
+    """What an operation waits for."""
     kind, stage, microbatch, _, _, _, part, _ = row
-    of_same = {(r[0], r[1], r[6]): (r[3], r[5]) for r in rows if r[2] == microbatch}
+    of_same = {(r[0], r[1], r[6]): r for r in rows if r[2] == microbatch}
     either = [(k, s, q) for s, q in ((stage + 1, part), (stage, part + 1)) for k in (B, BW)]
     before = {
         F: [(F, stage - 1, part), (F, stage, part - 1)],
@@ -169,13 +185,20 @@ def causes(rows: list[TableRow], row: TableRow) -> list[tuple[int, int]]:
     return [of_same[one] for one in before if one in of_same]
 
 
+def most_taken(schedule: Schedule, row: TableRow) -> int:
+    """Memory that an operation takes; of one without length, no more than its net change."""
+    kind, stage, _, _, start, end, *_ = row
+    table = schedule.pipeline.ticks
+    gives = table.gives[kind][stage] if start == end else 0
+    return max(0, table.takes[kind][stage] - gives)
+
+
 def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: TableRow) -> bool:
     ticks = schedule.pipeline.ticks
     if ticks.limits is None:
         return True
     held = sum(ticks.memory_change(OpKind(kind), stage) for kind, stage, *_ in done)
-    changes = [ticks.memory_change(OpKind(r[0]), r[1]) for r in together(rows, row)]
-    taken = sum(max(0, change) for change in changes)
+    taken = sum(most_taken(schedule, one) for one in together(rows, row))
     return not taken or ticks.static[row[3]] + held + taken <= ticks.limits[row[3]]
 
 
@@ -216,8 +239,8 @@ def test_the_subject_is_what_the_cause_names(schedule: Schedule) -> None:
             done = [row for row in rows if row[3] == device and row[5] <= start]
             assert not fits(schedule, rows, done, rows[subject])
         elif subject != FREE:
-            host, end = rows[subject][3], rows[subject][5]
-            lag = schedule.pipeline.ticks.p2p[host][device]
+            end = rows[subject][5]
+            lag = lag_of(schedule.pipeline, op_of(rows[subject]), op_of(rows[following]))
             assert end + lag == arrival(schedule, rows, rows[following])[1]
             assert (end > start) == (cause == Cause.INPUT) or cause == Cause.WARM_UP
 

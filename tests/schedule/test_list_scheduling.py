@@ -1,5 +1,6 @@
 """List scheduling and local search: what they build is valid, within limits, and repeats itself."""
 
+import time
 from random import Random
 
 import pytest
@@ -92,6 +93,14 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
         assert verify(made) == []
         assert made.metrics.makespan <= found.makespan  # a held-back W may start sooner
     assert built > 75
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_building_ends_at_a_deadline(chunks: int) -> None:
+    scheduler = ListScheduler(split(Pipeline(stages=4, batches=6, chunks=chunks, placement="v")))
+    rule = next(iter(priority_rules(scheduler.instance)))
+    assert scheduler.build(rule, time.monotonic() - 1) is None
+    assert scheduler.build(rule, time.monotonic() + 60) == scheduler.build(rule) is not None
 
 
 def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:

@@ -31,9 +31,9 @@ def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) ->
     settings = read_settings(name)
     devices, batches = settings["stages"], settings["batches"]
     pipeline = pipeline_of(settings | {"mem_limit": devices * settings["activation"]})
-    durations, p2p = pipeline.ticks.durations, pipeline.ticks.p2p
+    durations = pipeline.ticks.durations
     forward, back, weight = (durations[kind][0] for kind in (OpKind.F, OpKind.B, OpKind.W))
-    link = p2p[0][1]
+    link = pipeline.ticks.down[0][0]
     idle = (devices - 1) * (forward + back - weight + 4 * link)
     found = device_bounds.device_bound(
         Instance.uniform(pipeline, fused=False), Objective.DEVICE_SPAN

@@ -132,15 +132,15 @@ def timed(
 
 def inputs(pipeline: Pipeline, kinds: tuple[OpKind, ...], op: Op) -> Iterator[tuple[Op, int]]:
     """What an operation waits for, and the lag."""
-    p2p, last = pipeline.ticks.p2p, pipeline.num_stages - 1
+    (down,), (up,), last = pipeline.ticks.down, pipeline.ticks.up, pipeline.num_stages - 1
     if op.kind is OpKind.F:
         if op.stage:
-            yield op._replace(stage=op.stage - 1), p2p[op.stage - 1][op.stage]
+            yield op._replace(stage=op.stage - 1), down[op.stage - 1]
         return
     before = kinds[kinds.index(op.kind) - 1]
     yield op._replace(kind=before), lag_within(before, op.kind, op.stage)
     if op.kind is kinds[1] and op.stage < last:
-        yield op._replace(stage=op.stage + 1), p2p[op.stage + 1][op.stage]
+        yield op._replace(stage=op.stage + 1), up[op.stage]
 
 
 def cases(seed: int, count: int) -> Iterator[tuple[Pipeline, bool, int]]:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fuzz.searches import processor_clock
 from ppopt import Pipeline, Status, evaluate, solve, verify
 
 NO_TIME = 0.001
+BUSY = 0.5
+"""Seconds of the processor beyond it: those of a busy processor are longer."""
 SLACK = 6.0
 """Seconds beyond the promise of 10 % and one second: the machine that runs this may be busy."""
 WIDE: dict[str, dict[str, Any]] = {
@@ -34,6 +37,24 @@ def test_many_devices_have_a_schedule_within_the_limit(case: str) -> None:
     assert time.monotonic() - began < 2 * 1.1 + 1 + SLACK
     assert found.schedule is not None
     assert verify(found.schedule) == []
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "256 devices": {"stages": 256, "batches": 1024, "mem_limit": 256},
+    "64 devices, tight memory": {"stages": 64, "batches": 4096, "mem_limit": 40},
+    "two chunks": {"stages": 16, "batches": 8192, "placement": "v", "mem_limit": 16},
+    "1024 devices": {"stages": 1024, "batches": 2, "mem_limit": 1024},
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_large_pipelines_keep_the_limit_in_time_of_the_processor(case: str) -> None:
+    """No method begins what it cannot end: models and networks take seconds to prepare."""
+    pipeline = Pipeline(forward=10, weight=9, backward=21, p2p=1, **LARGE[case])
+    with processor_clock():
+        found = solve(pipeline, time_limit=2, workers=1)
+    assert found.solve_seconds < 2 * 1.1 + 1 + BUSY
+    assert found.schedule is not None
 
 
 def test_a_rule_that_takes_longer_than_the_rest_of_the_time_is_not_begun() -> None:

@@ -16,7 +16,7 @@ from ppopt.schedule.orders import codes
 from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.studies import robustness
 from ppopt.studies.robustness import Jitter, jitter
-from tests.factories.schedules import _predecessors, schedules
+from tests.factories.schedules import _predecessors, lag_of, schedules
 
 MAKESPAN, SPAN = Objective.MAKESPAN, Objective.DEVICE_SPAN
 
@@ -46,11 +46,7 @@ def slowly(schedule: Schedule, duration: dict[Op, float], release: tuple[int, ..
             needed = [(op, before) for op in group for before in _predecessors(op, split)]
             if not group or any(before not in ends for _, before in needed):
                 continue
-            arrivals = [
-                ends[before]
-                + pipeline.ticks.p2p[pipeline.device(before.stage, before.microbatch)][device]
-                for _, before in needed
-            ]
+            arrivals = [ends[before] + lag_of(pipeline, before, op) for op, before in needed]
             free[device] = max([free[device], *arrivals]) + duration[group[0]]
             ends |= dict.fromkeys(group, free[device])
             del row[: len(group)]

@@ -22,7 +22,10 @@ from tests.factories.schedules import (
     F,
     TableRow,
     W,
+    by_boundary,
+    lag_of,
     limited,
+    op_of,
     peaks,
     pipelines,
     schedules,
@@ -31,7 +34,6 @@ from tests.factories.schedules import (
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
 from tests.verifier.verify_mutations import MUTATIONS
-from tests.verifier.verify_naive import op_of
 
 SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""
@@ -48,6 +50,22 @@ SLICED = pipelines(min_devices=2, min_batches=2, max_devices=3, slices=(2,))
 @given(schedules())
 def test_a_valid_schedule_has_no_violation(schedule: Schedule) -> None:
     assert verify(schedule) == []
+
+
+@SLOW
+@given(schedules(by_boundary()), SEEDS)
+def test_delays_per_boundary(schedule: Schedule, seed: int) -> None:
+    """Valid as built; with every operation moved a little, the rules in plain Python agree."""
+    assert verify(schedule) == []
+    random = Random(seed)
+    rows = [
+        (*row[:4], row[4] - by, row[5] - by, *row[6:])
+        for row in table(schedule)
+        for by in [random.choice((0, 0, 1))]
+    ]
+    moved = Schedule.from_rows(schedule.pipeline, rows)
+    found = {(one.rule, one.device, one.time) for one in verify(moved)}
+    assert found == {finding[:3] for finding in verify_naive.findings(moved)}
 
 
 def test_one_f_one_b_by_hand() -> None:
@@ -257,8 +275,8 @@ def tight_rows(schedule: Schedule) -> list[tuple[Rule, TableRow]]:
     for row in table(schedule):
         for rule, before in verify_naive.before(op_of(row), ends):
             if before in ends:
-                device, end = ends[before]
-                if row[4] == end + schedule.pipeline.ticks.p2p[device][row[3]]:
+                _, end = ends[before]
+                if row[4] == end + lag_of(schedule.pipeline, before, op_of(row)):
                     tight.append((rule, row))
     return tight
 

@@ -10,7 +10,19 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule
-from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, duration_of, held, table
+from tests.factories.schedules import (
+    ALONE,
+    BW,
+    B,
+    F,
+    TableRow,
+    W,
+    duration_of,
+    held,
+    lag_of,
+    op_of,
+    table,
+)
 
 EXACT = 2**53
 Finding = tuple[Rule, int | None, int | None, Op | None]
@@ -88,11 +100,6 @@ def _named(pipeline: Pipeline, row: TableRow) -> bool:
     )
 
 
-def op_of(row: TableRow) -> Op:
-    """The operation of a row that exists in the pipeline."""
-    return Op(OpKind(row[0]), row[1], row[2], row[6])
-
-
 def _fault(rule: Rule, row: TableRow) -> Finding:
     return rule, row[3], row[4], op_of(row)
 
@@ -151,10 +158,9 @@ def _order(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
     first = _first(named)
     for op, row in first.items():
         for rule, wait in before(op, first):
-            if wait in first and _timed(row) and _timed(first[wait]):
-                here, there = (pipeline.device(o.stage, o.microbatch) for o in (op, wait))
-                if row[4] < first[wait][5] + pipeline.ticks.p2p[there][here]:
-                    yield _fault(rule, row)
+            known = wait in first and _timed(row) and _timed(first[wait])
+            if known and row[4] < first[wait][5] + lag_of(pipeline, wait, op):
+                yield _fault(rule, row)
 
 
 def before(op: Op, first: Container[Op]) -> Iterator[tuple[Rule, Op]]:

@@ -35,6 +35,7 @@ class RelaxationBound:
     def __init__(self, problem: Problem, params: RelaxationParams) -> None:
         self._params = params
         self._turn = 0
+        self._problem = problem
         pipeline = problem.pipeline
         first, *others = (
             single_devices(pipeline),
@@ -49,7 +50,13 @@ class RelaxationBound:
         return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Minimise the open subsets, or ask about target values."""
+        """Minimise the open subsets, or ask about target values.
+
+        Subsets whose models cannot be built in the time left are left out.
+        """
+        self._open = [one for one in self._open if budget.affords(self._building_seconds(one))]
+        kept = set(self._open)
+        self._next = [one for one in self._next if one in kept]
         before = incumbent.bound.value
         asks = self._turn % 2
         raised, in_vain, settled = self._tried(
@@ -75,12 +82,22 @@ class RelaxationBound:
         for devices in sets:
             if budget.over or incumbent.value is None:
                 break
+            if not budget.affords(self._building_seconds(devices)):
+                continue
             before = incumbent.bound.value
             if solve(devices, incumbent, budget):
                 settled.append(devices)
             else:
                 (raised if incumbent.bound.value > before else in_vain).append(devices)
         return raised, in_vain, settled
+
+    def _building_seconds(self, devices: Devices) -> float:
+        """Estimated seconds to build the model of a subset: its operations, and objective cuts."""
+        problem, params = self._problem, self._params
+        hosted = problem.pipeline.hosted
+        stages = sum(len(route[device]) for route in hosted for device in devices)
+        kept = problem.operations * stages // sum(map(len, chain.from_iterable(hosted)))
+        return params.kept_seconds * kept + params.cut_seconds * problem.operations
 
     def _minimize(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Minimise a relaxed model; return whether its least value is proved."""

@@ -19,6 +19,7 @@ from ppopt.solver.exact.dynamic_program import (
     dp_subset_bound,
     is_supported,
     layer_seconds,
+    preparing_seconds,
     state_is_small,
 )
 from ppopt.solver.incumbent import Incumbent
@@ -70,7 +71,10 @@ class SubsetDP:
         fruitful = False
         first: dict[Devices, None] = {}
         last: dict[Devices, None] = {}
-        while self.open and not budget.over:
+        preparing = preparing_seconds(self._problem)
+        if not budget.affords(preparing):
+            return Outcome(exhausted=True)
+        while self.open and not budget.over and budget.affords(preparing):
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
             part = budget.part(self._params.share)

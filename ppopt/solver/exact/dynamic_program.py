@@ -60,6 +60,9 @@ class DynamicProgram:
         """Resume one layered DP or give it up; return whether it has reached its end."""
         assert incumbent.value is not None
         if devices not in self._begun:
+            if not budget.affords(preparing_seconds(self._problem, self._params)):
+                del self._open[devices]
+                return False
             self._begun[devices] = LayeredDP(self._open[devices], incumbent.value)
         program, params = self._begun[devices], self._params
         program.below = incumbent.value
@@ -113,8 +116,8 @@ class BeamSearch:
         if is_supported(problem):
             delays = Delays(problem.instance)
             every = frozenset(range(problem.pipeline.num_devices))
-            classes = Classes(DeviceSubset(delays, every))
-            if state_is_small(classes, params) and len(classes) <= params.most_classes:
+            classes = _small_classes(DeviceSubset(delays, every), params)
+            if classes is not None and len(classes) <= params.most_classes:
                 self._classes = classes
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
@@ -125,6 +128,8 @@ class BeamSearch:
         """Keep as many states per layer as the budget allows, the most promising ones."""
         self._turn += 1
         assert self._classes is not None
+        if not budget.affords(preparing_seconds(incumbent.problem, self._params)):
+            return Outcome(exhausted=True)
         if incumbent.value is None:
             return Outcome()
         program, least = LayeredDP(self._classes, incumbent.value), self._params.least_beam
@@ -148,6 +153,13 @@ class BeamSearch:
         """States per layer with which all remaining layers fit into a budget."""
         each = budget.left / program.left - self._params.layer_overhead_seconds
         return int(min(each / self._chosen, self._params.most_entries))
+
+
+def preparing_seconds(
+    problem: Problem, params: DynamicProgramParams = DynamicProgramParams()
+) -> float:
+    """Estimated seconds to prepare a layered DP."""
+    return params.preparing_seconds * problem.operations
 
 
 def layer_seconds(
@@ -189,9 +201,20 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
         sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
     )
     for devices in (tuple(range(pipeline.num_devices)), *spaced):
-        classes = Classes(DeviceSubset(delays, frozenset(devices)))
-        if state_is_small(classes, params):
+        classes = _small_classes(DeviceSubset(delays, frozenset(devices)), params)
+        if classes is not None:
             yield devices, classes
+
+
+def _small_classes(subset: DeviceSubset, params: DynamicProgramParams) -> Classes | None:
+    """The classes of a subset; None where a state has too many numbers or flags.
+
+    Very many classes are counted first: making them takes time in proportion to their square.
+    """
+    if len(subset.instance.kinds) * len(subset.kept) > params.most_rows:
+        return None
+    classes = Classes(subset)
+    return classes if state_is_small(classes, params) else None
 
 
 def state_is_small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:

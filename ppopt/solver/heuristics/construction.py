@@ -33,6 +33,8 @@ FIXED = 5e-6
 BUILDING = {True: 2e-6, False: 6e-6}
 """Estimated seconds per operation of the first rule, for plain pipelines and for others. Each later
 rule is estimated by the time of the last one."""
+SUBMITTING = 1.5e-6
+"""Seconds per operation to time and keep a schedule that is built."""
 GRACE = 0.5
 """Seconds by which a rule or strategy may overrun the time limit."""
 
@@ -53,12 +55,13 @@ class ListScheduling:
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Build the schedule of the next rule, unless that would overrun the time limit."""
-        late = incumbent.value is not None and budget.clock.left + GRACE < self._seconds
+        submitting = SUBMITTING * self._pool.problem.operations
+        left = inf if incumbent.value is None else budget.clock.left + GRACE - submitting
         rule = next(self._rules, None)
-        if rule is None or late:
+        if rule is None or left < self._seconds:
             return Outcome(exhausted=True)
         began = time.monotonic()
-        built = self._pool.scheduler.build(rule)
+        built = self._pool.scheduler.build(rule, began + left)
         self._seconds = time.monotonic() - began
         if built is not None:
             value = built.value(self._pool.problem.objective)

@@ -46,6 +46,8 @@ class IteratedLocalSearch:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps from each schedule; the next turn takes twice as many."""
         pool = self._pool
+        if pool.late(budget):
+            return Outcome(exhausted=True)
         if pool.schedules:
             pool.add_best(incumbent)
         for turn in range(2 * len(pool.schedules)):

@@ -65,6 +65,8 @@ class ExpediteBackwards:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Expedite the backwards of some microbatches by a part of the possible gain, once."""
         pool = self._pool
+        if pool.late(budget):
+            return Outcome(exhausted=True)
         pool.add_best(incumbent)
         if not pool.schedules or pool.network.tight:
             return Outcome(exhausted=True)
@@ -103,6 +105,8 @@ class CyclicSchedules:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for cycles once; keep the best of their unrolled schedules."""
         pool, params, found = self._pool, self._params, []
+        if pool.late(budget):
+            return Outcome(exhausted=True)
         if incumbent.value is None:
             return Outcome()
         most = incumbent.value // pool.problem.pipeline.batches

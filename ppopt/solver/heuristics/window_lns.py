@@ -62,6 +62,8 @@ class WindowLNS:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search from the best schedule, then from an alternative."""
         pool = self._pool
+        if pool.late(budget):
+            return Outcome(exhausted=True)
         if not pool.schedules:
             return Outcome()
         if self._neighbourhood is None:

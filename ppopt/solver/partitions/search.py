@@ -27,6 +27,7 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.parameters import SolveParams
+from ppopt.solver.partitions.candidates import SHARES, one_layer_moves
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
     PartitionBounds,
@@ -40,8 +41,6 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
-SHARES = (0.0, 0.01, 0.02, 0.05)
-"""How far above the least bound the bounds of candidates may be; no single share is always best."""
 MOST_MOVES = 40
 """Most partitions that are tried for moving one layer of the best one."""
 TOGETHER = 3
@@ -205,7 +204,7 @@ class PartitionSearch:
             yield bounds.most_even(share)
         for rule in RULES.values():
             with suppress(InputError):
-                yield rule(pipeline.model, pipeline.num_stages)
+                yield rule(pipeline.model, pipeline.num_stages, None)
         first = next(bounds.in_order(bounds.least), None)
         yield None if first is None else first[1]
 
@@ -214,7 +213,7 @@ class PartitionSearch:
         tried = 0
         while self._best is not None and not self._over:
             best = self._best
-            moves = [self._partition(counts) for counts in _moves(best.counts)]
+            moves = [self._partition(counts) for counts in one_layer_moves(best.counts)]
             fresh = [one for one in moves if one.level < 0 and self._is_open(one)]
             for partition in sorted(fresh, key=lambda one: (one.bound, one.counts)):
                 if self._over or tried >= MOST_MOVES:
@@ -421,17 +420,6 @@ class _Order:
                 self._share *= 2
                 self._rest = self._bounds.in_order(self._reached)
         return self._next if self._next[0] <= ceiling else None
-
-
-def _moves(counts: Counts) -> Iterator[Counts]:
-    """Partitions that move one layer over one cut."""
-    for stage in range(len(counts) - 1):
-        for here, there in ((stage, stage + 1), (stage + 1, stage)):
-            if counts[here] > 1:
-                moved = list(counts)
-                moved[here] -= 1
-                moved[there] += 1
-                yield tuple(moved)
 
 
 def _words(counts: Counts) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, pairwise
 from math import comb, lcm
 from typing import NamedTuple
 
@@ -190,8 +189,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     if len(set(pipeline.device_speed)) > 1:
         raise InputError("partition: search knows one device_speed only; use balanced")
     ticks, costs = _one_layer_each(pipeline)
-    links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
-    per_unit = lcm(ticks.per_unit, exact.common_denominator(chain(*links)))
+    per_unit = lcm(ticks.per_unit, exact.common_denominator(pipeline.links.given))
     memory = (*(costs.static), *(pipeline.limits or ()))
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
     times = [_times(ticks.durations[kind], per_unit // ticks.per_unit) for kind in OpKind]
@@ -249,6 +247,7 @@ def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
         partition=(1,) * len(pipeline.model),
         mem_limit=None,
         p2p=0,
+        backward_p2p=None,
         device_speed=pipeline.device_speed[0],
     )
     return fine.ticks, fine.costs
@@ -274,8 +273,7 @@ def _delays(pipeline: Pipeline, per_unit: int) -> Delays:
     """The same delay at every cut, of the link between the stages' devices."""
     places, own = len(pipeline.model) + 1, pipeline.ticks
     factor = per_unit // own.per_unit
-    pairs = list(pairwise(pipeline.hosts[0]))
     return Delays(
-        tuple((own.p2p[here][after] * factor,) * places for here, after in pairs),
-        tuple((own.p2p[after][here] * factor,) * places for here, after in pairs),
+        tuple((delay * factor,) * places for delay in own.down[0]),
+        tuple((delay * factor,) * places for delay in own.up[0]),
     )

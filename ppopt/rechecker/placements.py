@@ -1,0 +1,64 @@
+"""Bounds over all placements: every way to put the stages on the devices that uses all devices.
+
+Placements that differ by a permutation of the devices that keeps their speeds, limits and delays
+have the same schedules, and one of them is checked. Nothing here is shared with the search over
+placements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+from math import ceil
+
+from ppopt.rechecker.claim import Claim
+
+MOST_WAYS = 200_000
+"""Most ways to put the stages on the devices that are looked at."""
+MOST_PERMUTED = 7
+"""Most devices whose permutations are looked at; with more, every placement is checked."""
+Hosts = tuple[int, ...]
+
+
+def within_reach(claim: Claim) -> bool:
+    """Whether the placements can be enumerated: few of them, and one route."""
+    pipeline = claim.pipeline
+    return pipeline.routes == 1 and pipeline.num_devices**pipeline.num_stages <= MOST_WAYS
+
+
+def every(claim: Claim) -> Iterator[Hosts]:
+    """Device of every stage, of every placement but for permutations of devices."""
+    size = claim.pipeline.num_devices
+    renamings = list(_renamings(claim))
+    for hosts in product(range(size), repeat=claim.pipeline.num_stages):
+        if len(set(hosts)) == size and all(
+            hosts <= tuple(renaming[host] for host in hosts) for renaming in renamings
+        ):
+            yield hosts
+
+
+def _renamings(claim: Claim) -> Iterator[Hosts]:
+    """The permutations of devices under which the devices look the same."""
+    pipeline = claim.pipeline
+    devices = range(pipeline.num_devices)
+    if pipeline.num_devices > MOST_PERMUTED:
+        return
+    speeds, p2p = pipeline.device_speed, pipeline.device_delays
+    limits = pipeline.limits or (None,) * len(devices)
+    for new in permutations(devices):
+        if all(
+            speeds[new[here]] == speeds[here]
+            and limits[new[here]] == limits[here]
+            and all(p2p[new[here]][new[there]] == p2p[here][there] for there in devices)
+            for here in devices
+        ):
+            yield new
+
+
+def claim_of(claim: Claim, hosts: Hosts) -> Claim:
+    """The claim of one placement."""
+    pipeline = replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
+    bound = claim.bound_time
+    ticks = None if bound is None else ceil(bound * pipeline.ticks.per_unit)
+    return claim._replace(pipeline=pipeline, bound=ticks, devices=(), placements=False)

@@ -1,0 +1,353 @@
+"""The space of placements: every way to put the stages on the devices that uses every device.
+
+Devices are alike where exchanging them changes nothing: equal speed, limit and delays. Of the
+placements that differ by an exchange of devices that are alike, one stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate, combinations, islice
+from math import comb, lcm
+from operator import mul
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.problem import partition, placement
+from ppopt.problem.arrays import Ints
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.solver.configurations import Configuration
+
+Hosts = tuple[int, ...]
+"""Device of every stage."""
+MOST_LISTED = 20_000
+"""Most placements that are all bounded one by one."""
+
+
+class PlacementSpace:
+    """The placements of a problem's stages on its devices."""
+
+    name = "placement"
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises InputError where placements cannot be searched."""
+        pipeline = problem.pipeline
+        _ = pipeline.device_delays
+        if pipeline.routes > 1:
+            raise InputError("placement: search knows one route only; leave routes out")
+        if pipeline.partition == getattr(partition, "SEARCH", "search"):
+            raise InputError(
+                "placement: search does not go with partition search; search one, then the other "
+                "with what is found"
+            )
+        self._problem = problem
+        self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
+        self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
+
+    def pipeline(self, key: Hosts) -> Pipeline:
+        """The pipeline of a placement; its limits are those of the pipeline given."""
+        return self._base.placed(key)
+
+    @property
+    def size(self) -> int:
+        """Placements that use every device: surjections of stages onto devices."""
+        stages, devices = self.num_stages, self.num_devices
+        return sum(
+            (-1) ** left * comb(devices, left) * (devices - left) ** stages
+            for left in range(devices + 1)
+        )
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Per device, the least device that is alike.
+
+        If exchanging i with j and j with k changes nothing, neither does exchanging i with k.
+        """
+        found: list[int] = []
+        for device in range(self.num_devices):
+            same = (other for other in range(device) if self._exchange(other, device))
+            found.append(next(same, device))
+        return tuple(found)
+
+    def _exchange(self, one: int, other: int) -> bool:
+        """Whether exchanging two devices changes nothing."""
+        base, order = self._base, list(range(self.num_devices))
+        order[one], order[other] = other, one
+        limits = base.limits or (None,) * self.num_devices
+        if base.device_speed[one] != base.device_speed[other] or limits[one] != limits[other]:
+            return False
+        p2p = base.device_delays
+        return all(
+            p2p[order[here]][order[there]] == delay
+            for here, row in enumerate(p2p)
+            for there, delay in enumerate(row)
+        )
+
+    def representative(self, hosts: Sequence[int]) -> Hosts:
+        """The placement that stands for this one: devices that are alike first used in order."""
+        free = [
+            [device for device in range(self.num_devices) if self.alike[device] == least]
+            for least in range(self.num_devices)
+        ]
+        renamed: dict[int, int] = {}
+        for host in hosts:
+            if host not in renamed:
+                renamed[host] = free[self.alike[host]].pop(0)
+        return tuple(renamed[host] for host in hosts)
+
+    def every(self) -> Iterator[Hosts]:
+        """Every placement that stands for others, in lexicographic order."""
+        yield from self._extended((), frozenset())
+
+    def _extended(self, hosts: Hosts, used: frozenset[int]) -> Iterator[Hosts]:
+        left = self.num_stages - len(hosts)
+        if left < self.num_devices - len(used):
+            return
+        if not left:
+            yield hosts
+            return
+        offered = set()
+        for device in range(self.num_devices):
+            if device not in used:
+                if self.alike[device] in offered:
+                    continue
+                offered.add(self.alike[device])
+            yield from self._extended((*hosts, device), used | {device})
+
+    @cached_property
+    def listed(self) -> list[Hosts] | None:
+        """Every placement that stands for others; None where there are too many."""
+        found = list(islice(self.every(), MOST_LISTED + 1))
+        return None if len(found) > MOST_LISTED else found
+
+    def simple(self) -> list[Hosts]:
+        """Stage i on device i mod D; down the devices and back; and runs in proportion to speed."""
+        laps = -(-self.num_stages // self.num_devices)
+        rows = [placement.named(name, self.num_devices, laps) for name in ("interleaved", "v")]
+        return [*(row[: self.num_stages] for row in rows), self._runs()]
+
+    def _runs(self) -> Hosts:
+        """Consecutive stages on every device, as many as its share of all speeds, at least one."""
+        speeds = self._base.device_speed
+        ends = [sum(speeds[: device + 1]) / sum(speeds) for device in range(self.num_devices)]
+        hosts: list[int] = []
+        device = 0
+        for stage in range(self.num_stages):
+            left = self.num_stages - stage
+            full = stage >= round(ends[device] * self.num_stages) and stage > 0
+            if (
+                device + 1 < self.num_devices
+                and hosts.count(device)
+                and (full or left < self.num_devices - device)
+            ):
+                device += 1
+            hosts.append(device)
+        return tuple(hosts)
+
+    def configurations(self, keys: Iterable[Hosts]) -> list[Configuration]:
+        """Placements with their bounds; one whose memory cannot suffice is impossible."""
+        keys = list(keys)
+        if not keys:
+            return []
+        hosts = np.array(keys, dtype=np.int64)
+        bounds, fit = self._bounds(hosts), self._fits(hosts)
+        return [
+            Configuration(key, Fraction(bound, self._per_unit), impossible=not fits)
+            for key, bound, fits in zip(keys, bounds.tolist(), fit.tolist(), strict=True)
+        ]
+
+    # Costs on every device.
+
+    @cached_property
+    def _at_speeds(self) -> dict[Fraction, Pipeline]:
+        """The pipeline with every device at one of the speeds."""
+        base = self._base
+        return {speed: replace(base, device_speed=speed) for speed in set(base.device_speed)}
+
+    @cached_property
+    def _per_unit(self) -> int:
+        """Ticks per unit of time that make every time on every device whole."""
+        return lcm(*(pipeline.ticks.per_unit for pipeline in self._at_speeds.values()))
+
+    @cached_property
+    def _durations(self) -> Ints:
+        """Time of an operation, [kind, stage, device]."""
+        columns = []
+        for speed in self._base.device_speed:
+            ticks = self._at_speeds[speed].ticks
+            table = np.array(ticks.durations, dtype=np.int64)
+            columns.append(table * (self._per_unit // ticks.per_unit))
+        return np.stack(columns, axis=2)
+
+    @cached_property
+    def _p2p(self) -> Ints:
+        """Delay, [from device, to device]."""
+        one = next(iter(self._at_speeds.values()))
+        delays = np.array(one.device_delays, dtype=np.int64)
+        return delays * (self._per_unit // one.ticks.per_unit)
+
+    @cached_property
+    def _handed_on(self) -> Ints:
+        """Least time of what a gradient waits for at a stage, B or BW: [stage, device]."""
+        kinds = [kind for kind in (OpKind.B, OpKind.BW) if kind in self._problem.instance.kinds]
+        return np.asarray(self._durations[kinds].min(axis=0))
+
+    @cached_property
+    def _backward(self) -> Ints:
+        """Least time of the backward of a stage, B and W or BW: [stage, device]."""
+        kinds, times = self._problem.instance.kinds, self._durations
+        ways = []
+        if OpKind.B in kinds:
+            ways.append(times[OpKind.B] + times[OpKind.W])
+        if OpKind.BW in kinds:
+            ways.append(times[OpKind.BW])
+        return np.asarray(np.min(ways, axis=0))
+
+    # Bounds.
+
+    def _bounds(self, hosts: Ints) -> Ints:
+        """Lower bound of every placement [number, stage], in ticks of `_per_unit`.
+
+        Makespan: a device waits for its first input, a forward of its lowest stage, and then does
+        its work; where all backwards are whole its last operation is one of that stage, whose
+        gradient must go up the stages that are left. Device span: its work. Both: one microbatch
+        goes down, up, and through the W of stage 0.
+        """
+        stages = np.arange(self.num_stages)
+        forward, handed_on = (
+            self._durations[OpKind.F][stages, hosts],
+            self._handed_on[stages, hosts],
+        )
+        down = self._p2p[hosts[:, :-1], hosts[:, 1:]]
+        up = self._p2p[hosts[:, 1:], hosts[:, :-1]]
+        start = _before(forward, down)
+        way_out = _before(handed_on, up)
+        closing = self._backward[stages, hosts][:, 0] - handed_on[:, 0]
+        path = start[:, -1] + forward[:, -1] + handed_on[:, -1] + way_out[:, -1] + closing
+        bound = path
+        span = self._problem.objective is Objective.DEVICE_SPAN
+        work = self._work(hosts)
+        for device in range(self.num_devices):
+            lowest = (hosts == device).argmax(axis=1)[:, None]
+            value = work[:, device]
+            if not span:
+                value = value + np.take_along_axis(start, lowest, axis=1)[:, 0]
+                if OpKind.B not in self._problem.instance.kinds:
+                    value = value + np.take_along_axis(way_out, lowest, axis=1)[:, 0]
+            bound = np.maximum(bound, value)
+        return np.asarray(bound)
+
+    def _work(self, hosts: Ints) -> Ints:
+        """Least time that every device takes for its operations, [number, device].
+
+        Where an F and a backward may run as one, all F take no less than they take alone, and
+        neither do all backwards.
+        """
+        stages = np.arange(self.num_stages)
+        forward = self._durations[OpKind.F][stages, hosts]
+        backward = self._backward[stages, hosts]
+        if self._base.overlap is not None:
+            backward = self._handed_on[stages, hosts]
+        pieces = self._base.batches * self._base.num_slices
+        columns = []
+        for device in range(self.num_devices):
+            mine = hosts == device
+            both = [(times * mine).sum(axis=1) for times in (forward, backward)]
+            together = np.maximum(*both) if self._base.overlap is not None else sum(both)
+            columns.append(pieces * together)
+        return np.stack(columns, axis=1)
+
+    def _fits(self, hosts: Ints) -> Ints:
+        """Whether every device can hold its static memory and one microbatch of every stage.
+
+        When the last F of a microbatch on a device starts, no backward of it there has begun.
+        """
+        ticks = self._base.ticks
+        fits = np.ones(len(hosts), dtype=bool)
+        if ticks.limits is None:
+            return fits
+        slices = self._base.num_slices
+        held = np.array(
+            [
+                int(static * ticks.memory_per_unit) + slices * ticks.memory_change(OpKind.F, stage)
+                for stage, static in enumerate(self._base.costs.static)
+            ],
+            dtype=np.int64,
+        )
+        for device, limit in enumerate(ticks.limits):
+            fits &= ((hosts == device) * held).sum(axis=1) <= limit
+        return fits
+
+    @property
+    def least(self) -> Fraction:
+        """Lower bound of all placements at once, in the user's unit.
+
+        The largest of three. Every device takes so long, and the k-th of them, in the order of
+        their lowest stages, waits for k forwards and delays at least: its share of the work is its
+        speed times what is left; the waits lie as is best, the longest on the slowest. The stage
+        of most work, on the fastest device. One microbatch on the fastest device, down and up:
+        links that reach every device, a spanning tree of them at least.
+        """
+        base, pieces = self._base, self._base.batches * self._base.num_slices
+        fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
+        forward, backward = self._durations[OpKind.F], self._backward
+        work = forward[:, fastest] + backward[:, fastest]
+        if base.overlap is not None:
+            work = np.maximum(forward[:, fastest], self._handed_on[:, fastest])
+        share = [speed / base.device_speed[fastest] for speed in base.device_speed]
+        total = Fraction(pieces * int(work.sum()))
+        if self._problem.objective is not Objective.DEVICE_SPAN:
+            parts = sorted(share, reverse=True)
+            total += sum(map(mul, self._waits(fastest), parts))
+        path = forward[:, fastest].sum() + self._handed_on[:, fastest].sum()
+        path += (backward - self._handed_on)[0, fastest] + self._spanning_tree()
+        speed: Fraction = sum(share, Fraction(0))
+        bound = max(total / speed, Fraction(pieces * int(work.max())), Fraction(int(path)))
+        return bound / self._per_unit
+
+    def _waits(self, fastest: int) -> list[Fraction]:
+        """Least waits of the devices for their first inputs, ascending."""
+        links = [self._p2p[one, other] for one in range(self.num_devices)
+                 for other in range(self.num_devices) if one != other]  # fmt: skip
+        link = min(map(int, links), default=0)
+        times = accumulate(self._durations[OpKind.F][:, fastest].tolist(), initial=0)
+        return [
+            Fraction(time + number * link)
+            for number, time in zip(range(self.num_devices), times, strict=False)
+        ]
+
+    def _spanning_tree(self) -> int:
+        """Least delays there and back over links that join all devices (Kruskal, 1956)."""
+        pairs = combinations(range(self.num_devices), 2)
+        both = sorted((int(self._p2p[a, b] + self._p2p[b, a]), a, b) for a, b in pairs)
+        part, total = list(range(self.num_devices)), 0
+        for delay, one, other in both:
+            if part[one] != part[other]:
+                total += delay
+                part = [part[one] if mine == part[other] else mine for mine in part]
+        return total
+
+    def moves(self, hosts: Hosts) -> Iterator[Hosts]:
+        """Placements that exchange two devices, or move one stage to another device."""
+        for one, other in combinations(range(self.num_devices), 2):
+            exchanged = {one: other, other: one}
+            yield self.representative([exchanged.get(host, host) for host in hosts])
+        for stage, host in enumerate(hosts):
+            if hosts.count(host) > 1:
+                for device in range(self.num_devices):
+                    if device != host:
+                        moved = (*hosts[:stage], device, *hosts[stage + 1 :])
+                        yield self.representative(moved)
+
+
+def _before(times: Ints, delays: Ints) -> Ints:
+    """Per stage, the times and delays of all stages before it: [number, stage]."""
+    steps = times[:, :-1] + delays
+    return np.concatenate([np.zeros((len(times), 1), np.int64), np.cumsum(steps, axis=1)], axis=1)

@@ -1,0 +1,188 @@
+"""The best partition for a hand strategy, with a bound over all partitions.
+
+Partitions are evaluated in the order of a bound that holds for every schedule of theirs
+(`ppopt.solver.partitions`), after a few good candidates. Once the next bound reaches the best value
+found, no partition is better: with few partitions that is soon, with many a gap may remain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.partition import RULES, SEARCH, Counts
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
+from ppopt.solver.partitions.candidates import SHARES, one_layer_moves
+from ppopt.solver.partitions.partition_bounds import bounds_of, highest_bound, mean_bound
+from ppopt.solver.partitions.space import FOREVER, PartitionTicks, space_of
+from ppopt.strategies import Options, resolve
+from ppopt.studies.evaluate import evaluate
+
+TIME_LIMIT = 30.0
+"""Default seconds of the choice of a partition."""
+
+
+@dataclass(frozen=True)
+class PartitionChoice:
+    """The best partition found for a strategy."""
+
+    schedule: Schedule
+    """The strategy on the best partition; its pipeline has the layers per stage (`counts`)."""
+    value: Fraction
+    """Objective of the schedule, in the user's unit."""
+    lower_bound: Fraction
+    """The strategy has no lower value on any partition, in the user's unit."""
+    partitions: int
+    """Number of partitions."""
+    evaluated: int
+    """Number of those on which the strategy was timed."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended the choice."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether no partition is better."""
+        return self.lower_bound >= self.value
+
+    @property
+    def gap(self) -> Fraction:
+        """(value - lower_bound) / value."""
+        return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+
+
+def choose_partition(
+    pipeline: Pipeline,
+    strategy: str,
+    objective: Objective | str = Objective.MAKESPAN,
+    options: Options | None = None,
+    *,
+    time_limit: float = TIME_LIMIT,
+    progress: Callable[[str], None] = lambda _: None,
+) -> PartitionChoice:
+    """Choose the partition on which a strategy has the least value; limits are not enforced.
+
+    The pipeline has a model in layers; its own partition does not matter. Ctrl-C ends the choice
+    with the best so far. Raises InputError where the strategy is unknown or does not apply, and
+    where partitions of its pipeline are not searched (routes, slices).
+    """
+    return _Choice(
+        pipeline, strategy, Objective(objective), options or Options(), time_limit, progress
+    ).run()
+
+
+class _Choice:
+    """One choice under way."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        strategy: str,
+        objective: Objective,
+        options: Options,
+        time_limit: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._pipeline, self._strategy = pipeline, strategy
+        self._objective, self._options, self._progress = objective, options, progress
+        self._deadline = time.monotonic() + time_limit
+        self._values: dict[Counts, Fraction] = {}
+        self._best: Schedule | None = None
+        rule = resolve(strategy)
+        free = replace(pipeline, mem_limit=None, partition=SEARCH)
+        self._placed = rule.apply(free, self._options)
+        self._ticks = self._space(fused=rule.fused)
+        self._bound = mean_bound(self._ticks.space)
+
+    def _space(self, *, fused: bool) -> PartitionTicks:
+        """Partitions of the strategy's stages; where it splits backwards, some may be whole."""
+        ticks = space_of(Problem(self._placed, self._objective, BackwardKind.uniform(fused=fused)))
+        return ticks._replace(space=replace(ticks.space, whole=True))
+
+    def run(self) -> PartitionChoice:
+        interrupted = False
+        try:
+            with interrupts.heard(), suppress(TimeoutError):
+                self._search()
+        except KeyboardInterrupt:
+            interrupted = True
+        if self._best is None:
+            self._best = self._schedule(self._placed.counts)
+        return self._found(self._best, interrupted=interrupted)
+
+    def _search(self) -> None:
+        """Candidates, one-layer moves, then all partitions in the order of their bounds."""
+        self._evaluate(self._placed.counts)
+        bounds = bounds_of(self._ticks.space, self._deadline)
+        self._bound = bounds.least
+        for share in SHARES:
+            self._evaluate(bounds.most_even(share))
+        for rule in RULES.values():
+            with suppress(InputError):
+                self._evaluate(rule(self._placed.model, self._placed.num_stages, None))
+        self._move_layers()
+        if bounds.complete:
+            self._in_order(bounds.in_order(self._ceiling))
+
+    @property
+    def _ceiling(self) -> int:
+        """Bounds up to this are looked at: none above can be better."""
+        best = min(self._values.values())
+        return min(int(best * self._ticks.per_unit), highest_bound(self._ticks.space))
+
+    def _evaluate(self, counts: Counts | None) -> None:
+        """Time the strategy on a partition, once."""
+        if counts is None or counts in self._values:
+            return
+        if time.monotonic() > self._deadline and self._values:
+            raise TimeoutError
+        made = self._schedule(counts)
+        value = made.pipeline.ticks.time(made.metrics.value(self._objective))
+        if not self._values or value < min(self._values.values()):
+            self._best = made
+        self._values[counts] = value
+        self._progress(f"strategy {self._strategy}, {len(self._values)} partitions")
+
+    def _schedule(self, counts: Counts) -> Schedule:
+        pipeline = replace(self._pipeline, partition=counts)
+        return evaluate(pipeline, self._strategy, self._objective, self._options)
+
+    def _move_layers(self) -> None:
+        """Move one layer of the best partition over a cut, as long as that is better."""
+        before = None
+        while self._best is not None and before is not self._best:
+            before = self._best
+            for counts in one_layer_moves(before.pipeline.counts):
+                self._evaluate(counts)
+
+    def _in_order(self, order: Iterator[tuple[int, Counts]]) -> None:
+        """Evaluate partitions until the next bound reaches the best value."""
+        for bound, counts in order:
+            self._bound = bound
+            if bound >= self._ceiling:
+                return
+            self._evaluate(counts)
+        self._bound = FOREVER
+
+    def _found(self, schedule: Schedule, *, interrupted: bool) -> PartitionChoice:
+        value = min(self._values.values(), default=None)
+        if value is None:
+            value = schedule.pipeline.ticks.time(schedule.metrics.value(self._objective))
+        every = len(self._values) == self._ticks.space.size
+        bound = value if every else Fraction(self._bound, self._ticks.per_unit)
+        return PartitionChoice(
+            schedule=schedule,
+            value=value,
+            lower_bound=min(value, bound),
+            partitions=self._ticks.space.size,
+            evaluated=len(self._values),
+            interrupted=interrupted,
+        )

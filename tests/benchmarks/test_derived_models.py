@@ -1,0 +1,135 @@
+"""Models derived from published configurations: parameters, work and memory by their sources."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import ppopt
+from benchmarks import derived_models as derived
+from ppopt.formats.models import read_settings
+
+FOLDER = Path(__file__).parents[2] / "models"
+NAMES = tuple(derived.FILES)
+RATE = 989.4e12 * 0.4
+"""FLOP/s: the dense BF16 peak of an H100 SXM, times the share that is taken."""
+
+
+def test_files_are_those_that_the_script_writes() -> None:
+    for name, text in derived.texts():
+        assert (FOLDER / name).read_text() == text, "python -m benchmarks.derived_models models"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_it_is_and_runs(name: str) -> None:
+    settings = read_settings(name)
+    assert (settings["time_unit"], settings["memory_unit"]) == ("ms", "MiB")
+    assert {"source", "description"} <= set(settings["about"])
+    assert settings["about"]["source"].startswith("derived from ")
+    pipe = ppopt.read_pipeline(name)
+    assert pipe.rounded == ()
+    assert sum(pipe.counts) == len(ppopt.read_model(name))
+    assert ppopt.evaluate(pipe, "1f1b").metrics.makespan > 0
+
+
+def matrices(hidden: int, heads: int, layers: int, wide: int) -> int:
+    """Parameters of the matrices of a Llama 3.1."""
+    return layers * derived.llama(hidden, heads, 8, wide, 8192).parameters + 2 * 128256 * hidden
+
+
+@pytest.mark.parametrize(
+    ("found", "published"),
+    [
+        (matrices(4096, 32, 32, 14336), 8.03e9),
+        (matrices(8192, 64, 80, 28672), 70.6e9),
+        (
+            3 * derived.deepseek(4096, experts=False).parameters
+            + 58 * derived.deepseek(4096, experts=True).parameters
+            + 2 * 129280 * 7168,
+            671e9,
+        ),
+        (derived.deepseek(4096, experts=True).parameters + 2 * 7168**2, 11.5e9),
+        (45 * derived.vision(3200, 25, 12800, 1025).parameters, 5.5e9),
+        (48 * derived.llama(6144, 48, 8, 16384, 8192).parameters + 2 * 92544 * 6144, 19.9e9),
+    ],
+    ids=["llama 8b", "llama 70b", "deepseek-v3", "its mtp", "internvit", "internlm2-20b"],
+)
+def test_parameters_are_those_published(found: int, published: float) -> None:
+    """Model cards of Llama 3.1 8B (8.03B) and 70B (70.6B), README_WEIGHTS.md of
+    github.com/deepseek-ai/DeepSeek-V3 (671B; MTP: 11.5B unique), model cards of InternViT-6B-448px-
+    V1-5 (5.5B) and InternLM2-20B (19.9B). Norms are left out."""
+    assert found == pytest.approx(published, rel=0.01)
+
+
+def test_parameters_that_a_token_of_deepseek_v3_passes() -> None:
+    """36.7B, 0.9B for the embedding and 0.9B for the head included (README_WEIGHTS.md)."""
+    dense, mixed = (derived.deepseek(4096, experts=experts).weights for experts in (False, True))
+    assert 3 * dense + 58 * mixed + 2 * 129280 * 7168 == pytest.approx(36.7e9, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("dim", "multiple", "wide"), [(4096, 1024, 14336), (8192, 4096, 28672)], ids=["8b", "70b"]
+)
+def test_feed_forward_of_llama_is_as_wide_as_its_code_makes_it(
+    dim: int, multiple: int, wide: int
+) -> None:
+    """2/3 of 4 dim, times ffn_dim_multiplier 1.3, up to a multiple of multiple_of (FeedForward in
+    models/llama3/model.py of github.com/meta-llama/llama-models)."""
+    width = int(1.3 * int(2 * 4 * dim / 3))
+    assert -(-width // multiple) * multiple == wide
+
+
+def test_a_block_of_llama_8b_by_hand() -> None:
+    """4096 x (4096 + 2 x 1024 + 4096) + 3 x 4096 x 14336 = 218,103,808 parameters; 8192 tokens."""
+    block = next(
+        layer for layer in ppopt.read_model("llama-3.1-8b").layers if layer.name == "block"
+    )
+    products = 2 * 218_103_808 * 8192
+    scores = 0.5 * 8192 * 2 * 8192 * 32 * (128 + 128)
+    assert float(block.forward) == pytest.approx(1000 * (products + scores) / RATE, abs=5e-4)
+    assert float(block.weight) == pytest.approx(1000 * products / RATE, abs=5e-4)
+    assert float(block.backward_input) == pytest.approx(
+        1000 * (products + 2.5 * scores) / RATE, abs=1e-3
+    )
+    elements = 6 * 4096 + 2 * 1024 + 3 * 14336
+    assert block.activation == 2 * elements * 8192 // 2**20 == 1088
+    assert block.static == -(-218_103_808 * 15 // (2 * 2**20)) == 1560  # 6 + 12 / 8 = 7.5 bytes
+
+
+def test_work_of_llama_8b_is_six_flops_a_parameter_and_attention() -> None:
+    """Kaplan et al., arXiv 2001.08361, section 2.1: 6 N FLOPs a token, embedding left out, and
+    attention beside it: here 3.5 times that of F."""
+    model = ppopt.read_model("llama-3.1-8b")
+    work = sum((layer.work for layer in model.layers[1:]), Fraction(0))
+    passed = matrices(4096, 32, 32, 14336) - 128256 * 4096
+    scores = 32 * 3.5 * 8192 * 8192 * 32 * 256
+    assert float(work) == pytest.approx(1000 * (6 * passed * 8192 + scores) / RATE, rel=1e-4)
+
+
+def test_experts_of_a_device() -> None:
+    """Of 256 experts over 64 ranks a device has 4, whose optimizer state two ranks share; all else
+    is shared by 128."""
+    layers = ppopt.read_model("deepseek-v3").layers
+    found = next(layer for layer in layers if layer.name == "expert block")
+    mine = 4 * 3 * 7168 * 2048
+    others = derived.deepseek(4096, experts=True).parameters - 64 * mine
+    held = mine * (6 + 6) + others * (6 + 12 / 128)
+    assert float(found.static) == pytest.approx(held / 2**20, abs=1)
+
+
+def test_the_embedding_has_no_input_gradient() -> None:
+    for name in NAMES:
+        (embedding,) = (
+            layer for layer in ppopt.read_model(name).layers if layer.role == "embedding"
+        )
+        assert embedding.backward_input == 0
+
+
+def test_published_layout_of_deepseek_v3_is_a_partition() -> None:
+    """docs/user-guide/features/pipeline_parallel_layout.md of Megatron-LM: 16 ranks, 2 chunks."""
+    model = ppopt.read_model("deepseek-v3")
+    pipe = model.pipeline(devices=16, batches=24, partition="Et*3|(tt|)*29,m|L")
+    assert (pipe.num_chunks, pipe.resolved_placement) == (2, "interleaved")
+    assert pipe.counts == (4, *[2] * 29, 1, 1)

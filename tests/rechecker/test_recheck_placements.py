@@ -1,0 +1,84 @@
+"""The re-checker of bounds over all placements: on what searches claim, and on lies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from ppopt import Pipeline, Status, Verdict, recheck, solve
+from ppopt.formats.schedule_json import dumps, loads
+from ppopt.rechecker import placements
+from ppopt.rechecker.claim import Claim
+from tests.factories.placements import clusters
+
+SLOW_AND_FAST = Pipeline(
+    stages=3, placement="search", batches=4, forward=[1, 3, 2], device_speed=[1, "0.5", 1],
+    mem_limit=[3, 3, 2],
+)  # fmt: skip
+
+
+def test_bounds_over_all_placements_are_confirmed_and_a_tick_more_is_not() -> None:
+    """Of optimal values and of infeasible limits, on devices that differ in everything."""
+    searches = wrong = none = 0
+    for cluster in clusters(seed=70, count=40):
+        pipeline = cluster.pipeline(cluster.placements()[0])
+        found = solve(pipeline, placement="search", fused=cluster.fused, workers=1)
+        again = recheck(found, workers=1)
+        assert again.verdict is Verdict.CONFIRMED, (cluster, again)
+        searches += "schedules of 0 were searched" not in again.reason
+        if found.status is Status.INFEASIBLE:
+            none += 1
+            continue
+        assert found.lower_bound is not None
+        more = found.lower_bound + Fraction(1, 1000)
+        lie = recheck(replace(found, lower_bound=more), workers=1)
+        assert lie.verdict is Verdict.WRONG, (cluster, lie)
+        assert lie.counterexample is not None
+        wrong += 1
+    assert searches > 10
+    assert wrong > 25
+    assert none > 0
+
+
+def test_a_bound_that_holds_of_the_placement_found_alone_is_refuted() -> None:
+    """The claim is of every placement: the value of a worse one is no bound."""
+    best = solve(SLOW_AND_FAST, workers=1)
+    worse = solve(best.pipeline.placed((0, 1, 2)), workers=1)
+    assert best.value is not None
+    assert worse.value is not None
+    assert best.value < worse.value
+    assert worse.claim is not None
+    assert recheck(worse, workers=1).verdict is Verdict.CONFIRMED
+    lie = replace(worse, certificate=best.certificate)
+    assert recheck(lie, workers=1).verdict is Verdict.WRONG
+
+
+def test_a_file_says_that_its_bound_is_of_all_placements() -> None:
+    found = solve(SLOW_AND_FAST, workers=1)
+    assert found.schedule is not None
+    again = recheck(loads(dumps(found.schedule), "x")[0], workers=1)
+    assert again.verdict is Verdict.CONFIRMED
+    assert "placements" in again.reason
+
+
+def test_placements_are_enumerated_but_for_devices_that_are_alike() -> None:
+    """Two stages on each of two devices that are alike: 7 of 14, device 0 hosts stage 0."""
+    alike = Claim(Pipeline(stages=4, placement=[0, 0, 1, 1], batches=1), False, False, 1)
+    assert list(placements.every(alike)) == [
+        (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1), (0, 1, 0, 0), (0, 1, 0, 1), (0, 1, 1, 0),
+        (0, 1, 1, 1),
+    ]  # fmt: skip
+    differ = alike._replace(pipeline=replace(alike.pipeline, device_speed=[1, 2]))
+    assert len(list(placements.every(differ))) == 14
+
+
+def test_more_placements_than_can_be_enumerated() -> None:
+    found = solve(
+        Pipeline(
+            stages=6, chunks=2, placement="search", batches=6, device_speed=[1, 1, 1, 1, 1, 2]
+        ),
+        workers=1, time_limit=3,
+    )  # fmt: skip
+    again = recheck(found, workers=1, time_limit=5)
+    assert again.verdict is Verdict.UNDECIDED
+    assert "more placements than can be enumerated" in again.reason

@@ -1,0 +1,241 @@
+"""The search over placements, against all placements and the exact optimum of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from ppopt import (
+    InputError,
+    Objective,
+    Pipeline,
+    Result,
+    Status,
+    compare,
+    evaluate,
+    frontier,
+    solve,
+)
+from ppopt.problem.placement import NAMED, named
+from ppopt.problem.problem import Problem
+from ppopt.solver.placements import space
+from ppopt.solver.placements.space import PlacementSpace
+from ppopt.verifier import verify
+from tests.cli.cli_run import done, shown
+from tests.factories.placements import Cluster, Hosts, clusters
+from tests.oracles import exhaustive
+
+
+def optima(cluster: Cluster, objective: Objective) -> dict[Hosts, Fraction | None]:
+    """The exact optimum of every placement; None where it has no schedule."""
+    found: dict[Hosts, Fraction | None] = {}
+    for hosts in cluster.placements():
+        pipeline = cluster.spelled_out(hosts)
+        best = exhaustive.best(pipeline, fused=cluster.fused, objective=objective.value)
+        found[hosts] = None if best is None else pipeline.ticks.time(best)
+    return found
+
+
+def searched(cluster: Cluster, goal: Objective = Objective.MAKESPAN, **more: Any) -> Result:
+    """The search over all placements of a cluster's stages."""
+    pipeline = cluster.pipeline(cluster.placements()[0])
+    return solve(
+        pipeline, placement="search", fused=cluster.fused, objective=goal, workers=1, **more
+    )
+
+
+def problem(cluster: Cluster, objective: Objective) -> Problem:
+    return Problem(cluster.pipeline(cluster.placements()[0]), objective, cluster.fused)
+
+
+@pytest.mark.parametrize(("objective", "count"), [("makespan", 150), ("device-span", 12)])
+def test_agrees_with_all_placements_searched_exhaustively(objective: str, count: int) -> None:
+    """Value, status and infeasibility; no bound above an optimum; the schedule keeps all rules."""
+    goal = Objective(objective)
+    infeasible = better = 0
+    for cluster in clusters(seed=60, count=count):
+        found, wanted = searched(cluster, goal), optima(cluster, goal)
+        values = [value for value in wanted.values() if value is not None]
+        least = min(values, default=None)
+        assert found.value == least, cluster
+        assert found.status is (Status.OPTIMAL if values else Status.INFEASIBLE), cluster
+        if found.schedule is not None:
+            assert verify(found.schedule) == []
+            assert wanted[found.pipeline.hosts[0]] == least
+        infeasible += not values
+        linear = wanted.get(tuple(range(cluster.devices)))
+        better += linear is not None and least is not None and least < linear
+        check_bounds(cluster, goal, wanted)
+    assert infeasible > count // 40 - 1
+    assert better > count // 20
+
+
+def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction | None]) -> None:
+    """Of one placement and of all at once; what memory rules out has no schedule."""
+    all_of_them = PlacementSpace(problem(cluster, goal))
+    for one in all_of_them.configurations(wanted):
+        value = wanted[one.key]
+        assert value is None or (one.bound <= value and not one.impossible), (cluster, one)
+        assert value is None or all_of_them.least <= value, (cluster, one)
+
+
+def test_one_placement_stands_for_those_with_devices_exchanged_that_are_alike() -> None:
+    """Those that are listed stand for every placement, and have its optimum."""
+    fewer = 0
+    for cluster in [*clusters(seed=61, count=25), *clusters(seed=64, count=15, equal=True)]:
+        every = PlacementSpace(problem(cluster, Objective.MAKESPAN))
+        wanted = optima(cluster, Objective.MAKESPAN)
+        assert every.size == len(wanted)
+        listed = every.listed
+        assert listed is not None
+        assert len(set(listed)) == len(listed)
+        assert {every.representative(hosts) for hosts in wanted} == set(listed)
+        for hosts, value in wanted.items():
+            assert wanted[every.representative(hosts)] == value
+        fewer += len(listed) < every.size
+    assert fewer > 10
+
+
+def test_devices_that_differ_are_not_alike() -> None:
+    """A stage on each of three devices: 6 placements, 3 where devices 0 and 1 are alike."""
+    plain = Pipeline(stages=3, batches=1)
+    counts = {}
+    for name, given in {
+        "all alike": {},
+        "speed": {"device_speed": [1, 1, 2]},
+        "limit": {"mem_limit": [9, 9, 8]},
+        "link": {"p2p": [[0, 1, 2], [1, 0, 2], [2, 2, 0]]},
+        "one way": {"p2p": [[0, 1, 2], [3, 0, 2], [2, 2, 0]]},
+    }.items():
+        made = Problem(replace(plain, **given), Objective.MAKESPAN, fused=False)
+        listed = PlacementSpace(made).listed
+        assert listed is not None
+        counts[name] = len(listed)
+    assert counts == {"all alike": 1, "speed": 3, "limit": 3, "link": 3, "one way": 6}
+
+
+def test_with_devices_that_are_alike_no_named_placement_is_better() -> None:
+    for cluster in clusters(seed=62, count=25, equal=True):
+        found = searched(cluster)
+        chunks, rest = divmod(len(cluster.stages["forward"]), cluster.devices)
+        for name in () if rest else NAMED:
+            hosts = named(name, cluster.devices, chunks)
+            other = solve(cluster.pipeline(hosts), fused=cluster.fused, workers=1)
+            if other.value is not None:
+                assert found.value is not None
+                assert found.value <= other.value
+
+
+def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of all at once holds, what is found is a schedule, and often the best."""
+    monkeypatch.setattr(space, "MOST_LISTED", 0)
+    best = total = 0
+    for cluster in clusters(seed=63, count=12):
+        found = searched(cluster, time_limit=1)
+        values = [value for value in optima(cluster, Objective.MAKESPAN).values() if value]
+        if found.value is None:
+            assert found.status is Status.UNKNOWN
+            continue
+        assert found.lower_bound is not None
+        assert found.lower_bound <= min(values) <= found.value, cluster
+        total += 1
+        best += found.value == min(values)
+    assert total > 6
+    assert best > total // 2
+
+
+def test_slow_devices_get_less() -> None:
+    """Six equal stages on devices of speed 2 and 1: 4 and 2. Each then takes 2 + 4 = 6 per
+    microbatch of B = W = 1, F = 1; the first to start is the fast one, or waits."""
+    found = solve(
+        Pipeline(stages=2, chunks=3, placement="search", batches=8, forward=3, device_speed=[2, 1])
+    )
+    hosts = found.pipeline.hosts[0]
+    assert (hosts.count(0), hosts.count(1)) == (4, 2)
+    assert found.status is Status.OPTIMAL
+    assert found.value is not None
+    assert found.value >= 8 * 6
+
+
+def test_neighbours_avoid_the_slow_link() -> None:
+    """Two nodes of two devices, 5 between nodes: the model crosses between nodes once, not three
+    times as in the order 0, 1, 2, 3, whose neighbours are on different nodes."""
+    far = [[0, 5, 0, 5], [5, 0, 5, 0], [0, 5, 0, 5], [5, 0, 5, 0]]
+    pipeline = Pipeline(stages=4, batches=4, placement="search", p2p=far)
+    found = solve(pipeline, workers=1)
+    hosts = found.pipeline.hosts[0]
+    assert sum(far[one][other] > 0 for one, other in pairwise(hosts)) == 1
+    linear = solve(replace(pipeline, placement="linear"), workers=1)
+    assert found.value is not None
+    assert linear.value is not None
+    assert found.value < linear.value
+
+
+def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
+    """Stages of activation 1, 2, 3 on two devices: {3} and {1, 2} hold 3 each."""
+    pipeline = Pipeline(stages=3, placement=[0, 1, 1], batches=2, activation=[1, 2, 3], mem_limit=2)
+    found = solve(pipeline, placement="search")
+    assert found.status is Status.INFEASIBLE
+    assert "none of the 6 placements" in found.proof
+    assert "3, of placement 0,0,1" in found.proof
+
+
+def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
+    found = solve(
+        Pipeline(
+            stages=4, chunks=2, placement="search", batches=12, p2p=1, mem_limit=4,
+            device_speed=[1, "0.9", "0.7", "0.5"],
+        ),
+        time_limit=3, workers=1,
+    )  # fmt: skip
+    assert found.schedule is not None
+    assert found.solve_seconds < 4.5
+    assert found.lower_bound is not None
+    assert found.value is not None
+    assert 0 < found.lower_bound <= found.value
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"routes": 2}, "placement: search knows one route only"),
+        ({"chunks": 2, "forward": [1, 2]}, "forward_times: chunks cut unequal shares"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(given: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        solve(Pipeline(stages=2, batches=2, placement="search", **given))
+
+
+def test_other_studies_refuse_to_search_placements() -> None:
+    pipeline = Pipeline(stages=2, batches=2, placement="search")
+    for study in (compare, frontier):
+        with pytest.raises(InputError, match=r"placement: .* does not search placements"):
+            study(pipeline)
+    with pytest.raises(InputError, match="placement: search contradicts strategy 1f1b"):
+        evaluate(pipeline, "1f1b")
+    hint = evaluate(replace(pipeline, placement="linear"), "1f1b")
+    with pytest.raises(InputError, match="placement: 'v' is not search"):
+        solve(pipeline, placement="v")
+    with pytest.raises(InputError, match="hint: does not go with placement search"):
+        solve(pipeline, hint=hint)
+
+
+def test_flags_search_placements_and_print_what_is_found() -> None:
+    """The slow device of two goes first or last; JSON names the device of every stage."""
+    line = "solve --stages 2 --batches 4 --forward-times 1,3 --device-speed 0.5,1"
+    found = shown(f"{line} --placement search")
+    assert found["placement"] == [0, 1]
+    assert found["status"] == "optimal"
+    other = shown(f"{line} --placement 1,0")
+    assert found["value"] < other["value"]
+    other = shown("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
+                  "--placement search")  # fmt: skip
+    assert other["placement"] == [1, 0]
+    text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
+                "--placement search").out  # fmt: skip
+    assert "1 0, device of every stage" in text
