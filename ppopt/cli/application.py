@@ -46,8 +46,8 @@ class Group(TyperGroup):
     ) -> NoReturn:
         """Run and exit; every error that is not a bug becomes one line and an exit code here.
 
-        Ctrl-C ends a command at once, until it begins a search (`interrupts.defer`). What comes
-        after that, printing included, is not cut short.
+        Ctrl-C ends a command at once, until it begins a search (`interrupts.only_record`). What
+        comes after that, printing included, is not cut short.
         """
         words = sys.argv[1:] if args is None else args
         with interrupts.recorded(inner=True):

@@ -60,7 +60,7 @@ def solve(
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     output.check_formats(settings, pipeline)
-    interrupts.defer()
+    interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         result = search(
             pipeline,
@@ -124,7 +124,7 @@ def eval_(
         if pipeline.num_chunks == 1 and not settings.quiet:
             note_equal_chunks(schedule.pipeline)
         output.check_formats(settings, schedule.pipeline)
-        interrupts.defer()
+        interrupts.only_record()
         line.update("random times")
         spread = None
         if deviation is not None:
@@ -144,7 +144,7 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
     options, deviation = _strategy_options(settings), _deviation(jitter)
-    interrupts.defer()
+    interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         comparison = compare_all(
             pipeline,
@@ -168,7 +168,7 @@ def frontier(settings: Settings) -> int:
     output.refuse_orders(settings, "frontier")
     pipeline = settings.pipeline()
     options = _strategy_options(settings)
-    interrupts.defer()
+    interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         found = explore(
             pipeline, options=options, **_search_options(settings), progress=line.update

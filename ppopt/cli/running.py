@@ -70,7 +70,7 @@ def run(
         length = float(execution.predicted_makespan(schedule)) * seconds
         _note(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
         ran = execution.run(world, schedule, steps=steps, seconds_per_unit=seconds)
-        interrupts.defer()
+        interrupts.only_record()
     shown = _shown(schedule, ran, length, seconds)
     code = _write(targets, schedule, ran, seconds)
     if json:

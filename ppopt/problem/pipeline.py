@@ -471,6 +471,7 @@ class Pipeline:
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
+        A model in layers whose partition is a rule is cut anew, for the speeds of the devices.
         Raises InputError where chunks cut shares that differ: other placements then have other
         stages.
         """
@@ -484,8 +485,6 @@ class Pipeline:
                         "placement; give one number for all, a placement list, or layers"
                     )
                 costs[cost.field] = None if values is None else values[0] / self.num_chunks
-        if self.model is not None:
-            costs["partition"] = self.counts
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
     def route(self, microbatch: int) -> int:
@@ -588,6 +587,11 @@ class Pipeline:
             Fraction(0),
         )
 
+    def delays(self, stage: int, source: int, target: int) -> tuple[Fraction, Fraction]:
+        """Delay after a stage from one device to another, and that of the way back."""
+        back = self.p2p if self.backward_p2p is None else self.backward_p2p
+        return _delay(self.p2p, stage, source, target), _delay(back, stage, target, source)
+
     @cached_property
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""
@@ -603,24 +607,6 @@ class Pipeline:
             for route in pairs
         )
         return Links(given, down, up)
-
-    @cached_property
-    def device_delays(self) -> tuple[tuple[int, ...], ...]:
-        """Delay [from device][to device] in ticks, where it depends on nothing else.
-
-        Raises InputError where it depends on the boundary between stages, or on the way.
-        """
-        listed = isinstance(self.p2p, tuple) and not isinstance((*self.p2p, None)[0], tuple)
-        if self.backward_p2p is not None or listed:
-            raise InputError(
-                "p2p_time: placements are searched with one delay, or a matrix of devices, for all "
-                "boundaries and both ways; leave lists and backward_p2p_time out"
-            )
-        devices = range(self.num_devices)
-        return tuple(
-            tuple(int(_delay(self.p2p, 0, one, other) * self.ticks.per_unit) for other in devices)
-            for one in devices
-        )
 
     @cached_property
     def ticks(self) -> Ticks:

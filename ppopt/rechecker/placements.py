@@ -44,16 +44,26 @@ def _renamings(claim: Claim) -> Iterator[Hosts]:
     devices = range(pipeline.num_devices)
     if pipeline.num_devices > MOST_PERMUTED:
         return
-    speeds, p2p = pipeline.device_speed, pipeline.device_delays
+    speeds = pipeline.device_speed
+    matrices = [one for one in (pipeline.p2p, pipeline.backward_p2p) if one and _is_matrix(one)]
     limits = pipeline.limits or (None,) * len(devices)
     for new in permutations(devices):
         if all(
             speeds[new[here]] == speeds[here]
             and limits[new[here]] == limits[here]
-            and all(p2p[new[here]][new[there]] == p2p[here][there] for there in devices)
+            and all(
+                matrix[new[here]][new[there]] == matrix[here][there]
+                for matrix in matrices
+                for there in devices
+            )
             for here in devices
         ):
             yield new
+
+
+def _is_matrix(delays: object) -> bool:
+    """Whether delays depend on the devices, and not on the boundary alone."""
+    return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
 def claim_of(claim: Claim, hosts: Hosts) -> Claim:

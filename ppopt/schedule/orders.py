@@ -55,10 +55,23 @@ def split_backwards(schedule: Schedule) -> Bools:
 
 
 def rows_by_code(schedule: Schedule) -> Ints:
-    """Row of every operation number of a complete schedule."""
+    """Row of every operation number of a complete schedule; -1: it has no such operation.
+
+    Raises InputError where an operation is missing.
+    """
+    pipeline = schedule.pipeline
     places = (schedule.stage, schedule.microbatch, schedule.slice)
-    row = np.empty(schedule.pipeline.num_codes, dtype=np.int64)
-    row[schedule.pipeline.code(schedule.kind, *places)] = np.arange(len(schedule))
+    row = np.full(pipeline.num_codes, -1)
+    row[pipeline.code(schedule.kind, *places)] = np.arange(len(schedule))
+    present = row.reshape(len(OpKind), -1) >= 0
+    split = present[OpKind.B] | present[OpKind.W]
+    needed = np.stack((np.ones_like(split), split, split, ~split))
+    missing = np.flatnonzero(needed & ~present)
+    if len(missing):
+        raise InputError(
+            f"the schedule is incomplete: {pipeline.op(missing[0])} is missing; "
+            "`ppopt verify` lists all violations"
+        )
     return row
 
 

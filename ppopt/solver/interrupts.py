@@ -103,7 +103,7 @@ def deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def defer() -> None:
+def only_record() -> None:
     """Only record Ctrl-C from now on, until `recorded` ends, except in blocks of `heard`.
 
     Called when a search starts: its result is then always written and printed.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 
+from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -253,3 +255,12 @@ def test_random_schedules_meet_every_cause() -> None:
         causes = idle(limited(made, peaks(made))).cause
         met.update(Cause(cause) for cause in causes.tolist())
     assert met == set(Cause)
+
+
+@pytest.mark.parametrize("lost", ["1B1", "1W0", "0F2"])
+def test_an_incomplete_schedule_has_no_causes(lost: str) -> None:
+    """One operation taken out: it is named, and nothing is read in its place."""
+    whole = evaluate(Pipeline(stages=2, batches=3), "zb-h1")
+    part = Schedule.from_rows(whole.pipeline, [row for row in whole.rows() if str(row.op) != lost])
+    with pytest.raises(InputError, match=f"incomplete: {lost} is missing"):
+        idle(part)

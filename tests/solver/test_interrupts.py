@@ -85,7 +85,7 @@ def test_a_search_hears_what_came_before_it_began() -> None:
 
 def test_deferred_it_is_heard_in_searches_only() -> None:
     with interrupts.recorded(), interrupts.heard():
-        interrupts.defer()
+        interrupts.only_record()
         with interrupts.heard():
             pass
         press()

@@ -17,6 +17,7 @@ from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import split_whole
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
@@ -184,6 +185,37 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
         assert verify(made) == [], case
         over += not tight.fits_limits
     assert over > 50
+
+
+def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
+    """Several stages per device, B of either sign, workspace: one at a time always fits."""
+    rng, over = Random(1), 0
+    for _ in range(200):
+        size = rng.randint(1, 3)
+        pipeline = Pipeline(
+            stages=size,
+            chunks=2,
+            placement=rng.choice(["v", "interleaved"]),
+            batches=rng.randint(2, 5),
+            forward=[rng.randint(1, 3) for _ in range(size)],
+            backward_input=rng.randint(1, 3),
+            weight=rng.randint(1, 3),
+            activation=2,
+            memory_b=rng.choice([-1, 0, 2]),
+            workspace=rng.choice([0, 1, 3]),
+            weight_workspace=rng.choice([0, 1, 4]),
+        )
+        instance = Instance(pipeline, SPLIT)
+        alone = timing.schedule(pipeline, one_at_a_time(instance)).metrics.peak_memory
+        limit = Fraction(max(alone), pipeline.ticks.memory_per_unit)
+        tight = replace(
+            schedules.build(pipeline, rng, "split"), pipeline=replace(pipeline, mem_limit=limit)
+        )
+        orders = repair(tight, Instance(tight.pipeline, SPLIT))
+        assert orders is not None, pipeline
+        assert verify(timing.schedule(tight.pipeline, orders)) == [], pipeline
+        over += not tight.fits_limits
+    assert over > 100
 
 
 def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:

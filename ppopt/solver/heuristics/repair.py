@@ -3,9 +3,9 @@
 Serial schedule generation by the starts of the given schedule, with deadlock avoidance. Of the
 operations that have arrived or are on their way, every device takes the one that comes first in the
 given schedule, and waits for it if necessary. An operation that does not fit into memory is
-postponed, and ready ones overtake it. Memory that the oldest microbatch still needs on a device is
-reserved for it, so every microbatch is completed if one at a time can be (the banker's algorithm
-of Dijkstra, EWD 123, section 6, for microbatches).
+postponed, and ready ones overtake it. No operation starts after which the microbatches could not
+finish on its device one after another, the oldest first. So every microbatch is completed if one at
+a time can be (the banker's algorithm of Dijkstra, EWD 123, section 6, for microbatches).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -30,7 +31,10 @@ class _Device:
     """State of one device: its operations so far, and the memory it holds."""
 
     classes: tuple[int, ...]
+    """In the order in which one microbatch alone runs them."""
     room: float
+    enough: float
+    """Free memory with which every microbatch can finish."""
     held: int = 0
     busy: int = 0
     oldest: int = 0
@@ -65,11 +69,25 @@ class _Repair:
         self.arrivals = Arrivals(instance)
         rooms = map(instance.room, range(len(instance.hosted)))
         self.devices = [
-            _Device(hosted, inf if room is None else room)
+            self._device(hosted, inf if room is None else room)
             for hosted, room in zip(instance.hosted, rooms, strict=True)
         ]
         self.by_age = self._by_age()
         self.events = [(0, device) for device in range(len(self.devices))]
+
+    def _device(self, hosted: tuple[int, ...], room: float) -> _Device:
+        most = sum(self.classes[number].takes for number in hosted)
+        return _Device(self._one_after_another(hosted), room, min(room, most))
+
+    def _one_after_another(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
+        """Classes in the order of one microbatch alone: F by stage, B and W by stage reversed."""
+
+        def place(number: int) -> tuple[bool, int, OpKind]:
+            kind, stage, *_ = self.classes[number]
+            forward = kind is OpKind.F
+            return not forward, stage if forward else -stage, kind
+
+        return tuple(sorted(hosted, key=place))
 
     def _by_age(self) -> list[tuple[int, int]]:
         """Route and number of every microbatch, by the start of its first operation."""
@@ -123,28 +141,40 @@ class _Repair:
         ]
 
     def _fits(self, device: _Device, number: int) -> bool:
-        """Whether it fits, with the memory reserved that the oldest microbatch still needs."""
+        """Whether it fits, and leaves a state that is safe."""
         one = self.classes[number]
         if not one.takes:
             return True
-        after = device.held + one.takes
-        if after > device.room:
+        if device.held + one.takes > device.room:
             return False
-        route, microbatch = self.by_age[device.oldest]
-        if (one.route, self.done[number]) == (route, microbatch):
-            return True
-        return after + self._missing(device, route, microbatch) <= device.room
+        self.done[number] += 1
+        safe = self._is_safe(device, device.room - device.held - one.change)
+        self.done[number] -= 1
+        return safe
 
-    def _missing(self, device: _Device, route: int, microbatch: int) -> int:
-        """Memory that a microbatch still needs on a device."""
-        left = [
-            self.classes[number]
-            for number in device.classes
-            if self.classes[number].route == route and self.done[number] <= microbatch
-        ]
-        kept = sum(one.change for one in left if one.kind is OpKind.F)
-        beside = (one.gives if one.kind is OpKind.F else one.takes for one in left)
-        return kept + max(beside, default=0)
+    def _is_safe(self, device: _Device, free: float) -> bool:
+        """Whether every microbatch, the oldest first, can finish on a device after those before."""
+        for route, microbatch in islice(self.by_age, device.oldest, None):
+            if free >= device.enough:
+                return True
+            needed, kept = self._rest(device, route, microbatch)
+            if needed > free:
+                return False
+            free -= kept
+        return True
+
+    def _rest(self, device: _Device, route: int, microbatch: int) -> tuple[int, int]:
+        """Memory that a microbatch needs on a device to finish alone, and what it then keeps.
+
+        What it keeps is below 0 where it gives back what it holds now.
+        """
+        kept = most = 0
+        for number in device.classes:
+            one = self.classes[number]
+            if one.route == route and self.done[number] <= microbatch:
+                most = max(most, kept + one.takes)
+                kept += one.change
+        return most, kept
 
     def _start(self, device: _Device, number: int, now: int) -> None:
         one, microbatch = self.classes[number], self.done[number]

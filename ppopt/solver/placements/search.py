@@ -143,6 +143,8 @@ class PlacementSearch:
         )
         if listed is not None and len(listed) < space.size:
             words += f", {len(listed)} once devices that are alike are exchanged"
+        if space.cut_anew:
+            words += ", the layers cut anew by balanced for each"
         return words
 
     def _infeasible(self) -> str:

@@ -1,5 +1,8 @@
 """The space of placements: every way to put the stages on the devices that uses every device.
 
+A model in layers that is cut by the rule `balanced` is cut anew for every placement, because the
+rule looks at the speeds of the devices.
+
 Devices are alike where exchanging them changes nothing: equal speed, limit and delays. Of the
 placements that differ by an exchange of devices that are alike, one stands for all.
 """
@@ -10,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, combinations, islice
+from itertools import accumulate, combinations, islice, product
 from math import comb, lcm
 from operator import mul
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +33,8 @@ Hosts = tuple[int, ...]
 """Device of every stage."""
 MOST_LISTED = 20_000
 """Most placements that are all bounded one by one."""
+MOST_CUT = 2000
+"""The same where every placement is cut anew."""
 
 
 class PlacementSpace:
@@ -39,10 +45,9 @@ class PlacementSpace:
     def __init__(self, problem: Problem) -> None:
         """Raises InputError where placements cannot be searched."""
         pipeline = problem.pipeline
-        _ = pipeline.device_delays
         if pipeline.routes > 1:
             raise InputError("placement: search knows one route only; leave routes out")
-        if pipeline.partition == getattr(partition, "SEARCH", "search"):
+        if pipeline.partition == partition.SEARCH:
             raise InputError(
                 "placement: search does not go with partition search; search one, then the other "
                 "with what is found"
@@ -50,6 +55,8 @@ class PlacementSpace:
         self._problem = problem
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
+        self.cut_anew = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
+        """Whether the stages of a placement depend on it."""
 
     def pipeline(self, key: Hosts) -> Pipeline:
         """The pipeline of a placement; its limits are those of the pipeline given."""
@@ -83,12 +90,8 @@ class PlacementSpace:
         limits = base.limits or (None,) * self.num_devices
         if base.device_speed[one] != base.device_speed[other] or limits[one] != limits[other]:
             return False
-        p2p = base.device_delays
-        return all(
-            p2p[order[here]][order[there]] == delay
-            for here, row in enumerate(p2p)
-            for there, delay in enumerate(row)
-        )
+        delays = self._delays
+        return bool((delays[:, :, order][:, :, :, order] == delays).all())
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
         """The placement that stands for this one: devices that are alike first used in order."""
@@ -124,8 +127,9 @@ class PlacementSpace:
     @cached_property
     def listed(self) -> list[Hosts] | None:
         """Every placement that stands for others; None where there are too many."""
-        found = list(islice(self.every(), MOST_LISTED + 1))
-        return None if len(found) > MOST_LISTED else found
+        most = MOST_CUT if self.cut_anew else MOST_LISTED
+        found = list(islice(self.every(), most + 1))
+        return None if len(found) > most else found
 
     def simple(self) -> list[Hosts]:
         """Stage i on device i mod D; down the devices and back; and runs in proportion to speed."""
@@ -152,10 +156,13 @@ class PlacementSpace:
         return tuple(hosts)
 
     def configurations(self, keys: Iterable[Hosts]) -> list[Configuration]:
-        """Placements with their bounds; one whose memory cannot suffice is impossible."""
+        """Placements with their bounds; one whose memory cannot suffice is impossible.
+
+        Where every placement is cut anew, the bound of all is that of each.
+        """
         keys = list(keys)
-        if not keys:
-            return []
+        if self.cut_anew or not keys:
+            return [Configuration(key, self.least) for key in keys]
         hosts = np.array(keys, dtype=np.int64)
         bounds, fit = self._bounds(hosts), self._fits(hosts)
         return [
@@ -169,7 +176,11 @@ class PlacementSpace:
     def _at_speeds(self) -> dict[Fraction, Pipeline]:
         """The pipeline with every device at one of the speeds."""
         base = self._base
-        return {speed: replace(base, device_speed=speed) for speed in set(base.device_speed)}
+        return {speed: replace(base, device_speed=speed) for speed in self._speeds}
+
+    @property
+    def _speeds(self) -> set[Fraction]:
+        return set(self._base.device_speed)
 
     @cached_property
     def _per_unit(self) -> int:
@@ -187,11 +198,15 @@ class PlacementSpace:
         return np.stack(columns, axis=2)
 
     @cached_property
-    def _p2p(self) -> Ints:
-        """Delay, [from device, to device]."""
-        one = next(iter(self._at_speeds.values()))
-        delays = np.array(one.device_delays, dtype=np.int64)
-        return delays * (self._per_unit // one.ticks.per_unit)
+    def _delays(self) -> Ints:
+        """Delay after a stage, down and up: [way, stage, device before, device after]."""
+        devices, base = range(self.num_devices), self._base
+        shape = (2, self.num_stages - 1, self.num_devices, self.num_devices)
+        found = np.zeros(shape, dtype=np.int64)
+        for stage, here, there in product(range(self.num_stages - 1), devices, devices):
+            for way, delay in enumerate(base.delays(stage, here, there)):
+                found[way, stage, here, there] = int(delay * self._per_unit)
+        return found
 
     @cached_property
     def _handed_on(self) -> Ints:
@@ -225,8 +240,7 @@ class PlacementSpace:
             self._durations[OpKind.F][stages, hosts],
             self._handed_on[stages, hosts],
         )
-        down = self._p2p[hosts[:, :-1], hosts[:, 1:]]
-        up = self._p2p[hosts[:, 1:], hosts[:, :-1]]
+        down, up = (row[stages[:-1], hosts[:, :-1], hosts[:, 1:]] for row in self._delays)
         start = _before(forward, down)
         way_out = _before(handed_on, up)
         closing = self._backward[stages, hosts][:, 0] - handed_on[:, 0]
@@ -285,9 +299,12 @@ class PlacementSpace:
             fits &= ((hosts == device) * held).sum(axis=1) <= limit
         return fits
 
-    @property
+    @cached_property
     def least(self) -> Fraction:
         """Lower bound of all placements at once, in the user's unit.
+
+        Where every placement is cut anew: that of all placements of single layers, which puts the
+        layers of a stage on one device or not.
 
         The largest of three. Every device takes so long, and the k-th of them, in the order of
         their lowest stages, waits for k forwards and delays at least: its share of the work is its
@@ -295,6 +312,8 @@ class PlacementSpace:
         of most work, on the fastest device. One microbatch on the fastest device, down and up:
         links that reach every device, a spanning tree of them at least.
         """
+        if self.cut_anew:
+            return PlacementSpace(self._of_layers()).least
         base, pieces = self._base, self._base.batches * self._base.num_slices
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
@@ -312,11 +331,20 @@ class PlacementSpace:
         bound = max(total / speed, Fraction(pieces * int(work.max())), Fraction(int(path)))
         return bound / self._per_unit
 
+    def _of_layers(self) -> Problem:
+        """The problem whose stages are single layers."""
+        base = self._base
+        layers = len(base.model)
+        hosts = tuple(min(layer, self.num_devices - 1) for layer in range(layers))
+        links = {name: _least(getattr(base, name)) for name in ("p2p", "backward_p2p")}
+        alone = replace(base, stages=layers, placement=hosts, partition=(1,) * layers, **links)
+        return replace(self._problem, pipeline=alone)
+
     def _waits(self, fastest: int) -> list[Fraction]:
         """Least waits of the devices for their first inputs, ascending."""
-        links = [self._p2p[one, other] for one in range(self.num_devices)
-                 for other in range(self.num_devices) if one != other]  # fmt: skip
-        link = min(map(int, links), default=0)
+        down = self._delays[0].min(axis=0) if self.num_stages > 1 else self._delays[0].sum(axis=0)
+        apart = ~np.eye(self.num_devices, dtype=bool)
+        link = int(down[apart].min()) if apart.any() else 0
         times = accumulate(self._durations[OpKind.F][:, fastest].tolist(), initial=0)
         return [
             Fraction(time + number * link)
@@ -325,8 +353,11 @@ class PlacementSpace:
 
     def _spanning_tree(self) -> int:
         """Least delays there and back over links that join all devices (Kruskal, 1956)."""
+        if self.num_stages == 1:
+            return 0
+        least = self._delays.min(axis=1).sum(axis=0)
         pairs = combinations(range(self.num_devices), 2)
-        both = sorted((int(self._p2p[a, b] + self._p2p[b, a]), a, b) for a, b in pairs)
+        both = sorted((int(min(least[a, b], least[b, a])), a, b) for a, b in pairs)
         part, total = list(range(self.num_devices)), 0
         for delay, one, other in both:
             if part[one] != part[other]:
@@ -345,6 +376,12 @@ class PlacementSpace:
                     if device != host:
                         moved = (*hosts[:stage], device, *hosts[stage + 1 :])
                         yield self.representative(moved)
+
+
+def _least(delays: Any) -> Any:
+    """Delays with a list, one per boundary of stages, replaced by the least of it."""
+    listed = isinstance(delays, tuple) and not any(isinstance(one, tuple) for one in delays)
+    return min(delays, default=0) if listed else delays
 
 
 def _before(times: Ints, delays: Ints) -> Ints:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
+from random import Random
 from typing import Any
 
 import pytest
 
 from ppopt import (
     InputError,
+    Layer,
+    Model,
     Objective,
     Pipeline,
     Result,
     Status,
+    Verdict,
     compare,
     evaluate,
     frontier,
+    recheck,
     solve,
 )
 from ppopt.problem.backward_kind import BackwardKind
@@ -244,3 +249,52 @@ def test_flags_search_placements_and_print_what_is_found() -> None:
     text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
                 "--placement search").out  # fmt: skip
     assert "1 0, device of every stage" in text
+
+
+def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
+    """Against all placements, each cut by `balanced`; no bound above; the re-checker agrees."""
+    rng = Random(65)
+    differ = 0
+    for _ in range(25):
+        layers = tuple(
+            Layer(forward=rng.randint(1, 4), weight=rng.randint(0, 2), activation=rng.randint(0, 2))
+            for _ in range(rng.randint(3, 6))
+        )
+        pipeline = Model(layers).pipeline(
+            devices=2, batches=2, device_speed=rng.choice(([1, 2], [3, 1])), p2p=rng.randint(0, 1),
+            mem_limit=rng.choice((None, 6)), placement=rng.choice(([0, 1], [0, 1, 1])),
+        )  # fmt: skip
+        hosts = [h for h in product(range(2), repeat=pipeline.num_stages) if len(set(h)) == 2]
+        values, counts = {}, set()
+        for one in hosts:
+            placed = replace(pipeline, placement=one)
+            counts.add(placed.counts)
+            best = exhaustive.best(placed, fused=False, objective="makespan")
+            values[one] = None if best is None else placed.ticks.time(best)
+        found = solve(pipeline, placement="search", workers=1)
+        known = [value for value in values.values() if value is not None]
+        assert found.value == min(known, default=None)
+        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=False))
+        assert all(made.least <= value for value in known)
+        assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+        differ += len(counts) > 1
+    assert differ > 12
+
+
+def test_delays_per_boundary_and_on_the_way_back() -> None:
+    """Against all placements: value, bound, and the re-checker's own enumeration."""
+    for cluster in clusters(seed=66, count=20):
+        stages = len(cluster.stages["forward"])
+        for links in ({"p2p": list(range(stages - 1))}, {"backward_p2p": 2}):
+            first = replace(cluster.pipeline(cluster.placements()[0]), **links)
+            values = []
+            for hosts in cluster.placements():
+                placed = first.placed(hosts)
+                best = exhaustive.best(placed, fused=cluster.fused, objective="makespan")
+                values += [] if best is None else [placed.ticks.time(best)]
+            found = solve(first, placement="search", fused=cluster.fused, workers=1)
+            assert found.value == min(values, default=None)
+            least = PlacementSpace(Problem(first, Objective.MAKESPAN, cluster.fused)).least
+            assert all(least <= value for value in values)
+    again = recheck(found, workers=1)
+    assert again.verdict is Verdict.CONFIRMED
