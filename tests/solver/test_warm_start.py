@@ -37,11 +37,11 @@ from tests.verifier.verify_fixtures import schedule_of
 UNIT = Pipeline(stages=4, batches=8)
 
 
-@pytest.fixture
 def split(pipeline: Pipeline) -> Problem:
     return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
 
 
+@pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the hint: the search itself finds no schedule and no bound."""
     monkeypatch.setattr(solving.Search, "_take", lambda *_: None)
