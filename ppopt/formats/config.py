@@ -14,7 +14,7 @@ from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
-from ppopt.problem.model import LAYER_NAMES, LAYER_SETTINGS, Model
+from ppopt.problem.model import LAYER_NAMES, LAYER_SETTINGS, Model, flat
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
@@ -187,7 +187,18 @@ def _layer(value: object) -> dict[str, Any]:
             raise InputError(f"{key}: {setting.name} is given twice; keep one")
         if entry is not None:
             found[setting.field] = within(str(key), _CHECKS[setting.shape], entry, setting)
-    return found
+    return flat(found)
+
+
+def _mapping_or(check: _Check) -> _Check:
+    """Check one value, or every value of a mapping."""
+
+    def checked(value: object, setting: Setting) -> object:
+        if not isinstance(value, dict):
+            return check(value, setting)
+        return {str(key): within(str(key), _number, one, setting) for key, one in value.items()}
+
+    return checked
 
 
 def _partition(value: object, setting: Setting) -> object:
@@ -221,6 +232,8 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.NUMBER: _number,
     Shape.STAGES: _numbers,
     Shape.LAYERS: _layers,
+    Shape.WORKSPACE: _mapping_or(_number),
+    Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
     Shape.DEVICES: _limit,
@@ -288,6 +301,11 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
         Shape.COUNT: number,
         Shape.NUMBER: number,
+        Shape.WORKSPACE: [*number, {"type": "object", "additionalProperties": {"anyOf": number}}],
+        Shape.RECOMPUTE: [
+            {"type": "boolean"},
+            {"type": "object", "additionalProperties": {"anyOf": number}},
+        ],
         Shape.STAGES: numbers,
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
         Shape.LINKS: [*number, _list(*numbers)],

@@ -26,7 +26,9 @@ MEMBER = "model"
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks")
-_LAYER_COSTS = tuple(cost.name for cost in COSTS)
+_FIELDS = tuple(cost.field for cost in COSTS)
+_ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
+_SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
 
 
 def to_object(pipeline: Pipeline) -> dict[str, Any]:
@@ -57,10 +59,21 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
     said = {
         setting.name: value
         for setting in LAYER_SETTINGS
-        if setting not in COSTS and (value := getattr(layer, setting.field)) != ""
+        if setting not in COSTS
+        and (value := getattr(layer, setting.field)) not in ("", None, False)
     }
-    costs = {cost.name: int(getattr(layer, cost.field) * per_unit[_unit(cost)]) for cost in COSTS}
+    costs = {
+        cost.name: int(getattr(layer, cost.field) * per_unit[_unit(cost)])
+        for cost in COSTS
+        if not (cost.optional and _is_default(layer, cost))
+    }
     return {**said, **costs, **({"rounded": list(layer.rounded)} if layer.rounded else {})}
+
+
+def _is_default(layer: Layer, cost: Setting) -> bool:
+    """Whether an optional cost is what it is where it is not given."""
+    default = layer.forward if cost.field == "recompute_time" else 0
+    return bool(getattr(layer, cost.field) == default)
 
 
 def _unit(cost: Setting) -> Unit:
@@ -109,18 +122,21 @@ def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
 
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    file = section(value, _LAYER_COSTS, ("name", "role", "count", "rounded"))
+    file = section(value, _ALWAYS, ("name", "role", "count", "rounded", "recompute", *_SOMETIMES))
     costs: dict[str, Any] = {
         cost.field: Fraction(
             within(cost.name, whole, file[cost.name], -MOST_TICKS, MOST_TICKS),
             per_unit[_unit(cost)],
         )
         for cost in COSTS
+        if cost.name in file
     }
+    if not isinstance(file.get("recompute", False), bool):
+        raise InputError(f"recompute: {shown(file['recompute'])} is neither true nor false")
     if file.get("role", "decoder") not in tuple(LETTERS):
         raise InputError(f"role: {shown(file['role'])} is unknown; use {', '.join(LETTERS)}")
     rounded = file.get("rounded", [])
-    if not isinstance(rounded, list) or any(field not in tuple(costs) for field in rounded):
+    if not isinstance(rounded, list) or any(field not in _FIELDS for field in rounded):
         raise InputError(f"rounded: {shown(rounded)} is not a list of costs of a layer")
-    said = {key: file[key] for key in ("name", "role", "count") if key in file}
+    said = {key: file[key] for key in ("name", "role", "count", "recompute") if key in file}
     return Layer(**costs, **said, rounded=tuple(rounded))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -29,12 +29,14 @@ def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **more: 
     return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **more)
 
 
-def _time(field: str, meaning: str, default: str | None, key: str = "") -> Setting:
-    return _layer(field, Shape.NUMBER, meaning, default, key=key, unit=Unit.TIME, least=0)
+def _time(field: str, meaning: str, default: str | None, key: str = "", **more: Any) -> Setting:
+    return _layer(field, Shape.NUMBER, meaning, default, key=key, unit=Unit.TIME, least=0, **more)
 
 
-def _memory(field: str, meaning: str, least: int | None = 0) -> Setting:
-    return _layer(field, Shape.NUMBER, meaning, 0, unit=Unit.MEMORY, least=least)
+def _memory(
+    field: str, meaning: str, least: int | None = 0, default: str | int = 0, **more: Any
+) -> Setting:
+    return _layer(field, Shape.NUMBER, meaning, default, unit=Unit.MEMORY, least=least, **more)
 
 
 LAYER_SETTINGS = (
@@ -50,6 +52,26 @@ LAYER_SETTINGS = (
     _memory("activation", "memory that F takes, and that B and W together give back"),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", least=None),
     _memory("static", "memory always held: weights, gradients, optimizer state"),
+    _layer(
+        "workspace",
+        Shape.WORKSPACE,
+        "memory that F, B and BW need only while they run, or one number per kind, as "
+        "`{F: 2, B: 1, W: 1, BW: 2}`; of a stage, the largest of its layers",
+        0,
+    ),
+    _memory("forward_workspace", "workspace of F", default="workspace", optional=True),
+    _memory("input_workspace", "workspace of B", default="workspace", optional=True),
+    _memory("weight_workspace", "workspace of W", optional=True),
+    _memory("backward_workspace", "workspace of BW", default="workspace", optional=True),
+    _layer(
+        "recompute",
+        Shape.RECOMPUTE,
+        "true: F keeps only part of the activation, and B or BW takes the rest at its start and is "
+        "longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are",
+        "false",
+    ),
+    _time("recompute_time", "time by which recompute makes B and BW longer", "F", optional=True),
+    _memory("kept", "part of the activation that F keeps with recompute", optional=True),
 )
 """Every setting of a layer, declared once: files, their JSON Schema and the table in
 `models/README.md` are made from these records. All but `forward` may be left out."""
@@ -71,6 +93,52 @@ class ModelCosts(NamedTuple):
     activation: tuple[Fraction, ...]
     memory_b: tuple[Fraction, ...]
     static: tuple[Fraction, ...]
+    forward_workspace: tuple[Fraction, ...] | None
+    """Largest of the layers of each stage, as all workspaces; None: 0."""
+    input_workspace: tuple[Fraction, ...] | None
+    weight_workspace: tuple[Fraction, ...] | None
+    backward_workspace: tuple[Fraction, ...] | None
+    recompute_time: tuple[Fraction, ...] | None
+    """Of the layers that recompute; None: no layer does."""
+    kept: tuple[Fraction, ...] | None
+    """What F keeps of the activations; None: all."""
+
+
+WORKSPACES: Mapping[str, str] = {
+    "F": "forward_workspace",
+    "B": "input_workspace",
+    "W": "weight_workspace",
+    "BW": "backward_workspace",
+}
+"""Kind of operation -> field of its workspace."""
+
+
+def flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a layer, their workspace and recompute written out as numbers.
+
+    Raises InputError where a mapping has an unknown key.
+    """
+    found = dict(given)
+    workspace, recompute = found.pop("workspace", None), found.pop("recompute", None)
+    if workspace is not None and not isinstance(workspace, Mapping):
+        workspace = dict.fromkeys(("F", "B", "BW"), workspace)
+    _fill(found, "workspace", workspace or {}, WORKSPACES)
+    if isinstance(recompute, Mapping):
+        _fill(found, "recompute", recompute, {"time": "recompute_time", "activation": "kept"})
+        recompute = True
+    if recompute is not None:
+        found["recompute"] = recompute
+    return found
+
+
+def _fill(
+    found: dict[str, Any], name: str, given: Mapping[str, Any], fields: Mapping[str, str]
+) -> None:
+    """Set the fields that a mapping names, unless they are given by themselves."""
+    for key, value in given.items():
+        if key not in fields:
+            raise InputError(f"{name}: {key!r} is unknown; use {', '.join(fields)}")
+        found.setdefault(fields[key], value)
 
 
 @partial(accepts_every_name, known=LAYER_NAMES)
@@ -98,6 +166,20 @@ class Layer:
     """Signed change of memory by B, at least -activation."""
     static: Any = 0
     """Memory that is always there."""
+    workspace: Any = None
+    """Memory that F, B and BW need only while they run, or a mapping from kinds (`F`, `B`, `W`,
+    `BW`) to it; it is held in the four fields that follow."""
+    forward_workspace: Any = None
+    input_workspace: Any = None
+    weight_workspace: Any = None
+    backward_workspace: Any = None
+    recompute: Any = False
+    """Whether F keeps only a part of its activation, and B or BW computes it again; a mapping of
+    `time` and `activation` sets the two fields that follow."""
+    recompute_time: Any = None
+    """Time by which recompute makes B and BW longer; None: F."""
+    kept: Any = None
+    """Memory that F keeps of its activation with recompute; None: 0."""
     role: str = DECODER
     """`embedding`, `decoder`, `mtp` (multi-token prediction) or `head` (with the loss)."""
     name: str = ""
@@ -119,10 +201,20 @@ class Layer:
             raise InputError(f"count: {self.count!r} is not a whole number")
         if not 1 <= self.count <= MOST_LAYERS:
             raise InputError(f"count: {self.count} is not within 1 .. {MOST_LAYERS}")
+        self._write_out()
         self._set_units()
         for cost in COSTS:
             if getattr(self, cost.field) is not None:
                 self._set(cost.field, self._number(cost))
+        self._complete_times()
+        if self.memory_b < -self.activation:
+            raise InputError(
+                f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
+                f"{exact.plain(self.activation)}"
+            )
+        self._check_recompute()
+
+    def _complete_times(self) -> None:
         given = (self.forward, self.backward, self.weight, self.backward_input)
         if self.forward is None:
             raise InputError("forward: missing; every layer needs the time of its forward")
@@ -130,11 +222,31 @@ class Layer:
             ("backward", "weight", "backward_input"), complete(*given), strict=True
         ):
             self._set(field, value)
-        if self.memory_b < -self.activation:
+
+    def _check_recompute(self) -> None:
+        if not isinstance(self.recompute, bool):
             raise InputError(
-                f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
-                f"{exact.plain(self.activation)}"
+                f"recompute: {self.recompute!r} is neither true, false nor a mapping of time and "
+                "activation"
             )
+        if self.recompute_time is None:
+            self._set("recompute_time", self.forward)
+        if self.kept > self.activation:
+            raise InputError(
+                f"recompute: activation {exact.plain(self.kept)} is more than the activation "
+                f"{exact.plain(self.activation)} itself"
+            )
+
+    def _write_out(self) -> None:
+        """Write workspace and recompute as numbers; workspaces and `kept` are 0 where not given."""
+        fields = ("workspace", "recompute", "recompute_time", "kept", *WORKSPACES.values())
+        given = {field: getattr(self, field) for field in fields}
+        found = flat({field: value for field, value in given.items() if value is not None})
+        self._set("workspace", None)
+        for field in ("kept", *WORKSPACES.values()):
+            self._set(field, found.get(field, 0))
+        self._set("recompute_time", found.get("recompute_time"))
+        self._set("recompute", found.get("recompute", False))
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
@@ -166,8 +278,9 @@ class Layer:
 
     @property
     def work(self) -> Fraction:
-        """Time of F and BW together: what a partition balances."""
-        return self.forward + self.backward  # type: ignore[no-any-return]
+        """Time of F and BW together, recompute included: what a partition balances."""
+        again = self.recompute_time if self.recompute else 0
+        return self.forward + self.backward + again  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -238,23 +351,36 @@ class Model:
         """Sum of each cost over the first 0, 1, ... layers."""
         return {
             field: tuple(
-                accumulate((getattr(layer, field) for layer in self.layers), initial=Fraction(0))
+                accumulate((_amount(layer, field) for layer in self.layers), initial=Fraction(0))
             )
             for field in ModelCosts._fields
+            if field not in WORKSPACES.values()
         }
+
+    def recomputing(self, layers: Callable[[Layer], bool]) -> Model:
+        """The model in which exactly the layers recompute of which this holds."""
+        made = (replace(layer, recompute=layers(layer)) for layer in self.layers)
+        return replace(self, layers=tuple(made))
 
     def stage_costs(self, counts: Sequence[int]) -> ModelCosts:
         """Costs of the stages that hold so many consecutive layers each: exact sums.
 
-        Raises InputError where the counts are no partition of the layers.
+        Of workspaces it is the largest. Raises InputError where the counts are no partition of the
+        layers.
         """
         cuts = tuple(accumulate(self.checked(counts), initial=0))
-        return ModelCosts(
-            **{
-                field: tuple(sums[end] - sums[start] for start, end in pairwise(cuts))
-                for field, sums in self._sums.items()
-            }
-        )
+        stages = list(pairwise(cuts))
+        found: dict[str, Any] = {
+            field: tuple(sums[end] - sums[start] for start, end in stages)
+            for field, sums in self._sums.items()
+        }
+        for field in WORKSPACES.values():
+            rows = [getattr(layer, field) for layer in self.layers]
+            largest = tuple(max(rows[start:end]) for start, end in stages)
+            found[field] = largest if any(rows) else None
+        if not any(layer.recompute for layer in self.layers):
+            found |= {"recompute_time": None, "kept": None}
+        return ModelCosts(**found)
 
     def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
         """Layers of every stage; raises InputError as `stage_costs`."""
@@ -314,6 +440,15 @@ class Model:
                 f"placement: the list has {made.num_devices} devices; stages says {devices}"
             )
         return made
+
+
+def _amount(layer: Layer, field: str) -> Fraction:
+    """What a layer adds to a cost of its stage."""
+    if field == "recompute_time" and not layer.recompute:
+        return Fraction(0)
+    if field == "kept" and not layer.recompute:
+        return layer.activation  # type: ignore[no-any-return]
+    return getattr(layer, field)  # type: ignore[no-any-return]
 
 
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:

@@ -58,9 +58,9 @@ def balanced(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:
 
 
 def bottleneck(model: Model, counts: Sequence[int]) -> Fraction:
-    """Largest F + BW of a stage, in the user's unit, on devices of speed 1."""
-    costs = model.stage_costs(counts)
-    return max(f + bw for f, bw in zip(costs.forward, costs.backward, strict=True))
+    """Largest F + BW of a stage, in the user's unit, on devices of speed 1; recompute counts."""
+    stages = model.stage_layers(counts)
+    return max(sum((layer.work for layer in stage), Fraction(0)) for stage in stages)
 
 
 def _flattest(sums: Sequence[int], slow: Sequence[int]) -> Counts:

@@ -62,6 +62,9 @@ class Pipeline:
     partition: Any = None
     """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
     `ppopt.problem.partition`."""
+    recompute: Any = None
+    """Of a model: `none` of its layers recomputes, or all do (`full`); it is None once the layers
+    of the model say so. None: as they say."""
     forward: Any = 1
     """Time of F, above 0."""
     backward: Any = None
@@ -224,10 +227,34 @@ class Pipeline:
                 raise InputError(
                     "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
                 )
+            if self.recompute is not None:
+                raise InputError(
+                    "recompute: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
+                    "stages take recompute_time and kept"
+                )
             return
         if not isinstance(self.model, Model):
             self._set("model", Model(self.model))
+        self._set_recompute()
         self._set("partition", partition.normal(self.partition))
+
+    def _set_recompute(self) -> None:
+        if self.recompute is None:
+            return
+        if self.recompute not in ("none", "full"):
+            raise InputError(f"recompute: {self.recompute!r} is unknown; use none or full")
+        chosen = self.recompute == "full"
+        if any(layer.recompute != chosen for layer in self.model.layers):
+            self._set("model", self.model.recomputing(lambda _: chosen))
+        self._set("recompute", None)
+
+    @property
+    def recomputed(self) -> tuple[int, ...]:
+        """Layers that recompute, per stage; empty without a model in layers."""
+        if self.model is None:
+            return ()
+        stages = self.model.stage_layers(self.counts)
+        return tuple(sum(layer.recompute for layer in stage) for stage in stages)
 
     def _set_costs(self) -> None:
         for cost in STAGE_COSTS:

@@ -33,6 +33,10 @@ class Shape(Enum):
     """A number above 0."""
     NUMBER = "NUMBER"
     """One number."""
+    WORKSPACE = "WORKSPACE"
+    """One number, or a mapping from kinds of operations to numbers."""
+    RECOMPUTE = "RECOMPUTE"
+    """True or false, or a mapping of `time` and `activation`."""
     STAGES = "LIST"
     """One number for all stages, or a list with one number per stage."""
     LINKS = "TIME"
@@ -208,6 +212,13 @@ SETTINGS = (
         "(chosen with the schedule, with a bound over all partitions), layers per stage as a list, "
         "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
+    ),
+    Setting(
+        "recompute",
+        Shape.CHOICE,
+        "of a model in layers: none recomputes, or all do (full)",
+        "as the layers say",
+        choices=("none", "full"),
     ),
     _time("forward", "forward_times", "F", default=1),
     _time(

@@ -15,7 +15,8 @@ from itertools import pairwise
 from math import ceil
 from time import monotonic
 
-from ppopt.rechecker.claim import Claim
+from ppopt.problem import exact
+from ppopt.rechecker.claim import Claim, bound_in_ticks
 from ppopt.rechecker.device_time import DeviceTime, Stage
 from ppopt.rechecker.layer_sums import LayerSums
 
@@ -51,7 +52,7 @@ def claim_of(claim: Claim, counts: tuple[int, ...]) -> Claim:
     """The claim of one partition."""
     pipeline = replace(claim.pipeline, partition=counts, mem_limit=claim.pipeline.limits)
     bound = claim.bound_time
-    ticks = None if bound is None else ceil(bound * pipeline.ticks.per_unit)
+    ticks = None if bound is None else bound_in_ticks(pipeline, bound)
     return claim._replace(pipeline=pipeline, bound=ticks, devices=(), partitions=False)
 
 
@@ -65,7 +66,7 @@ class _Choices:
         self._hosted = claim.pipeline.hosted[0]
         self._stages, self._layers = claim.pipeline.num_stages, len(claim.pipeline.model)
         time = claim.bound_time
-        self._bound = None if time is None else ceil(time * self._sums.per_unit)
+        self._bound = None if time is None else ceil(exact.in_ticks(time, self._sums.per_unit))
         self._order = sorted(range(len(self._hosted)), key=lambda device: self._hosted[device][0])
         self._matters = [self._open_cuts(level) for level in range(len(self._order) + 1)]
         self._barren: set[tuple[int, Cuts]] = set()

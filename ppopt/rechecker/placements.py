@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
-from math import ceil
 
-from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.claim import Claim, bound_in_ticks
 
 MOST_WAYS = 200_000
 """Most ways to put the stages on the devices that are looked at."""
@@ -70,5 +69,5 @@ def claim_of(claim: Claim, hosts: Hosts) -> Claim:
     """The claim of one placement."""
     pipeline = replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
     bound = claim.bound_time
-    ticks = None if bound is None else ceil(bound * pipeline.ticks.per_unit)
+    ticks = None if bound is None else bound_in_ticks(pipeline, bound)
     return claim._replace(pipeline=pipeline, bound=ticks, devices=(), placements=False)

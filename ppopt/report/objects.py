@@ -282,6 +282,7 @@ def _placed(pipeline: Pipeline) -> dict[str, Any]:
         "layout": None if model is None else layout.write(model, pipeline.counts),
         "placement": name,
         "chunks": many.pop() if len(many) == 1 else None,
+        "recompute": None if model is None else list(pipeline.recomputed),
     }
 
 

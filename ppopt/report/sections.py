@@ -208,6 +208,9 @@ def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
         lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
     down, up = (_span(rows, pipeline) for rows in (pipeline.links.down, pipeline.links.up))
     lines.append(f"Time between devices: {down}" + (f", back {up}" if up != down else ""))
+    if any(pipeline.recomputed):
+        layers = _listed(pipeline.recomputed)
+        lines.append(f"Layers that recompute, of stages 0, 1, ...: {layers}")
     if any(speed != 1 for speed in pipeline.device_speed):
         speeds = _listed([plain(speed) for speed in pipeline.device_speed])
         lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")

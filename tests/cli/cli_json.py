@@ -44,12 +44,15 @@ COMMON = {
     "verified": FLAG,
 } | THROUGHPUT
 """Keys of `--json` and the types of their values, by section 4 of the design."""
-PLACED = {"partition": LIST_OR_NULL, "layout": TEXT_OR_NULL, "placement": TEXT, "chunks": INT}
-SOLVED = (
-    COMMON
-    | PLACED
-    | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG, "backward_kind": TEXT}
-)
+PLACED = {
+    "partition": LIST_OR_NULL,
+    "layout": TEXT_OR_NULL,
+    "placement": TEXT,
+    "chunks": INT,
+    "recompute": LIST_OR_NULL,
+}
+PROVED = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT}
+SOLVED = COMMON | PLACED | PROVED | {"fused": FLAG, "backward_kind": TEXT}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,

@@ -20,7 +20,7 @@ from ppopt.strategies import names
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("models/README.md", "docs/gallery.md", "docs/layers.md"),
+    *("models/README.md", "docs/gallery.md", "docs/layers.md", "docs/heterogeneous.md"),
 )
 
 

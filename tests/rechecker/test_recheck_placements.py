@@ -85,3 +85,14 @@ def test_more_placements_than_can_be_enumerated() -> None:
     again = recheck(found, workers=1, time_limit=5)
     assert again.verdict is Verdict.UNDECIDED
     assert "more placements than can be enumerated" in again.reason
+
+
+def test_a_bound_that_a_file_rounds_is_the_bound() -> None:
+    """Speeds of 0.315 make values that no float is equal to."""
+    pipeline = Pipeline(stages=2, batches=3, placement="search", device_speed=[1, "0.315"], p2p=0.1)
+    found = solve(pipeline, workers=1)
+    assert found.schedule is not None
+    assert found.value is not None
+    read = loads(dumps(found.schedule), "x")[0]
+    assert read.origin.lower_bound != found.value
+    assert recheck(read, workers=1).verdict is Verdict.CONFIRMED
