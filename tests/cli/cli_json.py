@@ -51,7 +51,8 @@ PLACED = {
     "chunks": INT,
     "recompute": LIST_OR_NULL,
 }
-SOLVED = COMMON | PLACED | {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "fused": FLAG}
+PROVED = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT}
+SOLVED = COMMON | PLACED | PROVED | {"fused": FLAG, "backward_kind": TEXT}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,

@@ -25,6 +25,7 @@ from ppopt import (
     recheck,
     solve,
 )
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.placement import NAMED, named
 from ppopt.problem.problem import Problem
 from ppopt.solver.placements import space
@@ -54,7 +55,11 @@ def searched(cluster: Cluster, goal: Objective = Objective.MAKESPAN, **more: Any
 
 
 def problem(cluster: Cluster, objective: Objective) -> Problem:
-    return Problem(cluster.pipeline(cluster.placements()[0]), objective, cluster.fused)
+    return Problem(
+        cluster.pipeline(cluster.placements()[0]),
+        objective,
+        BackwardKind.uniform(fused=cluster.fused),
+    )
 
 
 @pytest.mark.parametrize(("objective", "count"), [("makespan", 150), ("device-span", 12)])
@@ -116,7 +121,7 @@ def test_devices_that_differ_are_not_alike() -> None:
         "link": {"p2p": [[0, 1, 2], [1, 0, 2], [2, 2, 0]]},
         "one way": {"p2p": [[0, 1, 2], [3, 0, 2], [2, 2, 0]]},
     }.items():
-        made = Problem(replace(plain, **given), Objective.MAKESPAN, fused=False)
+        made = Problem(replace(plain, **given), Objective.MAKESPAN, BackwardKind.SPLIT)
         listed = PlacementSpace(made).listed
         assert listed is not None
         counts[name] = len(listed)
