@@ -126,10 +126,11 @@ def made(case: Case) -> Pipeline:
     return Pipeline(**case["pipeline"])
 
 
-def reduced(pipeline: Pipeline) -> tuple[Pipeline, Fraction]:
-    """The same pipeline with times of the fewest ticks, and its tick in ticks of the first.
+def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
+    """The same pipeline with times of few ticks, and its tick in ticks of the first.
 
-    Only the ratios of times matter to an optimum, while an oracle may try every tick.
+    The times have no common divisor but `parts`. Only their ratios matter to an optimum, while an
+    oracle may try every tick.
     """
     names = ("forward", "backward_input", "weight", "backward", "overlap")
     columns: dict[str, Any] = {
@@ -138,7 +139,7 @@ def reduced(pipeline: Pipeline) -> tuple[Pipeline, Fraction]:
     links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
     times = [time for row in (*columns.values(), *links) for time in row if time]
     whole = lcm(*(time.denominator for time in times))
-    unit = Fraction(gcd(*(int(time * whole) for time in times)), whole)
+    unit = Fraction(gcd(*(int(time * whole) for time in times)), whole * parts)
     link = tuple(tuple(time / unit for time in row) for row in links)
     shorter: dict[str, Any] = {
         name: tuple(time / unit for time in row) for name, row in columns.items()
@@ -146,6 +147,16 @@ def reduced(pipeline: Pipeline) -> tuple[Pipeline, Fraction]:
     shorter["p2p"] = link if isinstance(pipeline.p2p, tuple) else link[0][0]
     made = replace(pipeline, **shorter)
     return made, unit * pipeline.ticks.per_unit / made.ticks.per_unit
+
+
+def parts_of_a_tick(pipeline: Pipeline) -> int:
+    """Into how many parts to divide a tick so that some start of each is best for device span.
+
+    For given orders the least largest span is a largest cycle ratio: the length of a cycle of
+    waits by the number of devices whose span it passes. So its denominator is at most the number
+    of devices.
+    """
+    return lcm(*range(1, pipeline.num_devices + 1))
 
 
 def smaller(case: Case) -> Iterator[Case]:

@@ -37,10 +37,11 @@ OUTPUTS: tuple[list[str], ...] = (
 )
 
 
-BOOT = 1.0
+BOOT = 2.0
 """Seconds in which Python may still be starting, on a busy machine."""
-SEARCH = {True: 4.0, False: 1.5}
-"""Seconds of the search where the trouble can be seen before it, and where it cannot."""
+SEARCH = {True: 30.0, False: 1.5}
+"""Seconds of the search where the trouble can be seen before it, and where it cannot. The first is
+far longer than a start on a busy machine."""
 
 
 def words(line: str, outputs: list[str]) -> list[str]:

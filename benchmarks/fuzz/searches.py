@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
+from math import ceil, inf
 from random import Random
 from typing import Any
 
@@ -52,11 +52,17 @@ class Search(Category):
         return pipelines.draw(rng, ops=self.ops, fused=fused)
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value in ticks; None where nothing keeps the limit."""
+        """Least value in whole ticks; None where nothing keeps the limit.
+
+        Starts that are no whole ticks can gain less than a tick: rounding all of them down keeps
+        every wait and every limit.
+        """
         options = case["options"]
         same, tick = pipelines.reduced(pipeline)
+        if tick > 1 and options["objective"] == "device-span":
+            same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
         best = exhaustive.best(same, fused=options["fused"], objective=options["objective"])
-        return None if best is None else int(best * tick)
+        return None if best is None else ceil(best * tick)
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, and compare with the oracle."""

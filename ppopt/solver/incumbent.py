@@ -11,6 +11,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bounds.possible_values import least_possible_value
 from ppopt.verifier import checked
 
 VERIFIED_AT_ONCE = 20_000
@@ -69,8 +70,12 @@ class Incumbent:
             self.submit(timing.schedule(self.problem.pipeline, orders, self.problem.objective))
 
     def raise_bound(self, bound: Bound) -> None:
-        """Keep a lower bound if it is better."""
+        """Keep a lower bound if it is better, rounded up to the next value an optimum can have."""
         if bound.value > self.bound.value:
+            possible = least_possible_value(self.problem, bound.value)
+            if possible > bound.value:
+                words = f"{bound.proof}; rounded up to the next value that the times allow"
+                bound = bound._replace(value=possible, proof=words)
             self.bound = bound
             self._check()
             self.announce(self.value, self.bound.value)

@@ -70,6 +70,9 @@ def solve(
 ) -> Result:
     """Search the schedule of least makespan or device span within the memory limits.
 
+    Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
+    nothing for makespan, and less than a tick for device span.
+
     The search space: any order on every device, and of every stage and microbatch either BW or B
     and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `fused` is an older
     name: True for whole, False for split. `mem_limit`, when given, replaces the limit of the

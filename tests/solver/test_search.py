@@ -45,7 +45,7 @@ def assert_sound(result: Result) -> None:
 def test_agrees_with_exhaustive_search(objective: Objective) -> None:
     """Value and infeasibility, over unequal times, links, limits, chunks, fused and split."""
     infeasible = searched = 0
-    for case in tiny_cases(seed=2, count=250, ops=14):
+    for case in tiny_cases(seed=2, count=320, ops=14):
         expected = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
         result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
         assert_sound(result)

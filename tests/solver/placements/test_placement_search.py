@@ -299,3 +299,20 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
             assert all(least <= value for value in values)
     again = recheck(found, workers=1)
     assert again.verdict is Verdict.CONFIRMED
+
+
+def test_many_devices_take_little_time_to_begin() -> None:
+    """128 devices that are alike have one placement of 128 stages; too many are refused."""
+    every = PlacementSpace(
+        Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, fused=False)
+    )
+    assert every.listed == [tuple(range(128))]
+    with pytest.raises(InputError, match="placement: search takes at most 128 devices"):
+        solve(Pipeline(stages=129, batches=2, placement="search"))
+
+
+def test_a_search_of_partitions_and_placements_at_once_is_refused() -> None:
+    model = Model((Layer(forward=1, count=4),))
+    pipeline = model.pipeline(devices=2, batches=2, placement="search", partition="search")
+    with pytest.raises(InputError, match="placement: search does not go with partition search"):
+        solve(pipeline)

@@ -1,0 +1,35 @@
+"""Which values an optimum can have: sums of times, or for device span parts of such sums.
+
+For given orders the least makespan is the length of a path, a sum of times. The least largest
+device span is a largest cycle ratio (Lawler, "Combinatorial Optimization", 1976, section 3.13): the
+length of a cycle of waits, divided by the number of devices whose first operation the cycle enters
+from their last one. A simple cycle enters each device once. So where all times are multiples of g
+ticks, a makespan is a multiple of g, and a span one of g / L, with L the least common multiple of
+1, 2, ..., devices. A span between two ticks is rounded up: starts are whole ticks.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from math import gcd, lcm
+
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+
+
+def common_divisor(pipeline: Pipeline) -> int:
+    """Largest number of ticks of which all times are multiples."""
+    ticks = pipeline.ticks
+    return gcd(*chain(*ticks.durations, ticks.overlap, *ticks.down, *ticks.up))
+
+
+def least_possible_value(problem: Problem, bound: int) -> int:
+    """The least value of an optimum that is at least `bound`, in ticks."""
+    times = common_divisor(problem.pipeline)
+    span = problem.objective is Objective.DEVICE_SPAN
+    parts = lcm(*range(1, problem.pipeline.num_devices + 1)) if span and times > 1 else 1
+    if times <= parts:
+        return bound
+    number = (bound - 1) * parts // times + 1
+    return -(-number * times // parts)

@@ -1,0 +1,63 @@
+"""Values that an optimum can have."""
+
+from fractions import Fraction
+from math import ceil
+from random import Random
+
+import pytest
+
+from benchmarks.fuzz import pipelines
+from ppopt import Objective, Pipeline, Status, solve
+from ppopt.problem.problem import Problem
+from ppopt.solver.bounds.possible_values import common_divisor, least_possible_value
+from tests.oracles import exhaustive
+
+
+def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
+    pipeline = Pipeline(stages=stages, batches=2, forward=2 * scale, weight=3 * scale, p2p=scale)
+    return Problem(pipeline, objective, fused=False)
+
+
+@pytest.mark.parametrize(
+    ("objective", "scale", "bound", "least"),
+    [
+        (Objective.MAKESPAN, 1, 7, 7),
+        (Objective.MAKESPAN, 100, 0, 0),
+        (Objective.MAKESPAN, 100, 1, 100),
+        (Objective.MAKESPAN, 100, 100, 100),
+        (Objective.MAKESPAN, 100, 101, 200),
+        (Objective.DEVICE_SPAN, 5, 7, 7),  # fewer ticks than parts: every value
+        (Objective.DEVICE_SPAN, 60, 101, 110),  # three devices: sixths of 60
+        (Objective.DEVICE_SPAN, 100, 101, 117),  # 7/6 of 100 is 116.67, rounded up
+        (Objective.DEVICE_SPAN, 100, 117, 117),
+        (Objective.DEVICE_SPAN, 100, 118, 134),
+    ],
+)
+def test_next_value(objective: Objective, scale: int, bound: int, least: int) -> None:
+    assert common_divisor(problem(scale, objective).pipeline) == scale
+    assert least_possible_value(problem(scale, objective), bound) == least
+
+
+def test_every_optimum_is_a_possible_value() -> None:
+    """By exhaustive search over starts at all ticks, where a time has 12 of them."""
+    rng = Random(5)
+    for _ in range(150):
+        fields = pipelines.draw(rng, ops=9, fused=True, instants=False)
+        same, _ = pipelines.reduced(Pipeline(**fields), 12)
+        for objective in Objective:
+            best = exhaustive.best(same, fused=True, objective=objective.value)
+            if best is not None:
+                assert least_possible_value(Problem(same, objective, fused=True), best) == best
+
+
+def test_a_device_span_may_lie_between_sums_of_times() -> None:
+    """Two devices wait for each other in turn: the cycle enters both, and takes 41 units."""
+    fields = {"stages": 2, "batches": 2, "routes": 2, "p2p": [[0, 1], [2, 0]]}
+    times = {"forward": [4, 3], "backward_input": [4, 3], "weight": [2, 3], "backward": [5, 6]}
+    coarse = solve(Pipeline(**fields, **times), objective="device-span", workers=1)
+    finer = {name: [2 * time for time in row] for name, row in times.items()}
+    link = [[0, 2], [4, 0]]
+    fine = solve(Pipeline(**fields | {"p2p": link}, **finer), objective="device-span", workers=1)
+    assert (coarse.status, fine.status) == (Status.OPTIMAL, Status.OPTIMAL)
+    assert fine.value == 41
+    assert coarse.value == ceil(Fraction(41, 2))
