@@ -614,11 +614,6 @@ class Pipeline:
             Fraction(0),
         )
 
-    def delays(self, stage: int, source: int, target: int) -> tuple[Fraction, Fraction]:
-        """Delay after a stage from one device to another, and that of the way back."""
-        back = self.p2p if self.backward_p2p is None else self.backward_p2p
-        return _delay(self.p2p, stage, source, target), _delay(back, stage, target, source)
-
     @cached_property
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""

@@ -125,7 +125,7 @@ def confirmed(schedule: Timetable) -> str | None:
     if value < stated.bound or (optimal and value > stated.bound):
         return None
     if stated.partitions:
-        left = partitions.left_to_search(mixed.by_layers(stated), monotonic() + AT_ONCE)
+        left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
         return None if left is None or left else _of_all_partitions(0)
     known = None if stated.placements else _by_arithmetic(mixed.of_one_kind(stated))
     if known is None:
@@ -194,7 +194,7 @@ def _check_partitions(
     """Check a claim of all partitions: those that no device rules out, one by one."""
     began = monotonic()
     every = tuple(range(stated.pipeline.num_devices))
-    left = partitions.left_to_search(mixed.by_layers(stated), began + time_limit / 2)
+    left = partitions.left_to_search(stated, began + time_limit / 2)
     if left is None:
         reason = "more partitions than can be searched are ruled out by no device alone"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
@@ -229,7 +229,8 @@ def _check_placements(
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
         one = placements.claim_of(stated, hosts)
-        if next(arithmetic.over_limit(one), None) is None and _by_arithmetic(one) is None:
+        simpler = mixed.of_one_kind(one)
+        if next(arithmetic.over_limit(simpler), None) is None and _by_arithmetic(simpler) is None:
             claims[f"placement {','.join(map(str, hosts))}"] = one
         else:
             confirmed += 1

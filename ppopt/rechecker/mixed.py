@@ -56,7 +56,12 @@ def by_layers(claim: Claim) -> Claim:
         b, w, bw = layer.backward_input, layer.weight, layer.backward
         partial, weight = min(b, bw), max(min(w, bw - b), zero)
         change = min(layer.memory_b, zero)
+        most = layer.backward_workspace or zero
         fields = {"backward_input": partial, "weight": weight, "backward": partial + weight}
+        fields |= {
+            name: min(getattr(layer, name) or zero, most)
+            for name in ("input_workspace", "weight_workspace")
+        }
         layers.append(replace(layer, **fields, memory_b=change))
     model = replace(claim.pipeline.model, layers=tuple(layers))
     pipeline = replace(claim.pipeline, model=model)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, combinations, islice, product
+from itertools import accumulate, combinations, islice
 from math import comb, lcm
 from operator import mul
 from typing import Any
@@ -33,6 +33,9 @@ Hosts = tuple[int, ...]
 """Device of every stage."""
 MOST_LISTED = 20_000
 """Most placements that are all bounded one by one."""
+MOST_DEVICES = 128
+MOST_STAGES = 512
+"""Most devices and stages whose placements are searched."""
 MOST_CUT = 2000
 """The same where every placement is cut anew."""
 
@@ -47,6 +50,11 @@ class PlacementSpace:
         pipeline = problem.pipeline
         if pipeline.routes > 1:
             raise InputError("placement: search knows one route only; leave routes out")
+        if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
+            raise InputError(
+                f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
+                "name a placement"
+            )
         if pipeline.partition == partition.SEARCH:
             raise InputError(
                 "placement: search does not go with partition search; search one, then the other "
@@ -90,8 +98,22 @@ class PlacementSpace:
         limits = base.limits or (None,) * self.num_devices
         if base.device_speed[one] != base.device_speed[other] or limits[one] != limits[other]:
             return False
-        delays = self._delays
-        return bool((delays[:, :, order][:, :, :, order] == delays).all())
+        return all((matrix[np.ix_(order, order)] == matrix).all() for matrix in self._matrices)
+
+    @cached_property
+    def _matrices(self) -> list[Ints]:
+        """Delays that depend on the devices: [from device, to device]."""
+        found = (self._base.p2p, self._base.backward_p2p)
+        return [self._in_ticks(one) for one in found if one is not None and _is_matrix(one)]
+
+    def _in_ticks(self, delays: Any) -> Ints:
+        """A number, a list or a matrix of delays as an array."""
+        per_unit = self._per_unit
+        if not isinstance(delays, tuple):
+            return np.array(int(delays * per_unit))
+        rows = [row if isinstance(row, tuple) else (row,) for row in delays]
+        found = np.array([[int(one * per_unit) for one in row] for row in rows], dtype=np.int64)
+        return found if _is_matrix(delays) else found[:, 0]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
         """The placement that stands for this one: devices that are alike first used in order."""
@@ -107,22 +129,24 @@ class PlacementSpace:
 
     def every(self) -> Iterator[Hosts]:
         """Every placement that stands for others, in lexicographic order."""
-        yield from self._extended((), frozenset())
+        begun: list[Hosts] = [()]
+        while begun:
+            hosts = begun.pop()
+            if len(hosts) == self.num_stages:
+                yield hosts
+            else:
+                begun += [(*hosts, device) for device in reversed(self._next(hosts))]
 
-    def _extended(self, hosts: Hosts, used: frozenset[int]) -> Iterator[Hosts]:
-        left = self.num_stages - len(hosts)
-        if left < self.num_devices - len(used):
-            return
-        if not left:
-            yield hosts
-            return
-        offered = set()
+    def _next(self, hosts: Hosts) -> list[int]:
+        """Devices of the next stage: of those alike and not used, one; all are used in the end."""
+        used = set(hosts)
+        fresh: dict[int, int] = {}
         for device in range(self.num_devices):
             if device not in used:
-                if self.alike[device] in offered:
-                    continue
-                offered.add(self.alike[device])
-            yield from self._extended((*hosts, device), used | {device})
+                fresh.setdefault(self.alike[device], device)
+        if self.num_stages - len(hosts) == self.num_devices - len(used):
+            return sorted(fresh.values())
+        return sorted([*used, *fresh.values()])
 
     @cached_property
     def listed(self) -> list[Hosts] | None:
@@ -200,13 +224,13 @@ class PlacementSpace:
     @cached_property
     def _delays(self) -> Ints:
         """Delay after a stage, down and up: [way, stage, device before, device after]."""
-        devices, base = range(self.num_devices), self._base
-        shape = (2, self.num_stages - 1, self.num_devices, self.num_devices)
-        found = np.zeros(shape, dtype=np.int64)
-        for stage, here, there in product(range(self.num_stages - 1), devices, devices):
-            for way, delay in enumerate(base.delays(stage, here, there)):
-                found[way, stage, here, there] = int(delay * self._per_unit)
-        return found
+        back = self._base.p2p if self._base.backward_p2p is None else self._base.backward_p2p
+        down, up = self._in_ticks(self._base.p2p), self._in_ticks(back)
+        size = self.num_devices
+        ways = [way[:, None, None] if way.ndim == 1 else way for way in (down, up.T)]
+        shape = (self.num_stages - 1, size, size)
+        apart = ~np.eye(size, dtype=bool)
+        return np.stack([np.broadcast_to(way, shape) * apart for way in ways])
 
     @cached_property
     def _handed_on(self) -> Ints:
@@ -380,8 +404,13 @@ class PlacementSpace:
 
 def _least(delays: Any) -> Any:
     """Delays with a list, one per boundary of stages, replaced by the least of it."""
-    listed = isinstance(delays, tuple) and not any(isinstance(one, tuple) for one in delays)
+    listed = isinstance(delays, tuple) and not _is_matrix(delays)
     return min(delays, default=0) if listed else delays
+
+
+def _is_matrix(delays: Any) -> bool:
+    """Whether delays depend on the devices."""
+    return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
 def _before(times: Ints, delays: Ints) -> Ints:

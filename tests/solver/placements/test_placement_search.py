@@ -274,7 +274,7 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
         found = solve(pipeline, placement="search", workers=1)
         known = [value for value in values.values() if value is not None]
         assert found.value == min(known, default=None)
-        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=False))
+        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
         assert all(made.least <= value for value in known)
         assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
         differ += len(counts) > 1
@@ -294,7 +294,25 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
                 values += [] if best is None else [placed.ticks.time(best)]
             found = solve(first, placement="search", fused=cluster.fused, workers=1)
             assert found.value == min(values, default=None)
-            least = PlacementSpace(Problem(first, Objective.MAKESPAN, cluster.fused)).least
+            kind = BackwardKind.uniform(fused=cluster.fused)
+            least = PlacementSpace(Problem(first, Objective.MAKESPAN, kind)).least
             assert all(least <= value for value in values)
     again = recheck(found, workers=1)
     assert again.verdict is Verdict.CONFIRMED
+
+
+def test_many_devices_take_little_time_to_begin() -> None:
+    """128 devices that are alike have one placement of 128 stages; too many are refused."""
+    every = PlacementSpace(
+        Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, fused=False)
+    )
+    assert every.listed == [tuple(range(128))]
+    with pytest.raises(InputError, match="placement: search takes at most 128 devices"):
+        solve(Pipeline(stages=129, batches=2, placement="search"))
+
+
+def test_a_search_of_partitions_and_placements_at_once_is_refused() -> None:
+    model = Model((Layer(forward=1, count=4),))
+    pipeline = model.pipeline(devices=2, batches=2, placement="search", partition="search")
+    with pytest.raises(InputError, match="placement: search does not go with partition search"):
+        solve(pipeline)
