@@ -21,7 +21,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.partitions.candidates import SHARES, one_layer_moves
-from ppopt.solver.partitions.partition_bounds import bounds_of, highest_bound, mean_bound
+from ppopt.solver.partitions.partition_bounds import bounds_of, highest_bound, quick_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionTicks, space_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
@@ -99,7 +99,7 @@ class _Choice:
         free = replace(pipeline, mem_limit=None, partition=SEARCH)
         self._placed = rule.apply(free, self._options)
         self._ticks = self._space(fused=rule.fused)
-        self._bound = mean_bound(self._ticks.space)
+        self._bound = quick_bound(self._ticks.space)
 
     def _space(self, *, fused: bool) -> PartitionTicks:
         """Partitions of the strategy's stages; where it splits backwards, some may be whole."""

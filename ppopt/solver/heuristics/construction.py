@@ -119,7 +119,7 @@ def initial_orders(
     Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
     """
     yield list_scheduling.one_at_a_time(Instance.uniform(pipeline, fused=fused))
-    placed = _stated(pipeline)
+    placed = stated(pipeline)
     for strategy in registry().values():
         if (strategy.fused or not fused) and _in_time(strategy, pipeline, deadline):
             orders = _hand_made(strategy, placed)
@@ -131,7 +131,7 @@ def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
     return time.monotonic() + seconds < deadline
 
 
-def _stated(pipeline: Pipeline) -> Pipeline:
+def stated(pipeline: Pipeline) -> Pipeline:
     """The pipeline with explicit chunks and placement, and without limits.
 
     Strategies that do not apply reject it at once. The others use it as it is, which saves the time

@@ -26,8 +26,8 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 MOST_ENUMERATED = 20_000
 """Most partitions of a placement without a program that are bounded one by one."""
 FIRST_CEILING = 0.03
-"""Share by which the first ceiling of a program is above the mean work of the devices; it doubles
-until the least bound lies below it."""
+"""Share by which the first ceiling of a program is above the quick bound; it doubles until the
+least bound lies below it."""
 PATIENCE = 0.5
 """Share from which a program first asks whether any partition keeps the memory limits."""
 
@@ -56,11 +56,17 @@ def every_partition(space: PartitionSpace) -> Iterator[Counts]:
         yield tuple(high - low for low, high in pairwise((0, *cuts, space.num_layers)))
 
 
-def mean_bound(space: PartitionSpace) -> int:
-    """Mean work of the devices: no partition's busiest device has less."""
-    layers = space.layers
+def quick_bound(space: PartitionSpace) -> int:
+    """Mean work of the devices, or one microbatch's way through all layers and back.
+
+    No partition's busiest device has less work, and the device of stage 0 is at both ends of that
+    way.
+    """
+    layers, sums = space.layers, space.sums
     work = sum(layers.forward) + _least_backward(space)
-    return -(-space.batches * work // space.num_devices)
+    mean = -(-space.batches * work // space.num_devices)
+    delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
+    return max(mean, int(sums.forward[-1] + sums.hand_on[-1]) + delays)
 
 
 def highest_bound(space: PartitionSpace) -> int:
@@ -125,9 +131,9 @@ class _Programmed:
 
     @cached_property
     def least(self) -> int:
-        mean, share = mean_bound(self._space), FIRST_CEILING
+        lowest, share = quick_bound(self._space), FIRST_CEILING
         while share < PATIENCE or self._fits:
-            self._program = self._stated(int(mean * (1 + share)))
+            self._program = self._stated(int(lowest * (1 + share)))
             if self._program.least < FOREVER:
                 return self._program.least
             share *= 2
@@ -208,7 +214,7 @@ class _Listed:
 
 
 class _StagesAlone:
-    """The mean work of the devices, and every stage alone on a device of its own."""
+    """The quick bound, and every stage alone on a device of its own."""
 
     complete = False
 
@@ -216,11 +222,11 @@ class _StagesAlone:
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         self._alone = _Programmed(replace(space, hosts=hosts, limits=apart), Form.ONE, deadline)
-        self._mean = mean_bound(space)
+        self._quick = quick_bound(space)
 
     @property
     def least(self) -> int:
-        return max(self._mean, self._alone.least)
+        return max(self._quick, self._alone.least)
 
     @property
     def least_limit(self) -> int:

@@ -33,8 +33,8 @@ from ppopt.solver.partitions.partition_bounds import (
     PartitionBounds,
     bounds_of,
     highest_bound,
-    mean_bound,
     partition_bound,
+    quick_bound,
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
 from ppopt.solver.result import Progress, Provenance, Result, Status
@@ -112,7 +112,7 @@ class PartitionSearch:
         self._seconds = provenance.time_limit
         self._bounds: PartitionBounds | None = None
         self._order: _Order | None = None
-        self._least = self._time(mean_bound(self._ticks.space))
+        self._least = self._time(quick_bound(self._ticks.space))
         """Bound over all partitions; it never falls."""
         self._none = False
         """Whether every partition is proved to have no schedule."""

@@ -9,11 +9,12 @@ placements that differ by an exchange of devices that are alike, one stands for 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, combinations, islice, product
+from itertools import accumulate, combinations, islice
 from math import comb, lcm
 from operator import mul
 from typing import Any
@@ -33,6 +34,9 @@ Hosts = tuple[int, ...]
 """Device of every stage."""
 MOST_LISTED = 20_000
 """Most placements that are all bounded one by one."""
+MOST_DEVICES = 128
+MOST_STAGES = 512
+"""Most devices and stages whose placements are searched."""
 MOST_CUT = 2000
 """The same where every placement is cut anew."""
 
@@ -47,6 +51,11 @@ class PlacementSpace:
         pipeline = problem.pipeline
         if pipeline.routes > 1:
             raise InputError("placement: search knows one route only; leave routes out")
+        if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
+            raise InputError(
+                f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
+                "name a placement"
+            )
         if pipeline.partition == partition.SEARCH:
             raise InputError(
                 "placement: search does not go with partition search; search one, then the other "
@@ -90,8 +99,22 @@ class PlacementSpace:
         limits = base.limits or (None,) * self.num_devices
         if base.device_speed[one] != base.device_speed[other] or limits[one] != limits[other]:
             return False
-        delays = self._delays
-        return bool((delays[:, :, order][:, :, :, order] == delays).all())
+        return all((matrix[np.ix_(order, order)] == matrix).all() for matrix in self._matrices)
+
+    @cached_property
+    def _matrices(self) -> list[Ints]:
+        """Delays that depend on the devices: [from device, to device]."""
+        found = (self._base.p2p, self._base.backward_p2p)
+        return [self._in_ticks(one) for one in found if one is not None and _is_matrix(one)]
+
+    def _in_ticks(self, delays: Any) -> Ints:
+        """A number, a list or a matrix of delays as an array."""
+        per_unit = self._per_unit
+        if not isinstance(delays, tuple):
+            return np.array(int(delays * per_unit))
+        rows = [row if isinstance(row, tuple) else (row,) for row in delays]
+        found = np.array([[int(one * per_unit) for one in row] for row in rows], dtype=np.int64)
+        return found if _is_matrix(delays) else found[:, 0]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
         """The placement that stands for this one: devices that are alike first used in order."""
@@ -107,22 +130,24 @@ class PlacementSpace:
 
     def every(self) -> Iterator[Hosts]:
         """Every placement that stands for others, in lexicographic order."""
-        yield from self._extended((), frozenset())
+        begun: list[Hosts] = [()]
+        while begun:
+            hosts = begun.pop()
+            if len(hosts) == self.num_stages:
+                yield hosts
+            else:
+                begun += [(*hosts, device) for device in reversed(self._next(hosts))]
 
-    def _extended(self, hosts: Hosts, used: frozenset[int]) -> Iterator[Hosts]:
-        left = self.num_stages - len(hosts)
-        if left < self.num_devices - len(used):
-            return
-        if not left:
-            yield hosts
-            return
-        offered = set()
+    def _next(self, hosts: Hosts) -> list[int]:
+        """Devices of the next stage: of those alike and not used, one; all are used in the end."""
+        used = set(hosts)
+        fresh: dict[int, int] = {}
         for device in range(self.num_devices):
             if device not in used:
-                if self.alike[device] in offered:
-                    continue
-                offered.add(self.alike[device])
-            yield from self._extended((*hosts, device), used | {device})
+                fresh.setdefault(self.alike[device], device)
+        if self.num_stages - len(hosts) == self.num_devices - len(used):
+            return sorted(fresh.values())
+        return sorted([*used, *fresh.values()])
 
     @cached_property
     def listed(self) -> list[Hosts] | None:
@@ -200,13 +225,13 @@ class PlacementSpace:
     @cached_property
     def _delays(self) -> Ints:
         """Delay after a stage, down and up: [way, stage, device before, device after]."""
-        devices, base = range(self.num_devices), self._base
-        shape = (2, self.num_stages - 1, self.num_devices, self.num_devices)
-        found = np.zeros(shape, dtype=np.int64)
-        for stage, here, there in product(range(self.num_stages - 1), devices, devices):
-            for way, delay in enumerate(base.delays(stage, here, there)):
-                found[way, stage, here, there] = int(delay * self._per_unit)
-        return found
+        back = self._base.p2p if self._base.backward_p2p is None else self._base.backward_p2p
+        down, up = self._in_ticks(self._base.p2p), self._in_ticks(back)
+        size = self.num_devices
+        ways = [way[:, None, None] if way.ndim == 1 else way for way in (down, up.T)]
+        shape = (self.num_stages - 1, size, size)
+        apart = ~np.eye(size, dtype=bool)
+        return np.stack([np.broadcast_to(way, shape) * apart for way in ways])
 
     @cached_property
     def _handed_on(self) -> Ints:
@@ -306,30 +331,32 @@ class PlacementSpace:
         Where every placement is cut anew: that of all placements of single layers, which puts the
         layers of a stage on one device or not.
 
-        The largest of three. Every device takes so long, and the k-th of them, in the order of
+        The largest of four. Every device takes so long, and the k-th of them, in the order of
         their lowest stages, waits for k forwards and delays at least: its share of the work is its
-        speed times what is left; the waits lie as is best, the longest on the slowest. The stage
-        of most work, on the fastest device. One microbatch on the fastest device, down and up:
-        links that reach every device, a spanning tree of them at least.
+        speed times what is left; the waits lie as is best, the longest on the slowest. The time
+        within which all devices together have room for as many stages as there are, each for the
+        smallest. The stage of most work, on the fastest device. One microbatch on the fastest
+        device, down and up: links that reach every device, a spanning tree of them at least.
         """
         if self.cut_anew:
             return PlacementSpace(self._of_layers()).least
         base, pieces = self._base, self._base.batches * self._base.num_slices
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
-        work = forward[:, fastest] + backward[:, fastest]
+        kinds = [forward[:, fastest] + backward[:, fastest]]
         if base.overlap is not None:
-            work = np.maximum(forward[:, fastest], self._handed_on[:, fastest])
+            kinds = [forward[:, fastest], self._handed_on[:, fastest]]
         share = [speed / base.device_speed[fastest] for speed in base.device_speed]
-        total = Fraction(pieces * int(work.sum()))
+        total = Fraction(pieces * max(int(work.sum()) for work in kinds))
         if self._problem.objective is not Objective.DEVICE_SPAN:
             parts = sorted(share, reverse=True)
             total += sum(map(mul, self._waits(fastest), parts))
         path = forward[:, fastest].sum() + self._handed_on[:, fastest].sum()
         path += (backward - self._handed_on)[0, fastest] + self._spanning_tree()
         speed: Fraction = sum(share, Fraction(0))
-        bound = max(total / speed, Fraction(pieces * int(work.max())), Fraction(int(path)))
-        return bound / self._per_unit
+        rooms = [pieces * _least_room(work.tolist(), share) for work in kinds]
+        heaviest = pieces * max(int(work.max()) for work in kinds)
+        return max(total / speed, *rooms, Fraction(heaviest), Fraction(int(path))) / self._per_unit
 
     def _of_layers(self) -> Problem:
         """The problem whose stages are single layers."""
@@ -377,11 +404,51 @@ class PlacementSpace:
                         moved = (*hosts[:stage], device, *hosts[stage + 1 :])
                         yield self.representative(moved)
 
+    def descended(self, hosts: Hosts) -> Hosts:
+        """Move on while the bound falls, or stays and the work is spread more evenly.
+
+        Without schedules; where every placement is cut anew, the placement itself.
+        """
+        if self.cut_anew:
+            return hosts
+        best, figure = hosts, self._figures([hosts])[0]
+        while True:
+            moves = list(dict.fromkeys(self.moves(best)))
+            figures = self._figures(moves)
+            least = min(zip(figures, moves, strict=True), default=(figure, best))
+            if least[0] >= figure:
+                return best
+            figure, best = least
+
+    def _figures(self, placements: list[Hosts]) -> list[tuple[int, int]]:
+        """Bound, and sum of the squares of the devices' work, of every placement."""
+        if not placements:
+            return []
+        hosts = np.array(placements, dtype=np.int64)
+        squares = [sum(work * work for work in row) for row in self._work(hosts).tolist()]
+        return list(zip(self._bounds(hosts).tolist(), squares, strict=True))
+
+
+def _least_room(work: list[int], speeds: list[Fraction]) -> Fraction:
+    """Least time in which devices have room for all stages, each device for the smallest ones."""
+    first = list(accumulate(sorted(work)))
+    times = sorted({done / speed for done in first for speed in speeds})
+
+    def enough(time: Fraction) -> bool:
+        return sum(bisect_right(first, time * speed) for speed in speeds) >= len(work)
+
+    return times[bisect_left(times, True, key=enough)]
+
 
 def _least(delays: Any) -> Any:
     """Delays with a list, one per boundary of stages, replaced by the least of it."""
-    listed = isinstance(delays, tuple) and not any(isinstance(one, tuple) for one in delays)
+    listed = isinstance(delays, tuple) and not _is_matrix(delays)
     return min(delays, default=0) if listed else delays
+
+
+def _is_matrix(delays: Any) -> bool:
+    """Whether delays depend on the devices."""
+    return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
 def _before(times: Ints, delays: Ints) -> Ints:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 import ppopt
 from ppopt import InputError, Status, stop
 from ppopt.formats import schedule_json
-from ppopt.solver.partitions.partition_bounds import every_partition
-from ppopt.solver.partitions.space import PartitionSpace
+from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
+from ppopt.solver.partitions.space import Delays, PartitionSpace
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
 
@@ -156,3 +158,38 @@ def test_a_hint_is_refused() -> None:
     hint = ppopt.solve(layers(4).pipeline(devices=2, batches=3)).schedule
     with pytest.raises(InputError, match="hint: does not go with partition search"):
         ppopt.solve(pipe, hint=hint)
+
+
+def test_ctrl_c_keeps_the_best_with_its_bound() -> None:
+    pipe = layers(30).pipeline(
+        devices=6, batches=24, placement="v", partition="search", mem_limit=40
+    )
+
+    def press(state: ppopt.Progress) -> None:
+        if state.value is not None and not pressed:
+            pressed.append(state)
+            signal.raise_signal(signal.SIGINT)
+
+    pressed: list[ppopt.Progress] = []
+    found = ppopt.solve(pipe, workers=1, time_limit=60, progress=press)
+    assert found.interrupted and found.status is Status.FEASIBLE
+    assert found.schedule is not None and ppopt.verify(found.schedule) == []
+    assert found.lower_bound is not None and found.value is not None
+    assert found.lower_bound <= found.value and found.solve_seconds < 30
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mixed_backwards_are_bounded_too(seed: int) -> None:
+    """A bound of schedules that may split a backward or not is above neither kind's optimum."""
+    rng = Random(7000 + seed)
+    space = small_space(rng)
+    objective = "device-span" if space.span else "makespan"
+    none = ((0,) * (space.num_layers + 1),) * (space.num_stages - 1)
+    space = replace(space, delays=Delays(none, none))
+    mixed = bounds_of(replace(space, split=True, whole=True))
+    for counts in every_partition(space):
+        one = pipeline(space, list(counts))
+        for fused in (False, True):
+            best = exhaustive.best(one, fused=fused, objective=objective)  # type: ignore[arg-type]
+            if best is not None:
+                assert mixed.least <= best

@@ -1,0 +1,172 @@
+"""Partition search on large models, beside partitions made by rule or by hand.
+
+    python -m benchmarks.partitions --seconds 60 -o benchmarks/records/DATE-partitions.md
+
+Two models: DeepSeek-V3 as `models/deepseek-v3.yaml` has it (61 blocks with embedding, prediction
+module and head; times derived from its configuration), and the same with 43 blocks. The search has
+`--seconds` for each row, every other partition a tenth of that. `moves` is the best of all
+partitions that move one layer of the balanced one, each scheduled by construction alone. The
+published layout is that of Megatron-LM's documentation for this model. Memory limits are shares of
+1F1B's largest device peak on the balanced partition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import ppopt
+from benchmarks.machine import heading
+from ppopt import InputError, Model, Pipeline, Result, SolveParams
+from ppopt.formats.files import write
+from ppopt.solver.parameters import RoundParams
+from ppopt.solver.partitions.candidates import one_layer_moves
+
+SHORT = 0.1
+"""Time of other partitions, as a share of that of the search."""
+LAYOUTS = {"linear": "Et*4|(t*4|)*14tmL", "interleaved": "Et*3|(tt|)*29,m|L"}
+"""Megatron-LM's layouts of DeepSeek-V3 on 16 devices (docs/user-guide/features/
+pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
+CONSTRUCTION = SolveParams(rounds=RoundParams(most=0))
+
+
+class Row(NamedTuple):
+    """One problem."""
+
+    blocks: int
+    devices: int
+    batches: int
+    placement: str
+    share: Fraction | None
+    """Memory limit as a share of 1F1B's peak; None: no limit."""
+
+
+SIZES = ((43, 8, 16), (43, 8, 32), (43, 8, 64), (61, 16, 32), (61, 16, 64), (61, 16, 128))
+FORMS = (
+    ("linear", None),
+    ("linear", Fraction(1)),
+    ("linear", Fraction(3, 4)),
+    ("v", None),
+    ("interleaved", None),
+)
+COLUMNS = (
+    *("blocks, p x m", "placement", "limit", "even", "balanced", "published", "moves"),
+    *("search", "bound", "gap %", "s"),
+)
+
+
+def model(blocks: int) -> Model:
+    """DeepSeek-V3 with so many blocks, the first three dense."""
+    full = ppopt.read_model("deepseek-v3")
+    expert = next(layer for layer in full.layers if layer.name == "expert block")
+    kept = [layer for layer in full.layers if layer.name != "expert block"]
+    first = next(at for at, layer in enumerate(kept) if layer.role == "mtp")
+    return Model((*kept[:first], replace(expert, count=blocks - 3), *kept[first:]))
+
+
+def pipeline(row: Row, partition: object) -> Pipeline:
+    """The pipeline of a row with a partition; the limit is that of the balanced one."""
+    made = model(row.blocks).pipeline(
+        devices=row.devices,
+        batches=row.batches,
+        placement=row.placement,
+        partition=partition,
+        p2p=ppopt.read_pipeline("deepseek-v3").p2p,
+        time_unit="ms",
+        memory_unit="MiB",
+    )
+    if row.share is None:
+        return made
+    balanced = replace(made, partition="balanced", mem_limit="1f1b")
+    assert balanced.limits is not None
+    return replace(made, mem_limit=balanced.limits[0] * row.share)
+
+
+def value(row: Row, partition: object, seconds: float) -> Fraction | None:
+    """Value of one partition after so many seconds; None where it does not apply or fit."""
+    try:
+        made = pipeline(row, partition)
+    except InputError:
+        return None
+    return ppopt.solve(made, workers=1, time_limit=seconds).value
+
+
+def best_move(row: Row) -> Fraction | None:
+    """Best value of all one-layer moves of the balanced partition."""
+    balanced = pipeline(row, "balanced")
+    found = []
+    for counts in one_layer_moves(balanced.counts):
+        made = replace(balanced, partition=counts)
+        result = ppopt.solve(made, workers=1, time_limit=10, params=CONSTRUCTION)
+        if result.value is not None:
+            found.append(result.value)
+    return min(found, default=None)
+
+
+def line(row: Row, seconds: float) -> str:
+    """The line of a row in the table."""
+    short = SHORT * seconds
+    published = LAYOUTS.get(row.placement) if (row.blocks, row.devices) == (61, 16) else None
+    others = [
+        value(row, "even", short),
+        value(row, "balanced", short),
+        None if published is None else value(row, published, short),
+        best_move(row) if row.placement == "linear" else None,
+    ]
+    began = time.monotonic()
+    found = ppopt.solve(pipeline(row, "search"), workers=1, time_limit=seconds)
+    return _joined(row, others, found, time.monotonic() - began)
+
+
+def _joined(row: Row, others: list[Fraction | None], found: Result, seconds: float) -> str:
+    gap = "-" if found.gap is None else f"{float(100 * found.gap):.2f}"
+    cells = (
+        f"{row.blocks}, {row.devices} x {row.batches}",
+        row.placement,
+        "-" if row.share is None else f"{float(row.share):g}",
+        *map(_shown, (*others, found.value, found.lower_bound)),
+        "proved" if found.status is ppopt.Status.OPTIMAL else gap,
+        f"{seconds:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(value: Fraction | None) -> str:
+    return "-" if value is None else f"{float(value):.2f}"
+
+
+def rows() -> Iterator[Row]:
+    """All problems."""
+    for blocks, devices, batches in SIZES:
+        for placement, share in FORMS:
+            yield Row(blocks, devices, batches, placement, share)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table as it comes, and write the record."""
+    parser = argparse.ArgumentParser(description="partition search on large models")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each search (default 60)")
+    parser.add_argument("-o", "--output", type=Path, help="the record")
+    given = parser.parse_args(arguments)
+    head = (
+        heading("Partition search", "ortools", "numpy"),
+        f"\n{(__doc__ or '').strip()}\n\nSeconds of each search: {given.seconds:g}. One worker; "
+        "makespan in ms.\n",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+    )
+    lines = []
+    for row in rows():
+        lines.append(line(row, given.seconds))
+        print(lines[-1], flush=True)
+        if given.output is not None:
+            write(given.output, "\n".join((*head, *lines)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The benchmark of partition search: its models, limits and table."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import ppopt
+from benchmarks import partitions
+from benchmarks.partitions import Row
+
+
+@pytest.mark.parametrize("blocks", [43, 61])
+def test_the_models_have_so_many_blocks_and_three_layers_more(blocks: int) -> None:
+    made = partitions.model(blocks)
+    assert sum(layer.role == "decoder" for layer in made.layers) == blocks
+    assert len(made) == blocks + 3
+
+
+def test_the_large_model_is_the_bundled_one() -> None:
+    assert partitions.model(61).layers == ppopt.read_model("deepseek-v3").layers
+
+
+@pytest.mark.parametrize("placement", list(partitions.LAYOUTS))
+def test_published_layouts_fit_the_large_model(placement: str) -> None:
+    row = Row(61, 16, 32, placement, None)
+    made = partitions.pipeline(row, partitions.LAYOUTS[placement])
+    assert sum(made.counts) == 64 and made.num_devices == 16
+
+
+def test_a_limit_is_a_share_of_that_of_1f1b_on_the_balanced_partition() -> None:
+    half = partitions.pipeline(Row(43, 8, 16, "linear", Fraction(1, 2)), "even")
+    full = partitions.pipeline(Row(43, 8, 16, "linear", Fraction(1)), "balanced")
+    peak = ppopt.evaluate(full, "1f1b").metrics.peak_memory
+    assert half.limits is not None
+    assert half.limits[0] * 2 == max(map(full.ticks.memory, peak))
+
+
+def test_a_line_has_every_column() -> None:
+    row = Row(43, 8, 8, "linear", None)
+    cells = partitions.line(row, 10.0).strip("|").split("|")
+    assert len(cells) == len(partitions.COLUMNS)
+    even, balanced, _, moved, search, bound, gap = map(str.strip, cells[3:10])
+    assert float(bound) <= min(map(float, (search, even, balanced, moved)))
+    assert gap == "proved" or float(gap) >= 0
