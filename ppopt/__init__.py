@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from ppopt.solver.result import Status as Status
     from ppopt.solver.search import solve as solve
     from ppopt.strategies.base import Options as Options
+    from ppopt.studies.baseline import Baseline as Baseline
+    from ppopt.studies.baseline import baseline as baseline
     from ppopt.studies.compare import Comparison as Comparison
     from ppopt.studies.compare import ComparisonRow as ComparisonRow
     from ppopt.studies.compare import compare as compare
@@ -93,6 +95,7 @@ _HOMES = {
     "solver.result": ("Progress", "Provenance", "Result", "Status"),
     "solver.search": ("solve",),
     "strategies.base": ("Options",),
+    "studies.baseline": ("Baseline", "baseline"),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),

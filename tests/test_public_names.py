@@ -13,6 +13,7 @@ import ppopt
 
 NAMES = [
     "Argument",
+    "Baseline",
     "Certificate",
     "Claim",
     "Comparison",
@@ -32,6 +33,7 @@ NAMES = [
     "OpKind",
     "Options",
     "Origin",
+    "PartitionChoice",
     "Pipeline",
     "PpoptError",
     "Progress",
@@ -49,6 +51,8 @@ NAMES = [
     "VerificationError",
     "Violation",
     "__version__",
+    "baseline",
+    "choose_partition",
     "compare",
     "evaluate",
     "explain",

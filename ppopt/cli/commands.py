@@ -56,11 +56,13 @@ def solve(
     from ppopt.report.objects import of_result
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.search import solve as search
+    from ppopt.studies.baseline import baseline
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     output.check_formats(settings, pipeline)
     interrupts.only_record()
+    hand = None
     with progress.shown(quiet=settings.quiet) as line:
         result = search(
             pipeline,
@@ -69,7 +71,11 @@ def solve(
             progress=line.update,
             params=params,
         )
-    code = output.result(settings, of_result(result), result.schedule, stopped=result.interrupted)
+        line.update("hand strategies")
+        with suppress(KeyboardInterrupt), interrupts.heard():
+            hand = baseline(result)
+    shown = of_result(result, hand)
+    code = output.result(settings, shown, result.schedule, stopped=result.interrupted)
     return code or _exit_code(result.status)
 
 

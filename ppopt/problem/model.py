@@ -302,7 +302,8 @@ class Model:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError(f"name: {self.name!r} is not text")
-        read = self._in_one_unit(_read_all(self.layers))
+        declared = {"time_unit": self.time_unit, "memory_unit": self.memory_unit}
+        read = self._in_one_unit(_read_all(self.layers, declared))
         object.__setattr__(self, "layers", tuple(_expanded(read)))
         if not self.layers:
             raise InputError("layers: the list is empty; give one layer or more")
@@ -462,10 +463,10 @@ def runs_of(layers: Iterable[Layer]) -> list[Layer]:
     return runs
 
 
-def _read_all(given: object) -> list[Layer]:
+def _read_all(given: object, declared: Mapping[str, Any]) -> list[Layer]:
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InputError(f"layers: {given!r} is not a list of layers")
-    return [_read(entry, index) for index, entry in enumerate(given)]
+    return [_read(entry, index, declared) for index, entry in enumerate(given)]
 
 
 def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
@@ -477,13 +478,15 @@ def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
         yield from (replace(layer, count=1),) * layer.count
 
 
-def _read(entry: object, index: int) -> Layer:
+def _read(entry: object, index: int, declared: Mapping[str, Any]) -> Layer:
+    """Read a layer; where it is a mapping, its plain numbers count in the declared units."""
     if isinstance(entry, Layer):
         return entry
     if not isinstance(entry, Mapping):
         raise InputError(f"layers: layer {index}: {entry!r} is no layer; use ppopt.Layer")
     try:
-        return Layer(**{"forward": None, **{str(key): value for key, value in entry.items()}})
+        given = {str(key): value for key, value in entry.items()}
+        return Layer(**{"forward": None, **declared, **given})
     except (InputError, TypeError) as error:
         name = f" ({entry['name']})" if isinstance(entry.get("name"), str) else ""
         raise InputError(f"layers: layer {index}{name}: {error}") from None

@@ -21,6 +21,7 @@ from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
+from ppopt.studies.baseline import Baseline, best
 from ppopt.studies.compare import Comparison, ComparisonRow
 from ppopt.studies.frontier import Frontier, FrontierHand
 from ppopt.studies.partition_choice import PartitionChoice
@@ -39,8 +40,10 @@ FIGURES = (
 )
 
 
-def of_result(result: Result) -> dict[str, Any]:
+def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
     """Object of `ppopt solve`; figures are None where there is no schedule.
+
+    `hand` is the best hand strategy of the placement within the limit, None where there is none.
 
     `hint` exists where a search starts from a schedule: its value, the share by which the schedule
     found is better (`gain`), its peak memory, whether that fits the limit, and what was changed to
@@ -55,12 +58,25 @@ def of_result(result: Result) -> dict[str, Any]:
         **{key: origin.get(key) for key in _SEARCHED},
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
+        "imbalance": found.get("imbalance"),
+        "baseline": _baseline(hand),
         "backward_kind": result.backward_kind.value,
         **_placed(result.pipeline),
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
         **_native(result.schedule),
+    }
+
+
+def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
+    if hand is None:
+        return None
+    return {
+        "strategy": hand.strategy,
+        "value": plain(hand.value),
+        "speedup": _number(hand.speedup),
+        "skipped": list(hand.skipped),
     }
 
 
@@ -83,6 +99,7 @@ def of_evaluation(
         **{key: found[key] for key in ("strategy", "status", "objective", "value")},
         **{key: found[key] for key in FIGURES},
         "idle": by_cause(schedule),
+        "imbalance": found["imbalance"],
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
         **_placed(schedule.pipeline),
@@ -126,12 +143,13 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     strategy on paper and the one that is better on average, or is null.
     """
     optimum = comparison.optimum
-    searched = of_result(optimum)
+    hand = best((row.schedule for row in comparison.hands), optimum)
+    searched = of_result(optimum, hand)
     return {
         "schema": SCHEMA,
         **{key: searched[key] for key in _SEARCHED},
         **unit_names(optimum.pipeline),
-        "rows": [_row(row, optimum) for row in comparison.rows],
+        "rows": [_row(row, optimum, hand) for row in comparison.rows],
         "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
     }
@@ -151,9 +169,9 @@ def _strategy(row: ComparisonRow, optimum: Result) -> str:
     return "optimal" if row.schedule is optimum.schedule else str(made_by)
 
 
-def _row(row: ComparisonRow, optimum: Result) -> dict[str, Any]:
+def _row(row: ComparisonRow, optimum: Result, hand: Baseline | None) -> dict[str, Any]:
     if row.schedule is optimum.schedule:
-        shown = of_result(optimum) | _jitter(row.jitter)
+        shown = of_result(optimum, hand) | _jitter(row.jitter)
     else:
         shown = of_evaluation(row.schedule, row.seconds, row.jitter)
     return shown | {
@@ -189,6 +207,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
     ratio to the best schedule within that memory.
     """
     least, enough = found.least, found.enough
+    hands = [hand.schedule for hand in found.hands]
     provenance = found.provenance
     return {
         "schema": SCHEMA,
@@ -202,7 +221,8 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "useful_limit": _number(enough and enough.limit),
         "useful_limit_proved": found.enough_proved,
         "points": [
-            of_result(point.result) | {"limit": plain(point.limit), "limit_proved": point.least}
+            of_result(point.result, best(hands, point.result))
+            | {"limit": plain(point.limit), "limit_proved": point.least}
             for point in found.points
         ],
         "bounds": [

@@ -22,6 +22,7 @@ from ppopt.report.words import (
     grouped,
     headed,
     hint_words,
+    imbalance_words,
     isolated,
     measured,
     number,
@@ -97,6 +98,7 @@ def _tiles(figures: Mapping[str, Any]) -> str:
         ("device span", measured(figures["device_span"], time), "longest time of one device"),
         ("bubble rate", percent(figures["bubble_rate"]), f"idle share of the {objective}"),
         ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time"),
+        *_imbalance(figures),
         (
             "peak memory",
             measured(max(figures["peak_memory"]), memory),
@@ -109,6 +111,12 @@ def _tiles(figures: Mapping[str, Any]) -> str:
         note = f"of the {objective}; gap {percent(figures['gap'])}{source}"
         rows.insert(0, ("lower bound", measured(figures["lower_bound"], time), note))
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
+
+
+def _imbalance(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Idle time that uneven work of the devices forces, where there is any."""
+    words, share = imbalance_words(figures), figures["imbalance"]["idle_share"]
+    return [("imbalance", percent(share), words)] if words else []
 
 
 def _throughput(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:

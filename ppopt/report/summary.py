@@ -8,6 +8,7 @@ from ppopt.formats import origin_json
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker import confirmed
+from ppopt.schedule.imbalance import imbalance
 from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
 
@@ -39,6 +40,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
         "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
         "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
         "fits_limit": schedule.fits_limits,
+        "imbalance": _imbalance(schedule),
         **unit_names(schedule.pipeline),
         **_throughput(schedule, found.value(objective)),
     }
@@ -57,6 +59,21 @@ def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]
         "tokens_per_second": None if tokens is None else plain(tokens),
         "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
         "mfu": None if mfu is None else plain(mfu),
+    }
+
+
+def _imbalance(schedule: Schedule) -> dict[str, Any]:
+    """How uneven the work of the devices is, and what of all idle time that is."""
+    found = imbalance(schedule)
+    hosted = {stage for route in schedule.pipeline.hosted for stage in route[found.device]}
+    relief = found.relief
+    return {
+        "device": found.device,
+        "stages": sorted(hosted),
+        "times_mean": plain(found.times_mean),
+        "idle_share": plain(found.share),
+        "of_idle_share": plain(found.idle),
+        "relief": relief and {"layers": relief.layers, "idle_share": plain(relief.share)},
     }
 
 

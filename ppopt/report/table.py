@@ -13,10 +13,12 @@ from ppopt.report.words import (
     AT_MOST,
     NONE,
     OVER,
+    baseline_words,
     choice_words,
     grouped,
     headed,
     hint_words,
+    imbalance_words,
     jitter_words,
     measured,
     number,
@@ -25,6 +27,7 @@ from ppopt.report.words import (
     per_device,
     percent,
     placement_words,
+    recompute_words,
     spread,
     status_words,
     throughput_words,
@@ -49,13 +52,16 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "status": Text(status_words(figures), style=_status_style(figures)),
         "placement": placement_words(figures),
         "partition": partition_words(figures),
+        "recompute": recompute_words(figures),
         "best partition": choice_words(figures),
         "makespan": _time(figures, "makespan"),
         "device span": _time(figures, "device_span"),
         "lower bound": _bound(figures, objective),
         "bubble rate": _with(percent, figures.get("bubble_rate"), f" of the {objective}"),
         "bubble overhead": _with(percent, figures.get("bubble_overhead"), " of busy time"),
+        "imbalance": imbalance_words(figures),
         "throughput": throughput_words(figures),
+        "gain": baseline_words(figures),
         "peak memory": _memory(figures),
         "verified": _verified(figures),
         "under jitter": jitter_words(figures),
@@ -124,8 +130,12 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     are the ratios to the best row that fits and to the optimum of the same placement.
     """
     time, memory = (_unit(rows, key) for key in ("time_unit", "memory_unit"))
-    times, held = (headed(name, time) for name in ("makespan", "span")), headed("memory", memory)
-    table = _table("strategy", "placement", *times, "bubble", held, "/ best", "/ opt.", left=2)
+    makespan, span, held = (
+        headed(*pair).replace(" (", "\n(")
+        for pair in (("makespan", time), ("span", time), ("memory", memory))
+    )
+    names = ("strategy", "placement", makespan, span, "bubble", held, "/ best", "/ opt.")
+    table = _table(*names, left=2)
     for row in rows:
         peaks = row.get("peak_memory")
         cells = (
@@ -145,12 +155,15 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Idle time of strategies by cause, in percent of all devices' time until the makespan.
 
-    `rows` as for `compare_table`; `sent` counts activations and gradients between devices.
+    `rows` as for `compare_table`; `imbalance` is the part, of whatever cause, that uneven work of
+    the devices forces on every schedule; `sent` counts activations and gradients between devices.
     """
-    table = _table("% idle in", *_CAUSES, "sent")
+    uneven = ["imbalance"] if any(row["imbalance"]["idle_share"] for row in rows) else []
+    table = _table("% idle in", *_CAUSES, *uneven, "sent")
     for row in rows:
         total = row["makespan"] * len(row["peak_memory"])
         shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
+        shares += [100 * row["imbalance"]["idle_share"] for _ in uneven]
         cells = (f"{share:.1f}" if share else "" for share in shares)
         _add_row(table, (_name(row), *cells, str(row["communication"])), row)
     return table

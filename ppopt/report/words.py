@@ -89,8 +89,54 @@ def throughput_words(figures: Mapping[str, Any]) -> str:
         each = grouped(figures["tokens_per_second_per_device"])
         parts.append(f"{grouped(tokens)} tokens/s, {each} per device")
     if mfu is not None:
-        parts.append(f"MFU {percent(mfu)}")
+        check = "; check the FLOPs and the unit of time" if mfu > 1 else ""
+        parts.append(f"MFU {percent(mfu)}{check}")
     return ", ".join(parts)
+
+
+def baseline_words(figures: Mapping[str, Any]) -> str:
+    """What a search gains over the best hand strategy; empty where there is none.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    hand = figures.get("baseline")
+    if hand is None or hand["speedup"] is None:
+        return ""
+    share, name = hand["speedup"] - 1, f"{hand['strategy']}, the best hand strategy"
+    limits = figures["mem_limit"]
+    if limits is not None:
+        same = min(limits) == max(limits)
+        unit = figures["memory_unit"]
+        most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
+        name += f" within {most if same else 'the memory limits'}"
+    if hand["skipped"]:
+        name += f" ({', '.join(hand['skipped'])} not tried)"
+    words = f"no more throughput than {name}"
+    if share:
+        words = f"{percent(abs(share))} {'more' if share > 0 else 'less'} throughput than {name}"
+    tokens = figures["tokens_per_second"]
+    return words if tokens is None else f"{words}: {grouped(tokens)} tokens/s"
+
+
+def imbalance_words(figures: Mapping[str, Any]) -> str:
+    """What of the idle time is imbalance; empty where all devices work alike.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    found = figures.get("imbalance")
+    if found is None or not found["idle_share"]:
+        return ""
+    stages = found["stages"]
+    named = f"stage {stages[0]}" if len(stages) == 1 else f"device {found['device']}"
+    words = (
+        f"{named} is {found['times_mean']:.3g} times the mean: {percent(found['idle_share'])} of "
+        f"{percent(found['of_idle_share'])} idle is imbalance"
+    )
+    relief = found["relief"]
+    if relief is None:
+        return words
+    layers = f"{relief['layers']} layer{'' if relief['layers'] == 1 else 's'}"
+    return f"{words}; moving {layers} would remove {percent(relief['idle_share'])}"
 
 
 def percent(share: float | Fraction | None) -> str:
@@ -138,6 +184,12 @@ def partition_words(figures: Mapping[str, Any]) -> str:
     """Layers of every stage and the layout: `3 2 2 layers, Ett|tt|tL`; empty without layers."""
     counts = figures.get("partition")
     return f"{spread(counts)} layers, {figures['layout']}" if counts else ""
+
+
+def recompute_words(figures: Mapping[str, Any]) -> str:
+    """Layers of every stage that recompute: `3 2 0 layers of the stages`; empty where none does."""
+    layers = figures.get("recompute") or ()
+    return f"{' '.join(map(str, layers))} layers of the stages" if any(layers) else ""
 
 
 def placement_words(figures: Mapping[str, Any]) -> str:

@@ -73,6 +73,11 @@ class Comparison:
     """Strategies that do not apply, each with the reason."""
 
     @property
+    def hands(self) -> list[ComparisonRow]:
+        """The rows of hand strategies."""
+        return [row for row in self.rows if row.schedule is not self.optimum.schedule]
+
+    @property
     def steadiest(self) -> ComparisonRow | None:
         """The row within the limit that degrades least under random times."""
         return min(self._jittered, key=lambda row: _of(row).degradation, default=None)
@@ -134,6 +139,7 @@ def compare(
     objective = Objective(objective)
     for where in (placement, pipeline.placement):
         refuse_search(where, "compare")
+    pipeline.refuse_recompute_search("compare")
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent

@@ -17,7 +17,6 @@ from ppopt.problem.partition import refuse_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
@@ -25,6 +24,7 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
 from ppopt.studies import memory_limits
+from ppopt.studies.baseline import comparable
 from ppopt.studies.compare import evaluate_all
 from ppopt.studies.frontier_curve import Curve, Found
 from ppopt.studies.frontier_search import Explorer
@@ -129,6 +129,7 @@ def frontier(
     began = time.monotonic()
     placement.refuse_search(pipeline.placement, "frontier")
     refuse_search(pipeline.partition, "frontier")
+    pipeline.refuse_recompute_search("frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)
@@ -244,13 +245,6 @@ def _proof(problem: Problem, curve: Curve) -> str:
     return searched if _is_least(curve, first) else f"{words}; between is not decided"
 
 
-def _comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
-    """Whether a schedule lies in the search space of the pipeline."""
-    paired = bool((schedule.pair != ALONE).any())
-    alike = schedule.pipeline.layout == pipeline.layout
-    return alike and (not paired or pipeline.overlap is not None)
-
-
 def _hands(
     problem: Problem, made: list[tuple[Schedule, float]], points: tuple[FrontierPoint, ...]
 ) -> tuple[FrontierHand, ...]:
@@ -260,7 +254,7 @@ def _hands(
         memory = ticks.memory(max(figures.peak_memory))
         value = ticks.time(figures.value(problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
-        same = schedule.fits_limits and _comparable(schedule, problem.pipeline)
+        same = schedule.fits_limits and comparable(schedule, problem.pipeline)
         ratio = value / best[-1] if same and best and best[-1] else None
         hands.append(FrontierHand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

@@ -36,6 +36,7 @@ COMMON = {
     "peak_memory": LIST,
     "mem_limit": LIST,
     "idle": OBJECT,
+    "imbalance": OBJECT,
     "seed": INT,
     "workers": INT,
     "versions": OBJECT,
@@ -51,8 +52,8 @@ PLACED = {
     "chunks": INT,
     "recompute": LIST_OR_NULL,
 }
-PROVED = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT}
-SOLVED = COMMON | PLACED | PROVED | {"fused": FLAG, "backward_kind": TEXT}
+BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}
+SOLVED = COMMON | PLACED | BOUND | {"fused": FLAG, "backward_kind": TEXT}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,
@@ -71,7 +72,7 @@ VERIFIED = {
 } | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG, **PLACED}
 UNSOLVED = (
     *("value", "lower_bound", "gap", "makespan", "device_span"),
-    *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "schedule"),
+    *("bubble_rate", "bubble_overhead", "peak_memory", "idle", "imbalance", "schedule"),
 )
 """Keys that are null where no schedule was found."""
 

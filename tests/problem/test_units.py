@@ -189,10 +189,12 @@ def test_units_of_a_model_in_files(tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
     file.write_text(
         "stages: 2\nbatches: 4\ntime_unit: ms\nmem_limit: 4GiB\nmemory_unit: MiB\nlayers:\n"
-        "- {forward: 3, activation: 512, count: 3}\n- {forward: 500us, role: head}\n"
+        "- {forward: 3, weight: 3000us, activation: 512, static: 1GiB, count: 3}\n"
+        "- {forward: 500us, role: head, recompute: {time: 400us, activation: 0}}\n"
     )
     made = pipeline_of(read_config(file))
     assert made.forward == (6, Fraction(7, 2))
+    assert made.static == (2048, 1024)
     assert made.limits == (4096, 4096)
     flags = "--time-unit us --memory-unit GiB"
     in_us = shown(f"eval 1f1b --config {file} {flags}")

@@ -142,13 +142,13 @@ IDLE = {label: [0] * 4 for label in ("warm-up", "input", "link", "memory", "orde
 
 
 def test_why_devices_idle() -> None:
-    """Shares of 4 x 33 of device time: 13.2 is 10 %."""
+    """Shares of 4 x 33 of device time: 13.2 is 10 %, of which 4 % are imbalance."""
     idle = IDLE | {"warm-up": [0, 3.3, 3.3, 6.6], "link": [0.132, 0, 0, 0]}
-    row = ROW | {"idle": idle, "communication": 48}
+    row = ROW | {"idle": idle, "communication": 48, "imbalance": {"idle_share": 0.04}}
     assert printed(why_table([row])) == [
-        "% idle in warm-up input link memory order cool-down sent",
-        "────────────────────────────────────────────────────────",
-        "1f1b         10.0        0.1                          48",
+        "% idle in warm-up input link memory order cool-down imbalance sent",
+        "──────────────────────────────────────────────────────────────────",
+        "1f1b         10.0        0.1                              4.0   48",
     ]
 
 

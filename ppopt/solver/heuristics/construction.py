@@ -118,7 +118,7 @@ def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders |
     """
     pipeline, kind = problem.pipeline, problem.backward_kind
     yield list_scheduling.one_at_a_time(problem.instance)
-    placed = _stated(pipeline)
+    placed = stated(pipeline)
     for strategy in registry().values():
         if _in_time(strategy, pipeline, deadline):
             orders = _hand_made(strategy, placed)
@@ -130,7 +130,7 @@ def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
     return time.monotonic() + seconds < deadline
 
 
-def _stated(pipeline: Pipeline) -> Pipeline:
+def stated(pipeline: Pipeline) -> Pipeline:
     """The pipeline with explicit chunks and placement, and without limits.
 
     Strategies that do not apply reject it at once. The others use it as it is, which saves the time

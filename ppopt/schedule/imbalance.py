@@ -1,0 +1,87 @@
+"""Imbalance: the idle time that uneven work of devices forces, whatever the schedule.
+
+The busiest device works w of the makespan T. A perfect schedule would take w, and every other
+device would still wait w less its own work. That idle time is imbalance. The rest, T - w on every
+device, is the schedule's: ramps, delays, waits. Both add up to all idle time from 0 to T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
+
+
+class Relief(NamedTuple):
+    """What the partition of least bottleneck would change."""
+
+    layers: int
+    """Layers that it puts on another device."""
+    share: Fraction
+    """By how much the work of the busiest device falls, of the makespan."""
+
+
+class Imbalance(NamedTuple):
+    """Uneven work of the devices of a schedule; shares are of devices x makespan."""
+
+    device: int
+    """The busiest device, the first of several."""
+    times_mean: Fraction
+    """Its work over the mean of all devices."""
+    share: Fraction
+    """Idle time that is imbalance: (devices x its work - all work) / (devices x makespan)."""
+    idle: Fraction
+    """All idle time: 1 - all work / (devices x makespan)."""
+    relief: Relief | None
+    """None where the partition of least bottleneck is no better, or stages hold no known layers."""
+
+
+def imbalance(schedule: Schedule) -> Imbalance:
+    """Compare the work of the devices of a complete schedule; an overlapped pair counts once."""
+    found = schedule.metrics
+    devices, work, most = len(found.busy), sum(found.busy), max(found.busy)
+    total = devices * found.makespan
+    return Imbalance(
+        device=found.busy.index(most),
+        times_mean=Fraction(devices * most, work or 1),
+        share=Fraction(devices * most - work, total or 1),
+        idle=Fraction(total - work, total or 1),
+        relief=_relief(schedule),
+    )
+
+
+def _relief(schedule: Schedule) -> Relief | None:
+    """Compare the partition with the one of least bottleneck, by the work of F and BW."""
+    pipeline = schedule.pipeline
+    if pipeline.model is None:
+        return None
+    other = replace(pipeline, partition="balanced")
+    makespan = pipeline.ticks.time(schedule.metrics.makespan)
+    less = _most_work(pipeline) - _most_work(other)
+    if less <= 0:
+        return None
+    pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
+    return Relief(sum(here != there for here, there in pairs), less / makespan)
+
+
+def _most_work(pipeline: Pipeline) -> Fraction:
+    """Time of F and BW of all microbatches on the busiest device, in the user's unit."""
+    times = pipeline.ticks.durations
+    each = [f + bw for f, bw in zip(times[OpKind.F], times[OpKind.BW], strict=True)]
+    most = max(
+        sum(each[stage] for hosted in pipeline.hosted for stage in hosted[device])
+        for device in range(pipeline.num_devices)
+    )
+    return pipeline.ticks.time(most * pipeline.batches * pipeline.num_slices) / pipeline.routes
+
+
+def _devices_of_layers(pipeline: Pipeline) -> list[int]:
+    return [
+        device
+        for device, count in zip(pipeline.hosts[0], pipeline.counts, strict=True)
+        for _ in range(count)
+    ]

@@ -1,0 +1,78 @@
+"""Imbalance by hand: what a perfect schedule could not remove, and what moving layers would."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given, settings
+
+from ppopt.problem.model import Model
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.idle import share
+from ppopt.schedule.imbalance import Imbalance, Relief, imbalance
+from ppopt.schedule.schedule import Schedule
+from ppopt.studies.evaluate import evaluate
+from tests.cli.cli_run import done, shown
+from tests.factories.schedules import schedules
+
+LAYERS = [{"forward": 1, "activation": 1, "count": 6}]
+
+
+def test_equal_work_is_no_imbalance() -> None:
+    """1F1B of two devices and two microbatches, F = 1, BW = 2: each works 6 of 9."""
+    found = imbalance(evaluate(Pipeline(stages=2, batches=2), "1f1b"))
+    assert found == Imbalance(0, Fraction(1), Fraction(0), Fraction(1, 3), None)
+
+
+def test_uneven_work() -> None:
+    """GPipe, F = 1 and 2, BW = 2 and 4, two microbatches: device 1 runs from 1 to 13 without a
+    break, device 0 its last BW from 13 to 15. Work 6 and 12 of 15: of 12 units of idle time 6 are
+    those that device 0 would wait beside device 1 at its best."""
+    found = imbalance(evaluate(Pipeline(stages=2, batches=2, forward=[1, 2]), "gpipe"))
+    assert found == Imbalance(1, Fraction(4, 3), Fraction(6, 30), Fraction(12, 30), None)
+
+
+def test_one_device_is_never_idle() -> None:
+    found = imbalance(evaluate(Pipeline(stages=1, batches=3), "gpipe"))
+    assert found == Imbalance(0, Fraction(1), Fraction(0), Fraction(0), None)
+
+
+def test_moving_layers() -> None:
+    """Six layers of F + BW = 3, cut 1 + 5, two microbatches: device 1 works 30 where 3 + 3 layers
+    would have 18 on each; two layers move. GPipe takes 1 + 30 + 2 = 33."""
+    model = Model(LAYERS)
+    made = evaluate(model.pipeline(devices=2, batches=2, partition=[1, 5]), "gpipe")
+    assert imbalance(made) == Imbalance(
+        device=1,
+        times_mean=Fraction(30, 18),
+        share=Fraction(60 - 36, 66),
+        idle=Fraction(66 - 36, 66),
+        relief=Relief(2, Fraction(12, 33)),
+    )
+    even = evaluate(model.pipeline(devices=2, batches=2), "gpipe")
+    assert imbalance(even).relief is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules())
+def test_it_is_a_part_of_all_idle_time(schedule: Schedule) -> None:
+    found = imbalance(schedule)
+    assert 0 <= found.share <= found.idle
+    assert found.idle == sum(share(schedule).values())
+    assert found.times_mean >= 1
+    assert (found.share == 0) == (found.times_mean == 1)
+
+
+def test_on_the_command_line() -> None:
+    line = "eval gpipe --stages 2 --batches 2 --forward-times 1,2"
+    assert shown(line)["imbalance"] == {
+        "device": 1,
+        "stages": [1],
+        "times_mean": 4 / 3,
+        "idle_share": 0.2,
+        "of_idle_share": 0.4,
+        "relief": None,
+    }
+    words = "stage 1 is 1.33 times the mean: 20 % of 40 % idle is imbalance"
+    assert words in " ".join(done(line).out.split())
+    assert "imbalance" not in done("eval gpipe --stages 2 --batches 2").out
