@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.fuzz import pipelines
 from ppopt import Objective, Pipeline, Status, solve
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.possible_values import common_divisor, least_possible_value
 from tests.oracles import exhaustive
@@ -15,7 +16,7 @@ from tests.oracles import exhaustive
 
 def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
     pipeline = Pipeline(stages=stages, batches=2, forward=2 * scale, weight=3 * scale, p2p=scale)
-    return Problem(pipeline, objective, fused=False)
+    return Problem(pipeline, objective, BackwardKind.SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,9 @@ def test_every_optimum_is_a_possible_value() -> None:
         for objective in Objective:
             best = exhaustive.best(same, fused=True, objective=objective.value)
             if best is not None:
-                assert least_possible_value(Problem(same, objective, fused=True), best) == best
+                assert (
+                    least_possible_value(Problem(same, objective, BackwardKind.WHOLE), best) == best
+                )
 
 
 def test_a_device_span_may_lie_between_sums_of_times() -> None:

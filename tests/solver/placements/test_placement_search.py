@@ -304,7 +304,7 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
 def test_many_devices_take_little_time_to_begin() -> None:
     """128 devices that are alike have one placement of 128 stages; too many are refused."""
     every = PlacementSpace(
-        Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, fused=False)
+        Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     )
     assert every.listed == [tuple(range(128))]
     with pytest.raises(InputError, match="placement: search takes at most 128 devices"):
@@ -316,3 +316,32 @@ def test_a_search_of_partitions_and_placements_at_once_is_refused() -> None:
     pipeline = model.pipeline(devices=2, batches=2, placement="search", partition="search")
     with pytest.raises(InputError, match="placement: search does not go with partition search"):
         solve(pipeline)
+
+
+def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
+    """Sixteen stages of 3 per microbatch, 16 microbatches; four devices of speed 1, four of 1/2.
+
+    Within 144 = 3 x 3 x 16 a fast device runs three stages and a slow one one: sixteen. With less
+    a fast one runs two at most and a slow one none or one: twelve at most.
+    """
+    pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
+    made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, fused=False))
+    assert made.least == 144
+    found = solve(pipeline, placement="search", time_limit=4, workers=1)
+    assert found.value is not None
+    assert 144 <= found.value < 160
+
+
+def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
+    """An F of one stage pairs with the backward of another, so times of stages do not add up."""
+    pipeline = Pipeline(
+        stages=4, placement=[0, 1, 0, 1], batches=3, forward=[1, 3, 1, 3], backward=[3, 1, 3, 1],
+        overlap=[3, 3, 3, 3], device_speed=[1, 2],
+    )  # fmt: skip
+    made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=True))
+    for hosts in made.listed or ():
+        placed = solve(pipeline.placed(hosts), fused=True, workers=1)
+        assert placed.status is Status.OPTIMAL
+        assert placed.value is not None
+        assert made.least <= placed.value
+        assert made.configurations([hosts])[0].bound <= placed.value
