@@ -57,10 +57,11 @@ def test_a_device_span_may_lie_between_sums_of_times() -> None:
     """Two devices wait for each other in turn: the cycle enters both, and takes 41 units."""
     fields = {"stages": 2, "batches": 2, "routes": 2, "p2p": [[0, 1], [2, 0]]}
     times = {"forward": [4, 3], "backward_input": [4, 3], "weight": [2, 3], "backward": [5, 6]}
-    coarse = solve(Pipeline(**fields, **times), objective="device-span", workers=1)
+    options = {"objective": "device-span", "backward_kind": "split", "workers": 1}
+    coarse = solve(Pipeline(**fields, **times), **options)
     finer = {name: [2 * time for time in row] for name, row in times.items()}
     link = [[0, 2], [4, 0]]
-    fine = solve(Pipeline(**fields | {"p2p": link}, **finer), objective="device-span", workers=1)
+    fine = solve(Pipeline(**fields | {"p2p": link}, **finer), **options)
     assert (coarse.status, fine.status) == (Status.OPTIMAL, Status.OPTIMAL)
     assert fine.value == 41
     assert coarse.value == ceil(Fraction(41, 2))
