@@ -25,6 +25,7 @@ from ppopt import (
     recheck,
     solve,
 )
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.placement import NAMED, named
 from ppopt.problem.problem import Problem
 from ppopt.solver.placements import space
@@ -54,7 +55,11 @@ def searched(cluster: Cluster, goal: Objective = Objective.MAKESPAN, **more: Any
 
 
 def problem(cluster: Cluster, objective: Objective) -> Problem:
-    return Problem(cluster.pipeline(cluster.placements()[0]), objective, cluster.fused)
+    return Problem(
+        cluster.pipeline(cluster.placements()[0]),
+        objective,
+        BackwardKind.uniform(fused=cluster.fused),
+    )
 
 
 @pytest.mark.parametrize(("objective", "count"), [("makespan", 150), ("device-span", 12)])
@@ -116,7 +121,7 @@ def test_devices_that_differ_are_not_alike() -> None:
         "link": {"p2p": [[0, 1, 2], [1, 0, 2], [2, 2, 0]]},
         "one way": {"p2p": [[0, 1, 2], [3, 0, 2], [2, 2, 0]]},
     }.items():
-        made = Problem(replace(plain, **given), Objective.MAKESPAN, fused=False)
+        made = Problem(replace(plain, **given), Objective.MAKESPAN, BackwardKind.SPLIT)
         listed = PlacementSpace(made).listed
         assert listed is not None
         counts[name] = len(listed)
@@ -269,7 +274,7 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
         found = solve(pipeline, placement="search", workers=1)
         known = [value for value in values.values() if value is not None]
         assert found.value == min(known, default=None)
-        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=False))
+        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
         assert all(made.least <= value for value in known)
         assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
         differ += len(counts) > 1
@@ -289,7 +294,8 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
                 values += [] if best is None else [placed.ticks.time(best)]
             found = solve(first, placement="search", fused=cluster.fused, workers=1)
             assert found.value == min(values, default=None)
-            least = PlacementSpace(Problem(first, Objective.MAKESPAN, cluster.fused)).least
+            kind = BackwardKind.uniform(fused=cluster.fused)
+            least = PlacementSpace(Problem(first, Objective.MAKESPAN, kind)).least
             assert all(least <= value for value in values)
     again = recheck(found, workers=1)
     assert again.verdict is Verdict.CONFIRMED
