@@ -26,6 +26,7 @@ from ppopt import (
     Status,
     Verdict,
 )
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from tests.factories.schedules import build
 from tests.oracles import exhaustive, exhaustive_pairs, pyjobshop
@@ -55,7 +56,8 @@ def optimum(pipeline: Pipeline, case: Case) -> int | None:
     options = case["options"]
     same, tick = pipelines.reduced(pipeline)
     if tick > 1 and options["objective"] == "device-span":
-        if Problem(pipeline, Objective.DEVICE_SPAN, options["fused"]).operations > FINE_OPERATIONS:
+        kind = BackwardKind.uniform(fused=options["fused"])
+        if Problem(pipeline, Objective.DEVICE_SPAN, kind).operations > FINE_OPERATIONS:
             raise SkippedError("too many operations for an oracle that tries parts of a tick")
         same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
     best = exhaustive.best(same, fused=options["fused"], objective=options["objective"])
