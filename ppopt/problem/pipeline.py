@@ -25,6 +25,8 @@ from ppopt.problem.settings import (
     accepts_every_name,
 )
 
+SEARCH_RECOMPUTE = "search"
+"""The value of `recompute` that means: chosen with the schedule."""
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
 MOST_DEVICES = 1024
@@ -64,7 +66,7 @@ class Pipeline:
     `ppopt.problem.partition`."""
     recompute: Any = None
     """Of a model: `none` of its layers recomputes, or all do (`full`); it is None once the layers
-    of the model say so. None: as they say."""
+    of the model say so. `search`: `ppopt.solve` chooses. None: as the layers say."""
     forward: Any = 1
     """Time of F, above 0."""
     backward: Any = None
@@ -242,12 +244,19 @@ class Pipeline:
     def _set_recompute(self) -> None:
         if self.recompute is None:
             return
+        if self.recompute == SEARCH_RECOMPUTE:
+            return
         if self.recompute not in ("none", "full"):
-            raise InputError(f"recompute: {self.recompute!r} is unknown; use none or full")
+            raise InputError(f"recompute: {self.recompute!r} is unknown; use none, full or search")
         chosen = self.recompute == "full"
         if any(layer.recompute != chosen for layer in self.model.layers):
             self._set("model", self.model.recomputing(lambda _: chosen))
         self._set("recompute", None)
+
+    def refuse_recompute_search(self, what: str) -> None:
+        """Raise InputError where recompute is to be searched, which `what` does not do."""
+        if self.recompute == SEARCH_RECOMPUTE:
+            raise InputError(f"recompute: {what} does not search it; use none or full, or solve")
 
     @property
     def recomputed(self) -> tuple[int, ...]:

@@ -213,9 +213,10 @@ SETTINGS = (
     Setting(
         "recompute",
         Shape.CHOICE,
-        "of a model in layers: none recomputes, or all do (full)",
+        "of a model in layers: none recomputes, all do (full), or which do is chosen with the "
+        "schedule (search)",
         "as the layers say",
-        choices=("none", "full"),
+        choices=("none", "full", "search"),
     ),
     _time("forward", "forward_times", "F", default=1),
     _time(

@@ -186,6 +186,12 @@ def partition_words(figures: Mapping[str, Any]) -> str:
     return f"{spread(counts)} layers, {figures['layout']}" if counts else ""
 
 
+def recompute_words(figures: Mapping[str, Any]) -> str:
+    """Layers of every stage that recompute: `3 2 0 layers of the stages`; empty where none does."""
+    layers = figures.get("recompute") or ()
+    return f"{' '.join(map(str, layers))} layers of the stages" if any(layers) else ""
+
+
 def placement_words(figures: Mapping[str, Any]) -> str:
     """The device of every stage, where a placement is a list: `0 0 1, device of every stage`."""
     hosts = figures.get("placement")

@@ -16,7 +16,7 @@ from ppopt.errors import InputError
 from ppopt.problem import placement as placements
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
@@ -81,6 +81,8 @@ def solve(
     With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
     chosen with the schedule, and the bound is over all placements that use all of its devices
     (`ppopt.solver.placements`).
+    With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
+    over all choices (`ppopt.solver.recompute`).
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
     `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
@@ -95,6 +97,8 @@ def solve(
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
+    if placements.SEARCH in (placement, pipeline.placement) or pipeline.partition == SEARCH:
+        pipeline.refuse_recompute_search("a search of partition or placement")
     if placements.SEARCH in (placement, pipeline.placement):
         if hint is not None:
             raise InputError("hint: does not go with placement search; give the hint's placement")
@@ -112,6 +116,15 @@ def solve(
         return PartitionSearch(
             search_from, problem, provenance, progress, began, stop, params
         ).run()
+    if pipeline.recompute == SEARCH_RECOMPUTE:
+        if hint is not None:
+            raise InputError("hint: does not go with recompute search; give the hint's layers")
+        from ppopt.solver.configurations import Request  # noqa: PLC0415  loads on use
+        from ppopt.solver.recompute.search import search_recompute  # noqa: PLC0415
+
+        return search_recompute(
+            Request(search_from, problem, provenance, progress, began, stop, params)
+        )
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
 

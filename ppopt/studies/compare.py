@@ -137,6 +137,7 @@ def compare(
     objective = Objective(objective)
     for where in (placement, pipeline.placement):
         refuse_search(where, "compare")
+    pipeline.refuse_recompute_search("compare")
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent

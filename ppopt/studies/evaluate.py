@@ -26,6 +26,7 @@ def evaluate(
     is unknown or does not apply.
     """
     refuse_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
+    pipeline.refuse_recompute_search("evaluate")
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)

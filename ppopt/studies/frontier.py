@@ -127,6 +127,7 @@ def frontier(
     began = time.monotonic()
     placement.refuse_search(pipeline.placement, "frontier")
     refuse_search(pipeline.partition, "frontier")
+    pipeline.refuse_recompute_search("frontier")
     provenance = provenance_of(time_limit, workers, seed)
     problem = problem_of(pipeline, Objective(objective), fused=fused)
     made, skipped = evaluate_all(

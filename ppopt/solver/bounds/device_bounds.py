@@ -143,6 +143,12 @@ def _whole_holds_less(pipeline: Pipeline) -> bool:
     )
 
 
+def device_infeasible(routes: list[Delays], device: int) -> bool:
+    """Whether a device has no memory for one microbatch at a time."""
+    limits = routes[0].instance.pipeline.ticks.limits
+    return limits is not None and _minimum_device_memory(routes, device) > limits[device]
+
+
 def device_bound(instance: Instance, objective: Objective) -> Bound:
     """The largest one-device bound: head + work + forced idle time + tail.
 
@@ -159,14 +165,14 @@ def device_bound(instance: Instance, objective: Objective) -> Bound:
     bounds = [
         Bound(0, "nothing takes less than no time", Certificate(Argument.WORK)),
         *(
-            _one_device_bound(routes, device, objective)
+            one_device_bound(routes, device, objective)
             for device in range(instance.pipeline.num_devices)
         ),
     ]
     return max(bounds, key=lambda bound: (bound.value, bound.certificate.argument is Argument.WORK))
 
 
-def _one_device_bound(routes: list[Delays], device: int, objective: Objective) -> Bound:
+def one_device_bound(routes: list[Delays], device: int, objective: Objective) -> Bound:
     """Head + work + forced idle time + tail of one device."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]

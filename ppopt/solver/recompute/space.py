@@ -1,0 +1,216 @@
+"""The choices of recompute of a model in layers, and bounds on what schedules can do with them.
+
+A choice says for every stage how many of its layers recompute, of every sort of layer. What it
+costs is time, in every backward of the stage; what it brings is memory between F and the backward.
+A choice that costs more and brings less than another of its stage is left out: in any schedule with
+it, the other one can take its place, its backwards at the same starts.
+
+The bound of a device (its head, work, and the idle time that its memory forces:
+`ppopt.solver.bounds.device_bounds`) depends on the choices of its own stages; those of others only
+make it wait longer. So it is worked out with no recompute elsewhere, once for every choice of the
+device, and the largest of these over all devices holds for every choice of all. The least over the
+choices of one device holds whatever is chosen (the one-device bounds of a plan's space).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem import partition, placement
+from ppopt.problem.model import Layer, Model
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
+from ppopt.solver.configurations import Configuration
+from ppopt.solver.relaxation.delays import Delays
+
+MOST_LISTED = 4096
+"""Most choices that are bounded one by one."""
+MOST_OF_DEVICE = 512
+"""Most choices of one device."""
+
+
+class StageChoice(NamedTuple):
+    """Layers of a stage that recompute."""
+
+    time: Fraction
+    """Added to B and BW, in the user's unit."""
+    kept: Fraction
+    """What F keeps of the activations of the stage."""
+    layers: frozenset[int]
+    """Places in the stage."""
+
+
+class DeviceChoice(NamedTuple):
+    """A choice of every stage of a device."""
+
+    stages: tuple[StageChoice, ...]
+    bound: Fraction
+    """No schedule with it is below, in the user's unit."""
+
+
+Key = tuple[int, ...]
+"""Number of the choice of every device, the cheapest in time first."""
+
+
+class RecomputeSpace:
+    """Every choice of recompute of a pipeline's layers that may be best."""
+
+    name = "recompute"
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises InputError where recompute cannot be searched."""
+        pipeline = problem.pipeline
+        if pipeline.partition == partition.SEARCH or pipeline.placement == placement.SEARCH:
+            raise InputError(
+                "recompute: search does not go with a search of partition or placement; search "
+                "one, then the other with what is found"
+            )
+        if pipeline.routes > 1:
+            raise InputError("recompute: search knows one route only; leave routes out")
+        model = pipeline.model.recomputing(lambda _: False)
+        self._problem = problem
+        self._base = replace(
+            pipeline, model=model, partition=pipeline.counts, recompute=None,
+            mem_limit=pipeline.limits,
+        )  # fmt: skip
+        self._stages = model.stage_layers(self._base.counts)
+        self._starts = [sum(self._base.counts[:stage]) for stage in range(len(self._stages))]
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline in which the layers of a choice recompute."""
+        chosen: dict[int, StageChoice] = {}
+        for stages, number, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
+            chosen |= dict(zip(stages, choices[number].stages, strict=True))
+        return self._with(chosen)
+
+    def _with(self, chosen: dict[int, StageChoice]) -> Pipeline:
+        places = {
+            self._starts[stage] + place for stage, one in chosen.items() for place in one.layers
+        }
+        model: Model = self._base.model
+        made = tuple(
+            replace(layer, recompute=number in places) for number, layer in enumerate(model.layers)
+        )
+        return replace(self._base, model=replace(model, layers=made))
+
+    @cached_property
+    def devices(self) -> list[list[DeviceChoice]]:
+        """The choices of every device that has memory for one microbatch; perhaps none."""
+        return [self._of_device(device) for device in range(self._base.num_devices)]
+
+    def _of_device(self, device: int) -> list[DeviceChoice]:
+        stages = self._base.hosted[0][device]
+        fronts = [stage_choices(self._stages[stage]) for stage in stages]
+        if self._base.limits is None:
+            fronts = [front[:1] for front in fronts]
+        if prod(map(len, fronts)) > MOST_OF_DEVICE:
+            raise InputError(
+                f"recompute: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
+                "chunks, or none or full"
+            )
+        found = []
+        for choice in product(*fronts):
+            instance = replace(
+                self._problem, pipeline=self._with(dict(zip(stages, choice, strict=True)))
+            ).instance
+            routes = [Delays(instance, 0)]
+            if device_infeasible(routes, device):
+                continue
+            bound = one_device_bound(routes, device, self._problem.objective).value
+            found.append(DeviceChoice(choice, instance.pipeline.ticks.time(bound)))
+        return sorted(found, key=lambda one: sum(stage.time for stage in one.stages))
+
+    @property
+    def size(self) -> int:
+        """Number of choices."""
+        return prod(map(len, self.devices))
+
+    @cached_property
+    def least(self) -> Fraction:
+        """No schedule is below, whatever is chosen."""
+        return max(min(one.bound for one in choices) for choices in self.devices)
+
+    @property
+    def listed(self) -> list[Key] | None:
+        """All choices; None: there are too many."""
+        return list(self.every()) if self.size <= MOST_LISTED else None
+
+    def every(self) -> Iterator[Key]:
+        """Every choice."""
+        return product(*(range(len(choices)) for choices in self.devices))
+
+    def configuration(self, key: Key) -> Configuration:
+        """A choice with its bound."""
+        bounds = (choices[number].bound for number, choices in zip(key, self.devices, strict=True))
+        return Configuration(key, max(bounds))
+
+    def simple(self) -> list[Key]:
+        """The bound's own choice, as little recompute as possible, as much, and levels between."""
+        bound = tuple(
+            min(range(len(choices)), key=lambda number: (choices[number].bound, number))
+            for choices in self.devices
+        )
+        levels = [
+            tuple((len(choices) - 1) * part // 4 for choices in self.devices) for part in range(5)
+        ]
+        within = tuple(
+            max(number for number in range(len(choices)) if choices[number].bound <= most)
+            for most in [max(choices[number].bound for number, choices in zip(
+                bound, self.devices, strict=True))]
+            for choices in self.devices
+        )  # fmt: skip
+        return list(dict.fromkeys([bound, *levels, within]))
+
+    def moves(self, key: Key) -> Iterator[Key]:
+        """One device with the next choice, either way; and all of them."""
+        steps = [
+            *(tuple(device == one for one in range(len(key))) for device in range(len(key))),
+            (True,) * len(key),
+        ]
+        for step in steps:
+            for way in (1, -1):
+                moved = tuple(number + way * mine for number, mine in zip(key, step, strict=True))
+                if all(0 <= n < len(c) for n, c in zip(moved, self.devices, strict=True)):
+                    yield moved
+
+
+def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:
+    """Choices of a stage that no other betters in both time and memory, the shortest first.
+
+    Layers of one time and one saving are alike: of these, the first so many recompute.
+    """
+    sorts: dict[tuple[Fraction, Fraction], list[int]] = {}
+    for place, layer in enumerate(layers):
+        saved = layer.activation - layer.kept
+        if saved > 0:
+            sorts.setdefault((layer.recompute_time, saved), []).append(place)
+    whole = sum((layer.activation for layer in layers), Fraction(0))
+    front = [StageChoice(Fraction(0), whole, frozenset())]
+    for (time, saved), places in sorts.items():
+        front = _least(
+            StageChoice(
+                one.time + count * time,
+                one.kept - count * saved,
+                one.layers | frozenset(places[:count]),
+            )
+            for one in front
+            for count in range(len(places) + 1)
+        )
+    return front
+
+
+def _least(choices: Iterator[StageChoice]) -> list[StageChoice]:
+    """Those with less memory than all that take no more time."""
+    found: list[StageChoice] = []
+    for one in sorted(choices, key=lambda one: (one.time, one.kept, sorted(one.layers))):
+        if not found or one.kept < found[-1].kept:
+            found.append(one)
+    return found

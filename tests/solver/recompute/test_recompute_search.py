@@ -1,0 +1,140 @@
+"""The search over recompute, against every choice of layers of tiny models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import InputError, Model, Objective, Pipeline, Status, compare, evaluate, frontier, solve
+from ppopt.problem.problem import Problem
+from ppopt.solver.recompute.space import RecomputeSpace, stage_choices
+from ppopt.verifier import verify
+from tests.oracles import exhaustive
+
+
+def draw(rng: Random) -> tuple[Pipeline, bool]:
+    """Up to 4 layers on 2 devices, with limits at which recompute matters."""
+    count = rng.randint(2, 4)
+    layers = [
+        {
+            "forward": rng.randint(1, 2),
+            "backward": 2 * rng.randint(1, 2),
+            "activation": rng.randint(1, 4),
+            "workspace": rng.choice((0, 0, 1)),
+            "recompute": {"time": rng.randint(0, 2), "activation": rng.randint(0, 1)},
+        }
+        for _ in range(count)
+    ]
+    cut = rng.randint(1, count - 1)
+    whole = max(sum(one["activation"] for one in part) for part in (layers[:cut], layers[cut:]))  # type: ignore[misc]
+    pipeline = Pipeline(
+        stages=2, batches=rng.randint(1, 3), model=layers, partition=[cut, count - cut],
+        p2p=rng.choice((0, 1)), mem_limit=rng.randint(whole, 2 * whole), recompute="search",
+    )  # fmt: skip
+    return pipeline, rng.random() < 0.5
+
+
+def least(pipeline: Pipeline, fused: bool, objective: exhaustive.Goal) -> int | None:
+    """Least value over every set of layers, in the user's unit times 2."""
+    found = []
+    model: Model = pipeline.model
+    for chosen in product((False, True), repeat=len(model)):
+        layers = tuple(
+            replace(layer, recompute=one) for layer, one in zip(model.layers, chosen, strict=True)
+        )
+        made = replace(pipeline, model=replace(model, layers=layers), recompute=None)
+        value = exhaustive.best(made, fused=fused, objective=objective)
+        if value is not None:
+            found.append(2 * value // made.ticks.per_unit)
+    return min(found, default=None)
+
+
+@pytest.mark.parametrize(("objective", "count"), [("makespan", 40), ("device-span", 10)])
+def test_no_choice_of_layers_is_better(objective: exhaustive.Goal, count: int) -> None:
+    rng, chosen = Random(51), 0
+    for _ in range(count):
+        pipeline, fused = draw(rng)
+        expected = least(pipeline, fused, objective)
+        found = solve(pipeline, fused=fused, objective=objective, time_limit=30, workers=1)
+        if expected is None:
+            assert found.status is Status.INFEASIBLE, pipeline
+            continue
+        assert found.status is Status.OPTIMAL, pipeline
+        assert 2 * found.value == expected, pipeline  # type: ignore[operator]
+        assert found.schedule is not None
+        assert verify(found.schedule) == []
+        chosen += any(found.pipeline.recomputed)
+    assert chosen > 2
+
+
+def test_bounds_hold_for_every_choice() -> None:
+    rng = Random(52)
+    for _ in range(25):
+        pipeline, fused = draw(rng)
+        space = RecomputeSpace(Problem(pipeline, Objective.MAKESPAN, fused))
+        if not all(space.devices):
+            assert least(pipeline, fused, "makespan") is None
+            continue
+        for key in space.every():
+            made = space.pipeline(key)
+            value = exhaustive.best(made, fused=fused, objective="makespan")
+            if value is not None:
+                assert space.least <= space.configuration(key).bound <= made.ticks.time(value)
+
+
+def test_only_counts_of_alike_layers_matter() -> None:
+    """Three alike, and one that takes more time and saves less: 4 + 4 choices less the bettered."""
+    model = Model(
+        [  # type: ignore[arg-type]
+            {"forward": 1, "activation": 4, "count": 3, "recompute": {"time": 1}},
+            {"forward": 2, "activation": 1},
+        ]
+    )
+    choices = stage_choices(model.layers)
+    assert [(int(one.time), int(one.kept)) for one in choices] == [
+        (0, 13), (1, 9), (2, 5), (3, 1), (5, 0),
+    ]  # fmt: skip
+
+
+MODEL: dict[str, Any] = {
+    "stages": 4,
+    "batches": 8,
+    "layers": [{"forward": 1, "activation": 1, "count": 16, "recompute": {"activation": "0.1"}}],
+}
+
+
+@pytest.mark.parametrize("limit", [16, 12, 8, 5])
+def test_chosen_is_never_worse_than_none_or_full(limit: int) -> None:
+    """Four layers a stage; 1F1B holds 16, with full recompute 1.6 and 3.6 in the backward."""
+    given = {**MODEL, "mem_limit": limit}
+    chosen = solve(Pipeline(**given, recompute="search"), fused=True, time_limit=4, workers=1)
+    assert chosen.value is not None
+    assert chosen.lower_bound is not None
+    for mode in ("none", "full"):
+        other = solve(Pipeline(**given, recompute=mode), fused=True, time_limit=4, workers=1)
+        assert other.value is None or chosen.value <= other.value
+        assert other.value is None or chosen.lower_bound <= other.value
+    assert sum(chosen.pipeline.recomputed) <= 16
+
+
+def test_without_a_limit_nothing_recomputes() -> None:
+    found = solve(Pipeline(**MODEL, recompute="search"), fused=True, time_limit=10)
+    assert found.status is Status.OPTIMAL
+    assert found.pipeline.recomputed == (0, 0, 0, 0)
+
+
+def test_what_does_not_search_it_says_so() -> None:
+    pipeline = Pipeline(**MODEL, recompute="search")
+    for refused in (
+        lambda: evaluate(pipeline, "1f1b"),
+        lambda: compare(pipeline),
+        lambda: frontier(pipeline),
+        lambda: solve(replace(pipeline, partition="search")),
+        lambda: solve(pipeline, placement="search"),
+    ):
+        with pytest.raises(InputError, match="recompute: "):
+            refused()
