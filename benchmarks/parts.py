@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -72,7 +73,7 @@ def model(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
 
 def _alone(make: Make, pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     run = Run(objective, limits)
-    problem = Problem(pipeline, objective, fused=False)
+    problem = Problem(pipeline, objective, BackwardKind.SPLIT)
     clock = Clock(limits.seconds, time.monotonic())
     known = device_bounds.device_bound(problem.instance, objective)
     incumbent = Incumbent(problem, known, run.note)

@@ -11,6 +11,7 @@ import pkgutil
 
 import ppopt.solver
 from benchmarks.baselines.problem import Limits, Outcome, Run, Size, Solver
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.strategies import registry
@@ -68,7 +69,7 @@ def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
     from ppopt.solver.bounds import device_bounds  # noqa: PLC0415  likewise
     from ppopt.solver.cp_sat import model  # noqa: PLC0415  likewise
 
-    problem = Problem(pipeline, objective, fused=False)
+    problem = Problem(pipeline, objective, BackwardKind.SPLIT)
     bound = device_bounds.device_bound(problem.instance, objective).value
     built = model.build(problem, horizon=2 * bound, bound=bound)
     return size(built.cp)

@@ -89,6 +89,7 @@ def eval_(
     """Evaluate one hand strategy."""
     from ppopt.cli import output, progress
     from ppopt.errors import InputError
+    from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
     from ppopt.report.objects import of_evaluation
@@ -98,8 +99,11 @@ def eval_(
     from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
-    if settings.get("fused") and not rule.fused:
-        raise InputError(f"fused: strategy {strategy} splits the backward; leave --fused out")
+    kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
+    if kind is BackwardKind.WHOLE and not rule.fused:
+        raise InputError(
+            f"backward_kind: strategy {strategy} splits the backward; leave --backward whole out"
+        )
     if settings.get("routes") == 1 < rule.routes:
         raise InputError(f"routes: 1 contradicts strategy {strategy}; leave --routes out")
     objective = Objective(settings.get("objective", "makespan"))
@@ -235,9 +239,8 @@ def _exit_code(status: Status) -> int:
 
 
 def _search_options(settings: Settings) -> dict[str, Any]:
-    given = {
-        name: settings.get(name) for name in ("objective", "fused", "time_limit", "workers", "seed")
-    }
+    names = ("objective", "backward_kind", "fused", "time_limit", "workers", "seed")
+    given = {name: settings.get(name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 

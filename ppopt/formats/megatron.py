@@ -58,4 +58,6 @@ def _signed_chunk(row: Row, ranks: int) -> int:
         return chunk
     if row.kind is OpKind.BW:
         return -chunk
-    raise InputError(f"megatron: {row.op}: its lists know whole backwards only; solve with --fused")
+    raise InputError(
+        f"megatron: {row.op}: its lists know whole backwards only; solve with --backward whole"
+    )

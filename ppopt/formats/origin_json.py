@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ppopt.errors import InputError
 from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
 from ppopt.problem import exact
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import MOST_DEVICES
 from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin
@@ -31,7 +32,7 @@ def to_object(origin: Origin) -> dict[str, Any]:
     members = {
         "strategy": origin.strategy,
         "objective": None if origin.objective is None else origin.objective.value,
-        "fused": origin.fused,
+        "backward_kind": None if origin.backward_kind is None else origin.backward_kind.value,
         "status": origin.status,
         "value": number(origin.value),
         "lower_bound": number(origin.lower_bound),
@@ -70,7 +71,10 @@ def _of_hint(hint: HintRecord) -> dict[str, Any]:
 
 
 def from_object(value: object) -> Origin:
-    """Read an object made by `to_object`; raises InputError naming the member."""
+    """Read an object made by `to_object`; raises InputError naming the member.
+
+    Files of earlier versions have `fused`: true for whole backwards, false for split ones.
+    """
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
     stated = {
@@ -78,7 +82,11 @@ def from_object(value: object) -> Origin:
         for key, read in _READERS.items()
         if value.get(key) is not None
     }
-    other = {key: entry for key, entry in value.items() if key not in _READERS}
+    if value.get("fused") is not None and "backward_kind" not in stated:
+        fused = within("fused", flag, value["fused"])
+        stated["backward_kind"] = BackwardKind.uniform(fused=fused)
+    known = {*_READERS, "fused"}
+    other = {key: entry for key, entry in value.items() if key not in known}
     return Origin(**stated, other=other, from_file=True)
 
 
@@ -86,6 +94,12 @@ def _objective(value: object) -> Objective:
     if not isinstance(value, str) or value not in tuple(Objective):
         raise InputError(f"{shown(value)} is unknown; use {' or '.join(Objective)}")
     return Objective(value)
+
+
+def _backward_kind(value: object) -> BackwardKind:
+    if not isinstance(value, str) or value not in tuple(BackwardKind):
+        raise InputError(f"{shown(value)} is unknown; use {' or '.join(BackwardKind)}")
+    return BackwardKind(value)
 
 
 def _figure(value: object) -> Fraction:
@@ -149,7 +163,7 @@ def _options(value: object) -> dict[str, int]:
 _READERS: dict[str, Callable[[object], Any]] = {
     "strategy": text,
     "objective": _objective,
-    "fused": flag,
+    "backward_kind": _backward_kind,
     "status": text,
     "value": _figure,
     "lower_bound": _figure,

@@ -46,8 +46,8 @@ def complete(
     """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.
 
     BW = 2 F, W = BW / 2, B = BW - W. Where B is given, W is what it leaves of BW, or else F, and BW
-    is B + W. Raises InputError, naming the field and `place`, where F is not above 0, or W or B is
-    longer than BW.
+    is B + W. Where all three are given they are free of each other. Raises InputError, naming the
+    field and `place`, where F is not above 0, or a time that follows would be below 0.
     """
     if forward <= 0:
         raise InputError(
@@ -55,14 +55,16 @@ def complete(
             "of the unit, the finest that is kept"
         )
     if partial is not None and weight is None:
-        weight = forward if full is None else full - partial
+        weight = (
+            forward if full is None else _left("weight", full, "backward_input", partial, place)
+        )
     if partial is not None and weight is not None and full is None:
         full = partial + weight
     full = 2 * forward if full is None else full
     weight = full / 2 if weight is None else weight
-    _check_part("backward_input", partial, full, place)
-    _check_part("weight", weight, full, place)
-    return full, weight, full - weight if partial is None else partial
+    if partial is None:
+        partial = _left("backward_input", full, "weight", weight, place)
+    return full, weight, partial
 
 
 def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
@@ -75,9 +77,12 @@ def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
             )
 
 
-def _check_part(field: str, part: Fraction | None, full: Fraction, place: str) -> None:
-    if part is not None and part > full:
+def _left(field: str, full: Fraction, name: str, part: Fraction, place: str) -> Fraction:
+    """What a part leaves of the full backward: the time of the other part, named `field`."""
+    if part > full:
         raise InputError(
-            f"{field}: {place}{exact.plain(part)} is above the full backward time "
-            f"{exact.plain(full)}; backward times are B and W together"
+            f"{name}: {place}{exact.plain(part)} is above the full backward time "
+            f"{exact.plain(full)}, which leaves less than 0 for {field}; give {field} too: "
+            "B, W and BW may be any times"
         )
+    return full - part

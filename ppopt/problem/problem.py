@@ -1,31 +1,77 @@
-"""The search problem: a pipeline with its limits, an objective, and whole or split backwards."""
+"""The search problem: a pipeline with its limits, an objective, and the kind of its backwards."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ppopt.problem.instance import Instance
+from ppopt.problem.backward_choice import BackwardChoice
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import EVERY, SPLIT, WHOLE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+
+_KINDS = {BackwardKind.MIXED: EVERY, BackwardKind.SPLIT: SPLIT, BackwardKind.WHOLE: WHOLE}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A pipeline, an objective, and whether backwards are whole or split."""
+    """A pipeline, an objective, and whether backwards are split, whole or either."""
 
     pipeline: Pipeline
     objective: Objective
-    fused: bool
-    """Whether every backward is whole (BW); else every one is split (B and W)."""
+    backward_kind: BackwardKind
 
     @cached_property
     def instance(self) -> Instance:
-        """The operations of the problem."""
-        return Instance.uniform(self.pipeline, fused=self.fused)
+        """The operations of the problem: where backwards are mixed, those of both kinds."""
+        return Instance(self.pipeline, _KINDS[self.backward_kind])
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a backward may be split or whole."""
+        return self.backward_kind is BackwardKind.MIXED
+
+    @property
+    def fused(self) -> bool:
+        """Whether every backward is whole."""
+        return self.backward_kind is BackwardKind.WHOLE
 
     @property
     def operations(self) -> int:
-        """Number of operations of every schedule."""
+        """Number of operations of every schedule; the largest number where backwards are mixed."""
         pieces = self.pipeline.batches * self.pipeline.num_slices
         return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
+
+    @cached_property
+    def choice(self) -> BackwardChoice:
+        """What splitting a backward may gain or lose, per stage."""
+        return BackwardChoice(self.pipeline)
+
+    @cached_property
+    def reduced(self) -> Problem:
+        """The problem of the same optimum with the fewest schedules.
+
+        A mixed problem is that of split backwards where splitting loses nothing at any stage, and
+        that of whole ones where no stage gains by splitting.
+        """
+        uniform = self.choice.uniform if self.mixed else None
+        return self if uniform is None else replace(self, backward_kind=uniform)
+
+    @cached_property
+    def relaxed(self) -> Problem:
+        """A problem of one kind of backward whose bounds hold for this one; itself, if not mixed.
+
+        Where backwards are mixed: the split problem of `BackwardChoice.relaxed`.
+        """
+        if not self.mixed:
+            return self
+        return replace(self, pipeline=self.choice.relaxed, backward_kind=BackwardKind.SPLIT)
+
+    @cached_property
+    def restrictions(self) -> tuple[Problem, ...]:
+        """The problems of one kind of backward whose schedules are schedules of this one."""
+        if not self.mixed:
+            return (self,)
+        kinds = (BackwardKind.SPLIT, BackwardKind.WHOLE)
+        return tuple(replace(self, backward_kind=kind) for kind in kinds)

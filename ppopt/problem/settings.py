@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ppopt.errors import InputError
 from ppopt.problem import placement, units
+from ppopt.problem.backward_kind import BackwardKind
 
 T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
@@ -114,6 +115,8 @@ class Setting:
     cut_by_chunks: bool = True
     """Of a cost of stages: whether chunks divide it."""
     has_flag: bool = True
+    own_flag: str = ""
+    """Name on the command line where it is not that of files."""
 
     @property
     def name(self) -> str:
@@ -138,7 +141,7 @@ class Setting:
     @property
     def flag(self) -> str:
         """The name on the command line."""
-        return flag_of(self.name)
+        return self.own_flag or flag_of(self.name)
 
 
 def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
@@ -332,7 +335,16 @@ SETTINGS = (
         "makespan",
         choices=("makespan", "device-span"),
     ),
-    _run("fused", Shape.FLAG, "full backwards BW only, no split"),
+    _run(
+        "backward_kind",
+        Shape.CHOICE,
+        "kind of backwards: B and W (split), BW (whole), or the better of both per stage and "
+        "microbatch (mixed)",
+        BackwardKind.MIXED.value,
+        choices=tuple(map(str, BackwardKind)),
+        own_flag="--backward",
+    ),
+    _run("fused", Shape.FLAG, "short for --backward whole"),
     _run("time_limit", Shape.SECONDS, "seconds to search", 60),
     _run("workers", Shape.WHOLE, "processors to search with", "all", least=1),
     _run("seed", Shape.WHOLE, "seed of the search", 0, least=0),

@@ -17,14 +17,22 @@ from typing import TYPE_CHECKING, Protocol
 from ppopt import processors
 from ppopt.errors import InputError, VerificationError
 from ppopt.problem.objective import Objective
-from ppopt.rechecker import arithmetic, claim, idle_bound, partial_schedules, partitions, placements
+from ppopt.rechecker import (
+    arithmetic,
+    claim,
+    idle_bound,
+    mixed,
+    partial_schedules,
+    partitions,
+    placements,
+)
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, Timetable
 from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
-    from ppopt.rechecker.refute import Times
+    from ppopt.rechecker.refute import Found, Times
     from ppopt.schedule.schedule import Schedule
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
@@ -119,7 +127,7 @@ def confirmed(schedule: Timetable) -> str | None:
     if stated.partitions:
         left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
         return None if left is None or left else _of_all_partitions(0)
-    known = None if stated.placements else _by_arithmetic(stated)
+    known = None if stated.placements else _by_arithmetic(mixed.of_one_kind(stated))
     if known is None:
         return None
     return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
@@ -136,6 +144,8 @@ def check(
         return _check_placements(stated, time_limit, workers, seed, progress)
     if stated.bound is not None:
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
+    if stated.mixed:
+        return _check_mixed(stated, time_limit, workers, seed, progress)
     known = _by_arithmetic(stated)
     if known is not None:
         device, reason = known
@@ -148,7 +158,28 @@ def check(
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 
     found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
-    seconds = monotonic() - began
+    return _outcome(stated, found, monotonic() - began)
+
+
+def _check_mixed(
+    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
+) -> Recheck:
+    """Check a claim of mixed backwards: where they differ, by a relaxation, then as they are."""
+    began = monotonic()
+    simpler = mixed.of_one_kind(stated)
+    if mixed.loses_nothing(stated):
+        return check(simpler, time_limit, workers, seed, progress)
+    found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
+    if found.verdict is Verdict.CONFIRMED:
+        return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
+    from ppopt.rechecker.mixed_model import refute  # noqa: PLC0415  ortools takes long to load
+
+    left = began + time_limit - monotonic()
+    return _outcome(stated, refute(stated, left, workers, seed), monotonic() - began)
+
+
+def _outcome(stated: Claim, found: Found, seconds: float) -> Recheck:
+    """The outcome of a search by CP-SAT."""
     if found.times is not None:
         made = _schedule(stated, found.times)
         return Recheck(Verdict.WRONG, _below(stated, made), found.devices, seconds, made)
@@ -198,7 +229,8 @@ def _check_placements(
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
         one = placements.claim_of(stated, hosts)
-        if next(arithmetic.over_limit(one), None) is None and _by_arithmetic(one) is None:
+        simpler = mixed.of_one_kind(one)
+        if next(arithmetic.over_limit(simpler), None) is None and _by_arithmetic(simpler) is None:
             claims[f"placement {','.join(map(str, hosts))}"] = one
         else:
             confirmed += 1

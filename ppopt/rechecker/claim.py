@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -22,8 +23,8 @@ class Claim(NamedTuple):
     pipeline: Pipeline
     span: bool
     """Whether the value is the device span; else it is the makespan."""
-    fused: bool
-    """Whether every backward is whole (BW); else every one is split (B and W)."""
+    backward_kind: BackwardKind
+    """Whether backwards are split (B and W), whole (BW), or either."""
     bound: int | None
     """In ticks; None: there is no schedule at all."""
     devices: tuple[int, ...] = ()
@@ -36,15 +37,29 @@ class Claim(NamedTuple):
     """The bound in the user's unit, where it is of every partition or placement: ticks differ."""
 
     @property
+    def fused(self) -> bool:
+        """Whether every backward is whole."""
+        return self.backward_kind is BackwardKind.WHOLE
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a backward may be split or whole."""
+        return self.backward_kind is BackwardKind.MIXED
+
+    @property
     def kinds(self) -> tuple[OpKind, ...]:
-        """Kinds of operation of every stage and microbatch, in the order in which they run."""
+        """Kinds of operation of every stage and microbatch, in the order in which they run.
+
+        Of one kind of backward: where backwards are mixed, there is no such list.
+        """
+        assert not self.mixed
         return (OpKind.F, OpKind.BW) if self.fused else (OpKind.F, OpKind.B, OpKind.W)
 
     @property
     def size(self) -> int:
-        """Number of operations of a schedule."""
+        """Largest number of operations of a schedule."""
         places = self.pipeline.num_stages * self.pipeline.batches * self.pipeline.num_slices
-        return len(self.kinds) * places
+        return (2 if self.fused else 3) * places
 
     @property
     def horizon(self) -> int:
@@ -144,14 +159,14 @@ def of_schedule(schedule: Timetable) -> Claim | None:
             f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
         )
     ticks = bound_in_ticks(pipeline, origin.lower_bound)
-    claim = Claim(pipeline, span, bool(origin.fused), ticks, devices)
+    claim = Claim(pipeline, span, origin.backward_kind or BackwardKind.SPLIT, ticks, devices)
     if origin.certificate is not None and origin.certificate.argument is Argument.PARTITIONS:
         if pipeline.model is None:
             raise InputError("certificate: it is of all partitions, but the file has no layers")
         claim = claim._replace(partitions=True, bound_time=origin.lower_bound)
     if origin.certificate is not None and origin.certificate.argument is Argument.PLACEMENTS:
         claim = claim._replace(placements=True, bound_time=origin.lower_bound)
-    if set(schedule.kind.tolist()) - set(claim.kinds):
+    if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
     return claim

@@ -19,6 +19,7 @@ from ppopt.problem import exact
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 from ppopt.rechecker.device_time import DeviceTime, Stage
 from ppopt.rechecker.layer_sums import LayerSums
+from ppopt.rechecker.mixed import by_layers
 
 MOST_LEFT = 64
 """Most partitions that are left to searches."""
@@ -32,6 +33,7 @@ def left_to_search(claim: Claim, deadline: float) -> list[tuple[int, ...]] | Non
     None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
     where the claim is out of reach: several routes, slices, pairs or speeds.
     """
+    claim = by_layers(claim)
     pipeline = claim.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:
         return None

@@ -54,10 +54,10 @@ def refute(
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
-    rules, latest = Rules(claim, frozenset(devices)), _latest(claim)
+    rules, last = Rules(claim, frozenset(devices)), latest(claim)
     while len(rules.operations) <= MOST_OPERATIONS:
         report(len(devices))
-        model = build(rules, latest, frozenset(devices))
+        model = build(rules, last, frozenset(devices))
         share = SHARE if rules.all and len(devices) < len(every) else 1.0
         status, times = _solve(model, share * (until - monotonic()), workers, seed)
         if status == cp_model.INFEASIBLE:
@@ -75,7 +75,7 @@ def refute(
     return Found(tuple(sorted(devices)), refuted=False, times=None)
 
 
-def _latest(claim: Claim) -> int:
+def latest(claim: Claim) -> int:
     """An instant by which some schedule of value below the bound is done, if there is one.
 
     Under device span every two devices have a stage each on route 0, whose F(., 0) .. B(., 0) lie

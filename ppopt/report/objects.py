@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json, schedule_json
 from ppopt.problem import layout
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.summary import summary, unit_names
@@ -57,6 +58,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
         **{key: origin.get(key) for key in _SEARCHED},
         **shown,
         "idle": None if result.schedule is None else by_cause(result.schedule),
+        "backward_kind": result.backward_kind.value,
         "imbalance": found.get("imbalance"),
         "baseline": _baseline(hand),
         **_placed(result.pipeline),
@@ -228,7 +230,8 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         ],
         "strategies": [_hand(hand) for hand in found.hands],
         "skipped": _skipped(found.skipped),
-        "fused": found.fused,
+        "backward_kind": found.backward_kind.value,
+        "fused": found.backward_kind is BackwardKind.WHOLE,
         "seed": provenance.seed,
         "workers": provenance.workers,
         "versions": provenance.versions,

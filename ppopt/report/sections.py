@@ -8,6 +8,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED, Unit
@@ -253,7 +254,7 @@ def _span(delays: Sequence[Sequence[Fraction]], pipeline: Pipeline) -> str:
 def _provenance(figures: Mapping[str, Any]) -> str:
     kept = ("seed", "workers", "time_limit")
     parts = [f"{key.replace('_', ' ')} {figures[key]}" for key in kept if figures[key] is not None]
-    if figures["fused"]:
+    if figures["backward_kind"] == BackwardKind.WHOLE:
         parts.append("every backward in one operation")
     if isinstance(figures["versions"], Mapping):
         parts += [f"{name} {version}" for name, version in sorted(figures["versions"].items())]

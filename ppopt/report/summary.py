@@ -14,7 +14,7 @@ from ppopt.schedule.schedule import Schedule
 
 ORIGIN_KEYS = (
     *("strategy", "status", "lower_bound", "gap", "proof"),
-    *("fused", "seed", "workers", "time_limit", "versions", "hint"),
+    *("backward_kind", "seed", "workers", "time_limit", "versions", "hint"),
 )
 """Keys of a schedule's origin that reports show."""
 

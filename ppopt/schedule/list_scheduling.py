@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.instance import Instance, OperationClass
+from ppopt.problem.instance import EVERY, Instance, OperationClass
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -556,8 +556,20 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     return _measured(first_start, busy, orders)
 
 
+def _smaller(instance: Instance, stage: int) -> tuple[OpKind, ...]:
+    """B and W, or BW: what holds less."""
+    b, w, whole = (
+        instance.classes[instance.number(kind, stage)] for kind in (OpKind.B, OpKind.W, OpKind.BW)
+    )
+    split = max(b.takes, b.change + w.takes)
+    return (OpKind.BW,) if whole.takes <= split else (OpKind.B, OpKind.W)
+
+
 def one_at_a_time(instance: Instance) -> Orders:
-    """One microbatch through the whole pipeline after another, W at once: least memory."""
+    """One microbatch through the whole pipeline after another, W at once: least memory.
+
+    Where backwards are mixed, each is of the kind that holds less.
+    """
     pipeline, (forward, *backward) = instance.pipeline, instance.kinds
     slices = range(pipeline.num_slices)
     orders = []
@@ -570,7 +582,7 @@ def one_at_a_time(instance: Instance) -> Orders:
                 instance.number(kind, stage, route, part)
                 for stage in stages[::-1]
                 for part in reversed(slices)
-                for kind in backward
+                for kind in (_smaller(instance, stage) if instance.kinds == EVERY else backward)
             ]
             parts.append(instance.codes[np.array(numbers, dtype=np.int64)].T.ravel())
         orders.append(np.concatenate(parts))

@@ -8,6 +8,7 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import devices
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -134,6 +135,13 @@ def split_whole(pipeline: Pipeline, orders: Orders) -> Orders:
         keep = np.stack([np.ones_like(full), full], axis=1)
         parts.append(pair[keep])
     return parts
+
+
+def of_kind(pipeline: Pipeline, orders: Orders, kind: BackwardKind) -> Orders:
+    """The orders with every backward split, or whole; as they are where the kind is mixed."""
+    if kind is BackwardKind.SPLIT:
+        return split_whole(pipeline, orders)
+    return join_split(pipeline, orders) if kind is BackwardKind.WHOLE else orders
 
 
 def join_split(pipeline: Pipeline, orders: Orders) -> Orders:

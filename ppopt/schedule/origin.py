@@ -8,6 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 
 SEARCHED = "optimal"
@@ -73,8 +74,8 @@ class Origin:
     """How the search ended: `optimal` or `feasible`, if a file says no more than it may."""
     options: Mapping[str, int] = field(default_factory=dict)
     """Options of the strategy, given or its own choice."""
-    fused: bool | None = None
-    """Whether the bound is of whole backwards (BW); else it is of split ones (B and W)."""
+    backward_kind: BackwardKind | None = None
+    """The kind of backwards of the schedules that the bound speaks of; None: split."""
     value: Fraction | None = None
     """Objective of the schedule, in the user's unit."""
     lower_bound: Fraction | None = None

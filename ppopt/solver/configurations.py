@@ -176,8 +176,8 @@ class Configurations:
         if one.refined:
             return
         one.refined = True
-        one.impossible = device_bounds.infeasibility(problem.instance) is not None
-        bound = device_bounds.device_bound(problem.instance, problem.objective).value
+        one.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
+        bound = device_bounds.known_bound(problem.reduced).value
         one.bound = max(one.bound, problem.pipeline.ticks.time(bound))
 
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
@@ -252,7 +252,7 @@ class Configurations:
         result = Result(
             pipeline=problem.pipeline if best is None else best.pipeline,
             objective=problem.objective,
-            fused=problem.fused,
+            backward_kind=problem.backward_kind,
             status=self._status,
             schedule=None,
             value=self.value,

@@ -43,7 +43,12 @@ class Method(Protocol):
 def is_plain(problem: Problem) -> bool:
     """Whether there are neither slices nor overlapped pairs that save time."""
     pipeline = problem.pipeline
-    return pipeline.num_slices == 1 and not pairs.pairing_saves_time(problem.instance)
+    return pipeline.num_slices == 1 and not has_pairs(problem)
+
+
+def has_pairs(problem: Problem) -> bool:
+    """Whether overlapped pairs save time."""
+    return any(pairs.pairing_saves_time(one.instance) for one in problem.restrictions)
 
 
 def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) -> list[Method]:

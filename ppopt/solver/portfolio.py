@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
@@ -19,11 +18,11 @@ from ppopt.solver.heuristics.local_starts import (
     DoubleJustification,
     ExpediteBackwards,
 )
-from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
+from ppopt.solver.mixed_search import Part, Relaxed, on
 from ppopt.solver.parameters import Share, SolveParams
 from ppopt.solver.remote import RemoteSubsetDP
 from ppopt.solver.result import Provenance
@@ -41,11 +40,15 @@ NAMES: tuple[str, ...] = tuple(
 
 
 def improvement_turns(
-    incumbent: Incumbent, clock: Clock, pool: Pool, provenance: Provenance, params: SolveParams
+    incumbent: Incumbent,
+    clock: Clock,
+    parts: list[Part],
+    provenance: Provenance,
+    params: SolveParams,
 ) -> Turns:
     """Quick turns, which prove tiny problems; then rounds of all methods."""
     problem = incumbent.problem
-    portfolio = _Portfolio(problem, pool, provenance, params)
+    portfolio = _Portfolio(incumbent, parts, provenance, params)
     if incumbent.value is None:
         if problem.operations <= params.full_model.most_operations:
             yield Turn(portfolio.full_model, clock.left)
@@ -61,31 +64,59 @@ class _Portfolio:
     """The methods of one search."""
 
     def __init__(
-        self, problem: Problem, pool: Pool, provenance: Provenance, params: SolveParams
+        self,
+        incumbent: Incumbent,
+        parts: list[Part],
+        provenance: Provenance,
+        params: SolveParams,
     ) -> None:
+        problem = incumbent.problem
         self._problem = problem
         self._params = params
-        rng, subsets = Random(provenance.seed), SubsetDP(problem, params.subset)
-        several = provenance.workers > 1
+        rng = Random(provenance.seed)
+        relaxed = Relaxed(incumbent) if problem.mixed else None
+        bounded = problem.relaxed
+        subsets = SubsetDP(bounded, params.subset)
+        several = provenance.workers > 1 and not problem.mixed
         self._remote = RemoteSubsetDP(subsets, params.remote) if several else None
-        self._justification = DoubleJustification(pool, params.justification)
+        self._justifications = [
+            on(view, DoubleJustification(pool, params.justification)) for pool, view in parts
+        ]
         self.full_model = FullModel(problem, params.full_model)
         share = params.rounds
         large = problem.operations > params.full_model.most_operations
         self._shares: tuple[tuple[Method, Share], ...] = (
-            (self._remote or subsets, share.subset_dp_remote if several else share.subset_dp),
             (
-                RelaxationBound(problem, params.relaxation),
+                self._remote or on(relaxed, subsets),
+                share.subset_dp_remote if several else share.subset_dp,
+            ),
+            (
+                on(relaxed, RelaxationBound(bounded, params.relaxation)),
                 share.relaxations_large if large else share.relaxations,
             ),
-            (self._justification, share.justification),
-            (ExpediteBackwards(pool, params.justification), share.justification),
-            (IteratedLocalSearch(pool, rng, params.local_search), share.local_search),
-            (RuleAnnealing(pool, rng, params.annealing), share.annealing),
-            (BeamSearch(problem, params.dynamic_program), share.beam),
-            (DynamicProgram(problem, params.dynamic_program), share.dynamic_program),
-            (CyclicSchedules(pool, rng, params.cyclic), share.cyclic),
-            (WindowLNS(pool, rng, params.windows), share.windows),
+            *((method, share.justification) for method in self._justifications),
+            *(
+                (on(view, method), part)
+                for pool, view in parts
+                for method, part in (
+                    (ExpediteBackwards(pool, params.justification), share.justification),
+                    (IteratedLocalSearch(pool, rng, params.local_search), share.local_search),
+                    (RuleAnnealing(pool, rng, params.annealing), share.annealing),
+                    (BeamSearch(pool.problem, params.dynamic_program), share.beam),
+                )
+            ),
+            (
+                on(relaxed, DynamicProgram(bounded, params.dynamic_program)),
+                share.dynamic_program,
+            ),
+            *(
+                (on(view, method), part)
+                for pool, view in parts
+                for method, part in (
+                    (CyclicSchedules(pool, rng, params.cyclic), share.cyclic),
+                    (WindowLNS(pool, rng, params.windows), share.windows),
+                )
+            ),
             (self.full_model, share.full_model),
             (ValueQuestions(problem, params.questions), share.questions),
         )
@@ -99,7 +130,7 @@ class _Portfolio:
         """Before the rounds: double justification of small problems, full model of tiny ones."""
         params = self._params
         if self._problem.operations <= params.justification.first_most:
-            for method in self._supported(self._justification):
+            for method in self._supported(*self._justifications):
                 yield Turn(method, 0.0)
         tiny = self._supported(TinyModel(self._problem, params.full_model))
         remote = self._supported(self._remote) if tiny and self._remote is not None else []

@@ -7,6 +7,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim, bound_in_ticks
@@ -55,7 +56,8 @@ class Result:
 
     pipeline: Pipeline
     objective: Objective
-    fused: bool
+    backward_kind: BackwardKind
+    """The kind of backwards that was searched."""
     status: Status
     schedule: Schedule | None
     value: Fraction | None
@@ -72,6 +74,11 @@ class Result:
     """Whether Ctrl-C ended the search."""
     hint: HintRecord | None = None
     """What is known of the hint, if one was given."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether only whole backwards were searched."""
+        return self.backward_kind is BackwardKind.WHOLE
 
     @property
     def gap(self) -> Fraction | None:
@@ -100,7 +107,7 @@ class Result:
         if self.lower_bound is not None:
             bound = bound_in_ticks(self.pipeline, self.lower_bound)
         span = self.objective is Objective.DEVICE_SPAN
-        claim = Claim(self.pipeline, span, self.fused, bound, self.certificate.devices)
+        claim = Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
         if self.certificate.argument is Argument.PARTITIONS:
             return claim._replace(partitions=True, bound_time=self.lower_bound)
         if self.certificate.argument is Argument.PLACEMENTS:
@@ -113,7 +120,7 @@ class Result:
             strategy=SEARCHED,
             objective=self.objective,
             status=self.status.value,
-            fused=self.fused,
+            backward_kind=self.backward_kind,
             value=self.value,
             lower_bound=self.lower_bound,
             gap=self.gap,

@@ -14,6 +14,7 @@ from typing import Any
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem import placement as placements
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
@@ -26,10 +27,10 @@ from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
-from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Method, Outcome, supported
+from ppopt.solver.method import Method, Outcome, has_pairs, supported
+from ppopt.solver.mixed_search import Part, on, parts_of
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
@@ -57,7 +58,8 @@ def solve(
     mem_limit: Any = None,
     placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
-    fused: bool = False,
+    backward_kind: BackwardKind | str | None = None,
+    fused: bool | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
@@ -71,8 +73,9 @@ def solve(
     Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
     nothing for makespan, and less than a tick for device span.
 
-    The search space: every backward split into B and W (default) or every backward whole
-    (`fused`); any order on every device. `mem_limit`, when given, replaces the limit of the
+    The search space: any order on every device, and of every stage and microbatch either BW or B
+    and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `fused` is an older
+    name: True for whole, False for split. `mem_limit`, when given, replaces the limit of the
     pipeline. `time_limit` is in seconds. `workers` defaults to the processors available; with more
     than one, and several stages per device, part of the search runs in a process of its own.
 
@@ -93,7 +96,8 @@ def solve(
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
     provenance = provenance_of(time_limit, workers, seed)
-    problem = problem_of(pipeline, Objective(objective), fused=fused)
+    kind = BackwardKind.read(backward_kind, fused)
+    problem = problem_of(pipeline, Objective(objective), kind)
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
@@ -138,9 +142,9 @@ def _check_names(without: frozenset[str]) -> None:
             raise InputError(f"without: no method is called {unknown[0]!r}; known: {list(NAMES)}")
 
 
-def problem_of(pipeline: Pipeline, objective: Objective, *, fused: bool) -> Problem:
+def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
     """The problem of a search; raises InputError if it is too large."""
-    problem = Problem(pipeline, objective, fused)
+    problem = Problem(pipeline, objective, kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
             f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
@@ -199,12 +203,15 @@ class Search:
         stop: Stop | None = None,
         began: float | None = None,
     ) -> None:
-        self.problem = problem
+        self.asked = problem
+        """The problem as asked for."""
+        self.problem = problem.reduced
+        """The problem that is searched: its optimum is that of the problem asked for."""
         self.provenance = provenance
         self.params = params
         self.clock = Clock(provenance.time_limit, began)
-        bound = device_bounds.device_bound(problem.instance, problem.objective)
-        self.incumbent = Incumbent(problem, bound, self._announced)
+        bound = device_bounds.known_bound(self.problem)
+        self.incumbent = Incumbent(self.problem, bound, self._announced)
         self._progress = progress
         self._phase = "bounds"
         self._stop = stop
@@ -273,20 +280,34 @@ class Search:
         return turn.method.run(self.incumbent, self.budget(turn.seconds))
 
     def _construction(self) -> Turns:
-        """For a long run, unroll a shorter one; then rules and hand strategies in turn."""
-        pool = self.pool
-        rules = ListScheduling(pool, self.params.priority_rules)
-        for method in self._supported(
-            ShortRunUnrolling(self._solve_short, self.params.steady_state)
-        ):
-            yield Turn(method, 0.0)
-        yield from alternate(*self._supported(rules, HandStrategies(pool)))
-        pool.end_construction()
+        """For a long run, unroll a shorter one; then rules and hand strategies in turn.
+
+        Where backwards are mixed, all of these for split and for whole ones.
+        """
+        params = self.params
+        for _, view in self.parts:
+            short = ShortRunUnrolling(self._solve_short, params.steady_state)
+            for method in self._supported(on(view, short)):
+                yield Turn(method, 0.0)
+        yield from alternate(
+            *self._supported(
+                *(
+                    on(view, method)
+                    for pool, view in self.parts
+                    for method in (
+                        ListScheduling(pool, params.priority_rules),
+                        HandStrategies(pool),
+                    )
+                )
+            )
+        )
+        for pool, _ in self.parts:
+            pool.end_construction()
 
     @cached_property
-    def pool(self) -> Pool:
-        """The state that heuristics share."""
-        return Pool(self.problem, self.params.pool)
+    def parts(self) -> list[Part]:
+        """What heuristics share, per kind of backward: the pool, and who gets what they find."""
+        return parts_of(self.incumbent, self.params.pool)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
@@ -295,12 +316,12 @@ class Search:
         """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
         with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
-        paired = pairs.pairing_saves_time(self.problem.instance)
+        paired = has_pairs(self.problem)
         too_many = pairs.pair_count_bound(self.problem.pipeline) > self.params.cp_sat.max_pairs
         if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
-            self.incumbent, self.clock, self.pool, self.provenance, self.params
+            self.incumbent, self.clock, self.parts, self.provenance, self.params
         )
 
     def _solve_short(self, problem: Problem, seconds: float) -> Result:
@@ -315,12 +336,12 @@ def _result(search: Search, provenance: Provenance, hint: HintRecord | None) -> 
     result = Result(
         pipeline=problem.pipeline,
         objective=problem.objective,
-        fused=problem.fused,
+        backward_kind=search.asked.backward_kind,
         status=_status(incumbent),
         schedule=None,
         value=None if incumbent.value is None else ticks.time(incumbent.value),
         lower_bound=None if infeasible else ticks.time(incumbent.bound.value),
-        proof=_proof(incumbent),
+        proof=_proof(search),
         certificate=(Certificate(Argument.MEMORY) if infeasible else incumbent.bound.certificate),
         provenance=provenance,
         solve_seconds=time.monotonic() - search.clock.began,
@@ -333,11 +354,11 @@ def _result(search: Search, provenance: Provenance, hint: HintRecord | None) -> 
     return replace(result, schedule=checked(made))
 
 
-def _proof(incumbent: Incumbent) -> str:
+def _proof(search: Search) -> str:
+    incumbent = search.incumbent
     if incumbent.infeasible:
         return incumbent.infeasible
-    problem = incumbent.problem
-    return incumbent.bound.proof + device_bounds.proof_scope(problem.instance)
+    return incumbent.bound.proof + device_bounds.proof_scope(search.asked)
 
 
 def _status(incumbent: Incumbent) -> Status:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import EVERY, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import STAGE_COSTS, Unit
 from ppopt.schedule import timing
-from ppopt.schedule.orders import Orders, join_split, split_whole
+from ppopt.schedule.orders import Orders, of_kind
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.device_bounds import Bound
@@ -30,8 +31,8 @@ from ppopt.verifier import verify
 
 RETIMED = "its times are not those of this pipeline: its order is timed again"
 OTHER_MEMORY = "its memory is not that of this pipeline: it is judged by the memory given here"
-SPLIT = "its whole backwards are split into B and W (--fused searches whole ones)"
-JOINED = "its split backwards are made whole, each at the place of its B (--fused)"
+SPLIT = "its whole backwards are split into B and W"
+JOINED = "its split backwards are made whole, each at the place of its B"
 OVER = "it is over the memory limit: followed as closely as the limit allows"
 
 
@@ -70,12 +71,11 @@ def read_hint(problem: Problem, schedule: Schedule) -> Hint:
     _check(problem.pipeline, schedule)
     given, notes = _on(problem, schedule)
     moved = None
-    if problem.fused and OpKind.B in given.kind:
-        moved = join_split(problem.pipeline, given.orders)
-        notes.append(JOINED)
-    elif not problem.fused and OpKind.BW in given.kind:
-        moved = split_whole(problem.pipeline, given.orders)
-        notes.append(SPLIT)
+    kind = problem.reduced.backward_kind
+    strange = {BackwardKind.WHOLE: (OpKind.B, JOINED), BackwardKind.SPLIT: (OpKind.BW, SPLIT)}
+    if kind in strange and strange[kind][0] in given.kind:
+        moved = of_kind(problem.pipeline, given.orders, kind)
+        notes.append(strange[kind][1])
     return Hint(given, moved, tuple(notes))
 
 
@@ -117,7 +117,10 @@ def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
         incumbent.submit(made)
         incumbent.submit_orders(made.orders)
     else:
-        incumbent.submit_orders(repair(made, incumbent.problem.instance, deadline))
+        for one in incumbent.problem.restrictions:
+            orders = of_kind(pipeline, made.orders, one.backward_kind)
+            again = timing.schedule(pipeline, orders, objective)
+            incumbent.submit_orders(repair(again, one.instance, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

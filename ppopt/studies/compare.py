@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Layout, Pipeline
@@ -106,7 +107,8 @@ def compare(
     mem_limit: Any = None,
     placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
-    fused: bool = False,
+    backward_kind: BackwardKind | str | None = None,
+    fused: bool | None = None,
     options: Options | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -141,7 +143,8 @@ def compare(
     if jitter is not None:
         robustness.check(jitter)
     tell = progress or _silent
-    made, skipped = evaluate_all(pipeline, objective, options or Options(), fused=fused, tell=tell)
+    kind = BackwardKind.read(backward_kind, fused)
+    made, skipped = evaluate_all(pipeline, objective, options or Options(), kind, tell=tell)
     own = pipeline.layout
     searched = pipeline.partition == SEARCH
     problems = {
@@ -157,7 +160,7 @@ def compare(
         problems,
         time_limit,
         objective=objective,
-        fused=fused,
+        backward_kind=kind,
         workers=workers,
         seed=seed,
         hint=hint,
@@ -238,8 +241,8 @@ def evaluate_all(
     pipeline: Pipeline,
     objective: Objective,
     options: Options,
+    kind: BackwardKind = BackwardKind.MIXED,
     *,
-    fused: bool,
     seconds: float = inf,
     tell: Callable[[str], None] = _silent,
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
@@ -252,8 +255,8 @@ def evaluate_all(
     deadline = time.monotonic() + seconds
     with interrupts.heard():
         for name, strategy in registry().items():
-            if fused and not strategy.fused:
-                skipped.append((name, "it splits the backward, which --fused rules out"))
+            if kind is BackwardKind.WHOLE and not strategy.fused:
+                skipped.append((name, "it splits the backward, which --backward whole rules out"))
                 continue
             own = Options(**{field: getattr(options, field) for field in strategy.takes})
             began = time.monotonic()

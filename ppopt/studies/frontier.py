@@ -11,6 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.problem import placement
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_search
 from ppopt.problem.pipeline import Pipeline
@@ -65,7 +66,7 @@ class Frontier:
 
     pipeline: Pipeline
     objective: Objective
-    fused: bool
+    backward_kind: BackwardKind
     status: Status
     """Optimal: all points are found and proved. Infeasible: the pipeline's own limits allow no
     schedule."""
@@ -111,7 +112,8 @@ def frontier(
     pipeline: Pipeline,
     *,
     objective: Objective | str = Objective.MAKESPAN,
-    fused: bool = False,
+    backward_kind: BackwardKind | str | None = None,
+    fused: bool | None = None,
     options: Options | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -129,12 +131,13 @@ def frontier(
     refuse_search(pipeline.partition, "frontier")
     pipeline.refuse_recompute_search("frontier")
     provenance = provenance_of(time_limit, workers, seed)
-    problem = problem_of(pipeline, Objective(objective), fused=fused)
+    kind = BackwardKind.read(backward_kind, fused)
+    problem = problem_of(pipeline, Objective(objective), kind)
     made, skipped = evaluate_all(
-        pipeline, problem.objective, options or Options(), fused=fused, seconds=HANDS * time_limit
+        pipeline, problem.objective, options or Options(), kind, seconds=HANDS * time_limit
     )
-    impossible = device_bounds.infeasibility(problem.instance)
-    curve = Curve([] if impossible else memory_limits.candidates(pipeline, fused=fused))
+    impossible = device_bounds.infeasibility(problem.reduced.instance)
+    curve = Curve([] if impossible else memory_limits.candidates(problem.reduced))
     explorer = Explorer(
         problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
     )
@@ -146,7 +149,7 @@ def frontier(
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
-        fused=fused,
+        backward_kind=kind,
         status=_status(curve, impossible),
         proof=impossible or _proof(problem, curve),
         points=points,
@@ -168,12 +171,12 @@ def _point(explorer: Explorer, found: Found) -> FrontierPoint:
     result = Result(
         pipeline=within,
         objective=problem.objective,
-        fused=problem.fused,
+        backward_kind=problem.backward_kind,
         status=Status.OPTIMAL if bound.value == found.value else Status.FEASIBLE,
         schedule=None,
         value=ticks.time(found.value),
         lower_bound=ticks.time(bound.value),
-        proof=bound.proof + device_bounds.proof_scope(problem.instance),
+        proof=bound.proof + device_bounds.proof_scope(problem),
         certificate=bound.certificate,
         provenance=explorer.provenance,
         solve_seconds=explorer.spent[found.limit],
@@ -206,7 +209,7 @@ def _bounds(problem: Problem, curve: Curve) -> tuple[tuple[Fraction, Fraction], 
     ticks = problem.pipeline.ticks
     known = [(proved.limit, proved.bound) for proved in curve.proved]
     if curve.limits and (not known or known[-1][0] < curve.limits[-1]):
-        anyway = device_bounds.device_bound(problem.instance, problem.objective)
+        anyway = device_bounds.known_bound(problem.reduced)
         known.append((curve.limits[-1], anyway))
     return tuple((ticks.memory(limit), ticks.time(bound.value)) for limit, bound in known)
 
@@ -228,11 +231,11 @@ def _proof(problem: Problem, curve: Curve) -> str:
     """Why no limit below the first point's works, or why there is no point."""
     if _is_impossible(curve):
         words = "all orders within the pipeline's own limits were searched and none found"
-        return words + device_bounds.proof_scope(problem.instance)
+        return words + device_bounds.proof_scope(problem)
     if not curve.found:
         return "nothing was found before the time was up"
     pipeline, first = problem.pipeline, curve.found[0]
-    least = device_bounds.minimum_memory(problem.instance)
+    least = device_bounds.minimum_memory(problem.reduced.instance)
     device = least.index(max(least))
     shown = pipeline.memory_text(least[device])
     words = f"device {device} needs {shown} even for one microbatch at a time"

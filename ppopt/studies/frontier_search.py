@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.orders import Orders, codes, split_whole
+from ppopt.schedule.orders import Orders, codes, of_kind
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
@@ -80,12 +79,14 @@ class Explorer:
 
     def _seed(self, hands: Iterable[Schedule]) -> None:
         """Add the schedules that need no search."""
-        pipeline, fused = self.problem.pipeline, self.problem.fused
-        starts = [one_at_a_time(Instance.uniform(pipeline, fused=fused))]
+        pipeline, problem = self.problem.pipeline, self.problem.reduced
+        starts = [one_at_a_time(one.instance) for one in problem.restrictions]
         for hand in hands:
             if hand.pipeline.layout == pipeline.layout:
                 orders: Orders = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
-                starts.append(orders if fused else split_whole(pipeline, orders))
+                starts += [
+                    of_kind(pipeline, orders, one.backward_kind) for one in problem.restrictions
+                ]
         for orders in starts:
             self._take(timing.schedule(pipeline, orders, self.problem.objective))
 
@@ -172,7 +173,7 @@ class Explorer:
         assert result.lower_bound is not None
         value = int(result.lower_bound * result.pipeline.ticks.per_unit)
         proof = result.proof.removesuffix(
-            device_bounds.proof_scope(Instance.uniform(result.pipeline, fused=result.fused))
+            device_bounds.proof_scope(replace(self.problem, pipeline=result.pipeline))
         )
         return Bound(value, proof, result.certificate)
 

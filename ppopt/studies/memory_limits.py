@@ -14,6 +14,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import minimum_memory
 
 LARGEST_SET = 2**22
@@ -27,23 +28,24 @@ def within(pipeline: Pipeline, limit: Fraction) -> Pipeline:
     return replace(pipeline, mem_limit=limits)
 
 
-def candidates(pipeline: Pipeline, *, fused: bool) -> Sequence[int]:
+def candidates(problem: Problem) -> Sequence[int]:
     """Limits, in ticks of memory, ascending, between which no optimum changes.
 
     A schedule keeps one limit for every device exactly when the largest peak does. A peak is
     static memory plus what some numbers of microbatches hold between two of their operations. The
     limits run from the least one under which every device can run at all to what no schedule
     exceeds, or to the largest limit that the pipeline has itself. Some sums may not be reachable;
-    where there are too many, every whole tick is a candidate.
+    where there are too many, every whole tick is a candidate. Where backwards are mixed, those of
+    split ones hold all sums there are.
     """
+    pipeline, instance = problem.pipeline, problem.restrictions[0].instance
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
-    instance = Instance.uniform(pipeline, fused=fused)
     held = [_held(instance, device) for device in devices]
     tops = [static[device] + instance.batches * sum(map(max, held[device])) for device in devices]
     own = pipeline.ticks.limits
     if own is not None:
         tops = [min(pair) for pair in zip(tops, own, strict=True)]
-    least = max(minimum_memory(instance))
+    least = max(minimum_memory(problem.instance))
     top = max(*tops, least)
     sums = [np.array([top])]
     for device in devices:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import RULES, SEARCH, Counts
 from ppopt.problem.pipeline import Pipeline
@@ -103,7 +104,7 @@ class _Choice:
 
     def _space(self, *, fused: bool) -> PartitionTicks:
         """Partitions of the strategy's stages; where it splits backwards, some may be whole."""
-        ticks = space_of(Problem(self._placed, self._objective, fused))
+        ticks = space_of(Problem(self._placed, self._objective, BackwardKind.uniform(fused=fused)))
         return ticks._replace(space=replace(ticks.space, whole=True))
 
     def run(self) -> PartitionChoice:

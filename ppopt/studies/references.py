@@ -10,6 +10,7 @@ import numpy as np
 from ppopt.formats import origin_json
 from ppopt.formats.fields import unknown_key, whole, within
 from ppopt.problem import exact
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule import timing
 from ppopt.schedule.orders import codes
 from ppopt.schedule.origin import SEARCHED
@@ -117,7 +118,7 @@ def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) ->
         return solve(
             reference.pipeline,
             objective=reference.objective,
-            fused=bool(origin.fused),
+            backward_kind=origin.backward_kind or BackwardKind.SPLIT,
             time_limit=origin.time_limit or TIME_LIMIT,
             workers=origin.workers,
             seed=origin.seed or 0,

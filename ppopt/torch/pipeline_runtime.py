@@ -170,5 +170,5 @@ def _check_not_compiled(stages: Sequence[Any]) -> None:
             if in_place or isinstance(module, torch._dynamo.OptimizedModule):
                 raise InputError(
                     f"stage {stage.stage_index}: a compiled module cannot split its backward; "
-                    "leave torch.compile out, or solve with --fused"
+                    "leave torch.compile out, or solve with --backward whole"
                 )

@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import isclose
 
 from ppopt.problem import exact
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.origin import Origin
@@ -38,7 +39,7 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
         bound = exact.in_ticks(origin.lower_bound, per_unit)
         if bound > ticks:
             yield _wrong("lower_bound", origin.lower_bound, f"above the value {value}")
-        yield from _wrong_kind(rows, fused=bool(origin.fused))
+        yield from _wrong_kind(rows, origin.backward_kind or BackwardKind.SPLIT)
     if origin.status is not None and origin.status not in FOUND:
         found = f"with a schedule it is {' or '.join(FOUND)}"
         yield claim("origin status", origin.status, found)
@@ -48,13 +49,14 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
         yield from _wrong_gap(origin.gap, float(1 - bound / ticks))
 
 
-def _wrong_kind(rows: Rows, *, fused: bool) -> Iterator[Violation]:
-    """A bound is of schedules whose backwards are all whole (`fused`), or all split."""
+def _wrong_kind(rows: Rows, stated: BackwardKind) -> Iterator[Violation]:
+    """A bound is of schedules whose backwards are all whole, all split, or of both kinds."""
     whole = rows.sane.kind == OpKind.BW
     split = (rows.sane.kind == OpKind.B) | (rows.sane.kind == OpKind.W)
-    if (split if fused else whole).any():
-        found = "split (B and W)" if fused else "one operation (BW)"
-        yield claim("origin fused", str(fused).lower(), f"backwards are {found}")
+    if stated is BackwardKind.WHOLE and split.any():
+        yield claim("origin backward_kind", stated.value, "some backwards are split (B and W)")
+    if stated is BackwardKind.SPLIT and whole.any():
+        yield claim("origin backward_kind", stated.value, "some backwards are one operation (BW)")
 
 
 def _wrong_gap(gap: Fraction, right: float) -> Iterator[Violation]:

@@ -53,7 +53,7 @@ PLACED = {
     "recompute": LIST_OR_NULL,
 }
 BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}
-SOLVED = COMMON | PLACED | BOUND | {"fused": FLAG}
+SOLVED = COMMON | PLACED | BOUND | {"fused": FLAG, "backward_kind": TEXT}
 EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,

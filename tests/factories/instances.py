@@ -150,6 +150,26 @@ def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction
     return room + one * rng.choice((0, Fraction(1, 2), 1, 2))
 
 
+def mixed_cases(seed: int, count: int, *, ops: int = 15, **fixed: Any) -> Iterator[Pipeline]:
+    """Yield tiny pipelines whose B, W and BW are free of each other, so that splitting a backward
+    gains time at some stages and loses it at others; B often takes memory."""
+    rng = Random(seed)
+    for _ in range(count):
+        devices = rng.choice((1, 2, 2, 2, 3))
+        drawn = draw(rng, devices=devices, batches=3, ops=ops, fused=False, **fixed).pipeline
+        cut, entries = drawn.num_chunks, len(drawn.forward)
+        inputs = [cut * rng.randint(0, 4) for _ in range(entries)]
+        weights = [cut * rng.randint(0, 4) for _ in range(entries)]
+        saved = [cut * rng.choice((0, 1, 1, 2, 9)) for _ in range(entries)]
+        both = zip(inputs, weights, saved, strict=True)
+        yield replace(
+            drawn,
+            backward_input=inputs,
+            weight=weights,
+            backward=[max(0, b + w - less) for b, w, less in both],
+        )
+
+
 class AtSpeeds(NamedTuple):
     """A pipeline on devices of unequal speeds, and the same with the times of every stage given."""
 
@@ -165,7 +185,7 @@ def at_speeds(cases: Iterator[Case], seed: int) -> Iterator[AtSpeeds]:
         choices = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2)]
         speeds = [rng.choice(choices) for _ in range(pipeline.num_devices)]
         costs, hosts = pipeline.costs, pipeline.hosts[0]
-        given = {field: list(getattr(costs, field)) for field in costs._fields}
+        given: dict[str, Any] = {field: list(getattr(costs, field)) for field in costs._fields}
         for field in ("forward", "backward", "weight", "backward_input"):
             pairs = zip(given[field], hosts, strict=True)
             given[field] = [time / speeds[host] for time, host in pairs]

@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from ppopt import Objective, Status, Verdict, solve
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
@@ -77,7 +78,7 @@ def optimum(case: Case, objective: Objective) -> int | None:
 def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Sample]:
     """What the search claims in all, and what each of its bounds says alone."""
     pipeline, fused = case
-    problem = Problem(pipeline, objective, fused)
+    problem = Problem(pipeline, objective, BackwardKind.uniform(fused=fused))
 
     def sample(source: str, bound: int | None) -> Sample:
         return Sample(source, bound, best, case, objective)
@@ -115,7 +116,7 @@ def device_sets(case: Case) -> list[tuple[int, ...]]:
 
 def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horizon: int) -> int:
     """What some devices alone need, in ticks, starting from no known bound."""
-    problem = Problem(case.pipeline, objective, case.fused)
+    problem = Problem(case.pipeline, objective, BackwardKind.uniform(fused=case.fused))
     nothing = Bound(0, "", Certificate(Argument.WORK))
     limits = SolverLimits(seconds=20, workers=1, seed=0)
     return relaxation_bound.raise_by_subset(problem, devices, nothing, horizon, limits)[0].value
@@ -124,5 +125,11 @@ def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horiz
 def rechecked(sample: Sample, devices: tuple[int, ...] = ()) -> Verdict:
     """What the re-checker says of a bound."""
     span = sample.objective is Objective.DEVICE_SPAN
-    claim = Claim(sample.case.pipeline, span, sample.case.fused, sample.bound, devices)
+    claim = Claim(
+        sample.case.pipeline,
+        span,
+        BackwardKind.uniform(fused=sample.case.fused),
+        sample.bound,
+        devices,
+    )
     return check(claim, 30.0, 1, 1, lambda _: None).verdict

@@ -1,5 +1,7 @@
 """Least makespan or device span of a tiny pipeline, by exhaustive search: a second opinion.
 
+Mixed backwards: the least over all choices, of every stage and microbatch, of split or whole.
+
 Shares nothing with the package but the problem itself: no solver, no timing, no list of
 constraints. The semantics are written out again below.
 
@@ -23,10 +25,10 @@ clock or after. Three facts keep it exact:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import count
+from itertools import combinations_with_replacement, count, product
 from operator import add, gt, le
 from typing import Literal, NamedTuple
 
@@ -59,15 +61,15 @@ class Problem(NamedTuple):
     """A pipeline as chains of steps: F of stages 0..S-1, then B (or BW) of stages S-1..0."""
 
     chains: tuple[tuple[Step, ...], ...]
-    """Per route."""
-    weights: tuple[tuple[Step, ...], ...]
-    """W per route and stage; no stages where the backward is fused."""
+    """Per group: the microbatches of one route whose backwards are split at the same stages."""
+    weights: tuple[tuple[Step | None, ...], ...]
+    """W per group and stage; None where the backward is whole (BW)."""
     batches: tuple[int, ...]
-    """Microbatches per route."""
+    """Microbatches per group."""
     room: Ints | None
     """Limit less static memory, per device."""
     to_device: tuple[tuple[Ints, ...], ...]
-    """Per route and device, for a microbatch whose next step is k: time from the start of k to
+    """Per group and device, for a microbatch whose next step is k: time from the start of k to
     the earliest start on the device; -1 where it will not come again."""
     to_end: tuple[tuple[Ints, ...], ...]
     """The same, to the earliest end of its last operation on the device."""
@@ -80,6 +82,7 @@ class Batch(NamedTuple):
     """How far one microbatch is."""
 
     route: int
+    """Its group."""
     step: int
     """Position of its next operation in the chain."""
     owed: int
@@ -120,12 +123,54 @@ def best(pipeline: Pipeline, *, fused: bool, objective: Goal, symmetry: bool = F
     return makespan if shorter is None else shorter
 
 
+def best_mixed(pipeline: Pipeline, *, objective: Goal) -> int | None:
+    """Least value over all schedules in which every backward is split or whole: all choices."""
+    share = pipeline.batches // pipeline.routes
+    patterns = list(product((False, True), repeat=pipeline.num_stages))
+    each = list(combinations_with_replacement(patterns, share))
+    problems = [
+        problem_of_groups(
+            pipeline,
+            [
+                Group(route, pattern, many)
+                for route, chosen in enumerate(choice)
+                for pattern, many in sorted(Counter(chosen).items())
+            ],
+        )
+        for choice in product(each, repeat=pipeline.routes)
+    ]
+    value: int | None = None
+    for goal in dict.fromkeys(("makespan", objective)):
+        for problem in problems:
+            found = Search(problem, goal, False, value).run()
+            value = value if found is None else found
+    return value
+
+
+class Group(NamedTuple):
+    """Microbatches of one route whose backwards are split at the same stages."""
+
+    route: int
+    split: tuple[bool, ...]
+    """Per stage."""
+    batches: int
+
+
 def problem_of(pipeline: Pipeline, fused: bool) -> Problem:
-    """Write a pipeline as chains of steps."""
+    """Write a pipeline whose backwards are all split or all whole as chains of steps."""
+    share = pipeline.batches // pipeline.routes
+    split = (not fused,) * pipeline.num_stages
+    return problem_of_groups(
+        pipeline, [Group(route, split, share) for route in range(pipeline.routes)]
+    )
+
+
+def problem_of_groups(pipeline: Pipeline, groups: list[Group]) -> Problem:
+    """Write a pipeline as chains of steps, one per group of microbatches."""
     ticks = pipeline.ticks
-    routes = range(len(pipeline.hosts))
-    chains = tuple(_chain(pipeline, route, fused) for route in routes)
-    weights = tuple(() if fused else _weights(pipeline, route) for route in routes)
+    routes = range(len(groups))
+    chains = tuple(_chain(pipeline, group) for group in groups)
+    weights = tuple(_weights(pipeline, group) for group in groups)
     room = None
     if ticks.limits is not None:
         room = tuple(most - held for most, held in zip(ticks.limits, ticks.static, strict=True))
@@ -137,7 +182,7 @@ def problem_of(pipeline: Pipeline, fused: bool) -> Problem:
         tuple(min(_tail(chains[r], leave[r][there], here) for r in routes) for there in devices)
         for here in devices
     )
-    batches = (pipeline.batches // len(routes),) * len(routes)
+    batches = tuple(group.batches for group in groups)
     return Problem(chains, weights, batches, room, arrive, leave, tails)
 
 
@@ -146,23 +191,25 @@ def _tail(chain: tuple[Step, ...], leave: Ints, device: int) -> int:
     return -1 if leave[last] < 0 else leave[last] - chain[last].duration
 
 
-def _chain(pipeline: Pipeline, route: int, fused: bool) -> tuple[Step, ...]:
-    ticks, hosts = pipeline.ticks, pipeline.hosts[route]
+def _chain(pipeline: Pipeline, group: Group) -> tuple[Step, ...]:
+    ticks, hosts = pipeline.ticks, pipeline.hosts[group.route]
     stages = range(len(hosts))
     kinds = [(OpKind.F, s) for s in stages]
-    kinds += [(OpKind.BW if fused else OpKind.B, s) for s in reversed(stages)]
+    kinds += [(OpKind.B if group.split[s] else OpKind.BW, s) for s in reversed(stages)]
     places = [hosts[stage] for _, stage in kinds]
-    lags = [*ticks.down[route], 0, *reversed(ticks.up[route])]
+    lags = [*ticks.down[group.route], 0, *reversed(ticks.up[group.route])]
     return tuple(
         Step(place, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
         for (kind, stage), place, lag in zip(kinds, places, [*lags, 0], strict=True)
     )
 
 
-def _weights(pipeline: Pipeline, route: int) -> tuple[Step, ...]:
+def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     return tuple(
         Step(place, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
-        for s, place in enumerate(pipeline.hosts[route])
+        if group.split[s]
+        else None
+        for s, place in enumerate(pipeline.hosts[group.route])
     )
 
 
@@ -179,7 +226,9 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     return takes + own, gives + own
 
 
-def _reach(chain: tuple[Step, ...], weights: tuple[Step, ...], device: int) -> tuple[Ints, Ints]:
+def _reach(
+    chain: tuple[Step, ...], weights: tuple[Step | None, ...], device: int
+) -> tuple[Ints, Ints]:
     """Least times from the start of each step to the first start and last end on a device."""
     arrive, leave = [-1], [-1]
     for position in reversed(range(len(chain))):
@@ -189,7 +238,8 @@ def _reach(chain: tuple[Step, ...], weights: tuple[Step, ...], device: int) -> t
         last = -1 if leave[-1] < 0 else leave[-1] + beyond
         if step.device == device:
             stage = len(chain) - 1 - position
-            after = weights[stage].duration if stage < len(weights) else 0
+            weight = weights[stage] if stage < len(weights) else None
+            after = 0 if weight is None else weight.duration
             first, last = 0, max(last, step.duration + after)
         arrive.append(first)
         leave.append(last)
@@ -229,7 +279,7 @@ class Search:
     def _one_by_one(self) -> int:
         """Makespan where nothing overlaps: no best value is above it."""
         return sum(
-            many * sum(step.duration + step.lag for step in (*chain, *weights))
+            many * sum(step.duration + step.lag for step in (*chain, *filter(None, weights)))
             for chain, weights, many in zip(
                 self.problem.chains, self.problem.weights, self.problem.batches, strict=True
             )
@@ -241,7 +291,7 @@ class Search:
         batches: list[Batch] = []
         for route, many in enumerate(self.problem.batches):
             batches += [Batch(route, 0, 0, 0)] * many
-            for step in (*self.problem.chains[route], *self.problem.weights[route]):
+            for step in (*self.problem.chains[route], *filter(None, self.problem.weights[route])):
                 work[step.device] += many * step.duration
                 left[step.device] += many
             for step in self.problem.chains[route]:
@@ -273,11 +323,17 @@ class Search:
         position = batch.step
         if position < len(chain) and (ahead is None or ahead.step > position):
             stage = len(chain) - 1 - position
-            owed = batch.owed | (1 << stage) if stage < len(weights) else batch.owed
+            split = stage < len(weights) and weights[stage] is not None
+            owed = batch.owed | (1 << stage) if split else batch.owed
             yield chain[position], batch._replace(step=position + 1, owed=owed)
         for stage, weight in enumerate(weights):
-            if batch.owed >> stage & 1 and (
-                ahead is None or (ahead.step >= len(chain) - stage and not ahead.owed >> stage & 1)
+            if (
+                weight is not None
+                and batch.owed >> stage & 1
+                and (
+                    ahead is None
+                    or (ahead.step >= len(chain) - stage and not ahead.owed >> stage & 1)
+                )
             ):
                 yield weight, batch._replace(owed=batch.owed & ~(1 << stage))
 

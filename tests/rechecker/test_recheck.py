@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import Recheck, check, partial_schedules
@@ -36,7 +37,7 @@ def checked(claim: Claim, seconds: float = 60.0) -> Recheck:
 
 def claimed(case: Case, objective: Objective, bound: int | None, *devices: int) -> Claim:
     span = objective is Objective.DEVICE_SPAN
-    return Claim(case.pipeline, span, case.fused, bound, devices)
+    return Claim(case.pipeline, span, BackwardKind.uniform(fused=case.fused), bound, devices)
 
 
 def cases(seed: int, count: int) -> list[Case]:
@@ -52,7 +53,7 @@ def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_no
         best = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
         scale = Fraction(case.pipeline.ticks.per_unit, case.spelled_out.ticks.per_unit)
         bound = None if best is None else int(best * scale)
-        claim = Claim(case.pipeline, span=False, fused=case.fused, bound=bound)
+        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), bound)
         assert checked(claim).verdict is Verdict.CONFIRMED, case
         if bound is not None:
             assert checked(claim._replace(bound=bound + 1)).verdict is Verdict.WRONG, case
@@ -133,7 +134,12 @@ def test_the_rules_of_the_device_named_are_enough() -> None:
 def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
     """A valid schedule with a false bound passes the verifier; a shorter one answers it: 1F1B takes
     33, the least of whole backwards, but 49 with links of length 1, where GPipe takes 39."""
-    stated = {"status": "optimal", "fused": True, "lower_bound": Fraction(33), "gap": Fraction(0)}
+    stated = {
+        "status": "optimal",
+        "backward_kind": BackwardKind.WHOLE,
+        "lower_bound": Fraction(33),
+        "gap": Fraction(0),
+    }
     made = evaluate(Pipeline(stages=4, batches=8), "1f1b")
     right = replace(made, origin=replace(made.origin, **stated))
     assert verify(right) == []
@@ -247,14 +253,18 @@ def test_two_models_agree_on_pairs_and_slices(
 
 def test_an_absurd_bound_is_wrong_like_any_other() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    stated = {"status": "feasible", "fused": True, "lower_bound": Fraction(1e300)}
+    stated = {
+        "status": "feasible",
+        "backward_kind": BackwardKind.WHOLE,
+        "lower_bound": Fraction(1e300),
+    }
     found = recheck(replace(made, origin=replace(made.origin, **stated)), workers=1)
     assert found.verdict is Verdict.WRONG
 
 
 def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    stated = {"status": "feasible", "fused": True}
+    stated = {"status": "feasible", "backward_kind": BackwardKind.WHOLE}
     for bound, verdict in ((9, Verdict.CONFIRMED), (9.1, Verdict.WRONG), (8.9, Verdict.CONFIRMED)):
         one = replace(made, origin=replace(made.origin, lower_bound=Fraction(bound), **stated))
         assert recheck(one, workers=1).verdict is verdict
@@ -285,9 +295,15 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
 ) -> None:
     """To the tick: the last W of a stage elsewhere counts in the one as in the other."""
     pipeline = replace(V, batches=8, placement=placement)
-    program = ended(Problem(pipeline, Objective.MAKESPAN, fused=False), (device,), 1000)
+    program = ended(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), (device,), 1000)
     assert program.best is not None
-    claim = Claim(pipeline, span=False, fused=False, bound=program.best, devices=(device,))
+    claim = Claim(
+        pipeline,
+        span=False,
+        backward_kind=BackwardKind.SPLIT,
+        bound=program.best,
+        devices=(device,),
+    )
     never = monotonic() + 600
     assert partial_schedules.refuted(claim, never, print) == (device,)
     assert partial_schedules.refuted(claim._replace(bound=program.best + 1), never, print) is None
@@ -375,7 +391,9 @@ def test_partial_schedules_with_operations_of_no_time() -> None:
 def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
     """One microbatch takes 1 + 2 on each of 100 stages, and a bound of one more is not so."""
     pipeline, devices = Pipeline(stages=100, batches=1), tuple(range(100))
-    claim = Claim(pipeline, span=False, fused=True, bound=3 * 100, devices=devices)
+    claim = Claim(
+        pipeline, span=False, backward_kind=BackwardKind.WHOLE, bound=3 * 100, devices=devices
+    )
     never, limit = monotonic() + 600, sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:

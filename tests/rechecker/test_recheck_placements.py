@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from ppopt import Pipeline, Status, Verdict, recheck, solve
 from ppopt.formats.schedule_json import dumps, loads
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import placements
 from ppopt.rechecker.claim import Claim
 from tests.factories.placements import clusters
@@ -63,7 +64,9 @@ def test_a_file_says_that_its_bound_is_of_all_placements() -> None:
 
 def test_placements_are_enumerated_but_for_devices_that_are_alike() -> None:
     """Two stages on each of two devices that are alike: 7 of 14, device 0 hosts stage 0."""
-    alike = Claim(Pipeline(stages=4, placement=[0, 0, 1, 1], batches=1), False, False, 1)
+    alike = Claim(
+        Pipeline(stages=4, placement=[0, 0, 1, 1], batches=1), False, BackwardKind.SPLIT, 1
+    )
     assert list(placements.every(alike)) == [
         (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1), (0, 1, 0, 0), (0, 1, 0, 1), (0, 1, 1, 0),
         (0, 1, 1, 1),

@@ -9,6 +9,7 @@ from html import unescape
 import pytest
 
 from ppopt.formats.schedule_json import dumps, loads
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.html import page
@@ -91,6 +92,8 @@ def test_a_search_from_a_file_proves_for_itself() -> None:
 def test_a_bound_of_whole_backwards_says_so() -> None:
     """1F1B takes 33: device 0 works 24, and F and BW go down and up three stages, 3 + 6."""
     given = claimed("1f1b", 33)
-    words = said(read(replace(given, origin=replace(given.origin, fused=True))))
+    words = said(
+        read(replace(given, origin=replace(given.origin, backward_kind=BackwardKind.WHOLE)))
+    )
     assert "optimal proved optimal" in words
     assert ", where every backward is one operation." in words

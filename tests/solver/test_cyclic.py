@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.cyclic import cycle, cycles, least_period
@@ -44,7 +45,7 @@ def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
 @pytest.mark.parametrize(("limit", "period"), [(2, 6), (1, None), (3, 6)])
 def test_one_device_has_a_cycle_of_its_work(limit: int, period: int | None) -> None:
     """F0 F1 B1 W1 B0 W0 takes 6, and room for two activations; for one there is no way at all."""
-    problem = Problem(replace(ONE_DEVICE, mem_limit=limit), Objective.MAKESPAN, False)
+    problem = Problem(replace(ONE_DEVICE, mem_limit=limit), Objective.MAKESPAN, BackwardKind.SPLIT)
     for tried in (6, 7, 30):
         found, _ = cycle(problem, tried, LIMITS)
         assert (found is None) == (period is None)
@@ -57,7 +58,7 @@ def test_the_least_period_in_memory_for_one_microbatch_is_its_whole_way() -> Non
     later; a run of m takes 5 m.
     """
     pipeline = Pipeline(stages=2, batches=6, backward=2, weight=1, mem_limit=1)
-    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     assert cycle(problem, 4, LIMITS)[0] is None
     found, _ = cycle(problem, 5, LIMITS)
     assert found is not None
@@ -68,7 +69,7 @@ def test_the_least_period_in_memory_for_one_microbatch_is_its_whole_way() -> Non
 def test_bisection_ends_at_the_least_period_and_repeats_itself() -> None:
     """The period above, where 3 of work is the least thinkable."""
     pipeline = Pipeline(stages=2, batches=6, backward=2, weight=1, mem_limit=1)
-    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     assert least_period(problem) == 3
 
     def run() -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ppopt import Objective, Pipeline, Status, Verdict, evaluate, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
 from tests.factories.instances import tiny_cases
@@ -38,7 +39,7 @@ def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> Non
     for case in tiny_cases(43, 30, boundaries=True, mem_limit=None):
         least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
         assert least is not None
-        claim = Claim(case.pipeline, span=False, fused=case.fused, bound=least)
+        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), least)
         assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
         more = claim._replace(bound=least + 1)
         assert check(more, 20, 1, 1, print).verdict is Verdict.WRONG, case

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.cp_sat import cpsat
@@ -72,7 +73,7 @@ def test_a_question_of_few_devices_is_no_harder() -> None:
     problem = Problem(
         Pipeline(stages=2, batches=2, mem_limit=2, backward_input=1, weight=1),
         Objective.MAKESPAN,
-        False,
+        BackwardKind.SPLIT,
     )
     for devices in (None, (1,)):
         for target, possible in ((6, False), (7, True)):

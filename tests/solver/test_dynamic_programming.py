@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, Status, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -52,7 +53,7 @@ def subsets(search: Begun) -> SubsetDP:
 def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
     """Problems that the program applies to, whose limits one microbatch at a time keeps."""
     for pipeline, fused in cases:
-        problem = Problem(pipeline, Objective.MAKESPAN, fused)
+        problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
         if is_supported(problem) and not device_bounds.infeasibility(problem.instance):
             yield problem
 
@@ -141,7 +142,7 @@ def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_firs
 
 def test_promising_schedules_are_offered_and_nothing_is_proved() -> None:
     """The optimum, 313241, is that of CP-SAT on the whole model."""
-    search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
+    search = begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT))
     known = search.incumbent.bound.value
     BeamSearch(search.incumbent.problem, DynamicProgramParams()).run(
         search.incumbent, search.budget(2.0, 1)
@@ -160,7 +161,7 @@ def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
     pipeline = Pipeline(
         stages=3, batches=3, placement="v", activation=2, mem_limit=limit, forward=2, p2p=1
     )
-    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     best = pyjobshop.best_makespan(pipeline, fused=False, seconds=20)
     assert ended(problem, (0, 1, 2), long_enough(problem)).best == best
 
@@ -193,7 +194,7 @@ def test_what_another_one_dominates_is_left_out() -> None:
 
 def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
     """In many small shares of time; the optimum, 313241, is that of CP-SAT on the whole model."""
-    search = begun(Problem(TIGHT, Objective.MAKESPAN, False))
+    search = begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT))
     params = DynamicProgramParams(first_reach=0, reach=0)  # else a turn goes on to the end
     program, rounds = DynamicProgram(search.incumbent.problem, params), 0
     while not search.incumbent.closed:
@@ -206,7 +207,9 @@ def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
 
 def test_what_grows_too_fast_is_given_up() -> None:
     """Without a limit of memory there are ever more states; the bound stays as it was."""
-    problem = Problem(Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, False)
+    problem = Problem(
+        Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, BackwardKind.SPLIT
+    )
     search = begun(problem, seconds=1.0)
     before, program = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
     while not search.budget().search_over and program._open:
@@ -218,7 +221,7 @@ def test_what_grows_too_fast_is_given_up() -> None:
 def test_a_device_of_several_stages_alone_proves_what_the_whole_needs() -> None:
     """No schedule of the last device, which has the middle of the V, ends before 595."""
     assert solve(V, time_limit=60, workers=2).value == 595
-    search = begun(Problem(V, Objective.MAKESPAN, False))
+    search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))
     few = subsets(search)
     few.run(search.incumbent, search.budget(20.0, 1))
     assert search.incumbent.bound.value == 595
@@ -260,14 +263,14 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(
         stages=4, batches=24, chunks=4, placement="interleaved", activation=4, mem_limit=16
     )
-    search = begun(Problem(pipeline, Objective.MAKESPAN, False), seconds=1.0)
+    search = begun(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), seconds=1.0)
     subsets(search).run(search.incumbent, search.budget(60.0, 1))
     assert -1 < search.clock.left <= 2 * steps[-1] or search.incumbent.closed
 
 
 def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much() -> None:
     """With no hope of following all that is better than the best schedule."""
-    search = begun(Problem(V, Objective.MAKESPAN, False))
+    search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))
     few = SubsetDP(search.incumbent.problem, SubsetParams(max_remaining_share=0))
     before = search.incumbent.bound.value
     few.run(search.incumbent, search.budget(60.0, 1))
@@ -275,7 +278,7 @@ def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too
 
 
 def test_devices_of_one_stage_are_left_to_others() -> None:
-    few = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, False)))
+    few = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)))
     assert not few.open
 
 
@@ -289,8 +292,10 @@ def test_devices_of_one_stage_are_left_to_others() -> None:
 )
 def test_problems_that_are_not_supported(other: dict[str, object]) -> None:
     pipeline = Pipeline(**({"stages": 2, "batches": 2} | other))
-    assert not is_supported(Problem(pipeline, Objective.MAKESPAN, False))
-    assert not is_supported(Problem(Pipeline(stages=2, batches=2), Objective.DEVICE_SPAN, False))
+    assert not is_supported(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
+    assert not is_supported(
+        Problem(Pipeline(stages=2, batches=2), Objective.DEVICE_SPAN, BackwardKind.SPLIT)
+    )
 
 
 def test_a_long_tight_run_is_proved() -> None:

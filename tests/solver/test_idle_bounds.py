@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ppopt import Objective, Pipeline, Status, recheck, solve
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_settings
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker import idle_bound
@@ -91,7 +92,9 @@ def test_both_codes_agree() -> None:
             continue
         for device in range(pipeline.num_devices):
             found = sum(idle_bounds.forced_idle(Delays(instance), device))
-            claim = Claim(pipeline, span=True, fused=fused, bound=1)
+            claim = Claim(
+                pipeline, span=True, backward_kind=BackwardKind.uniform(fused=fused), bound=1
+            )
             assert idle_bound.least_idle(claim, device) == found, (case, device)
             idle += found > 0
     assert idle > 100

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ppopt import Objective, Pipeline, Status
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -37,7 +38,7 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
         return begin(*given)
 
     monkeypatch.setattr(solver, "solve", late)
-    built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, False), 2_120_000)
+    built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), 2_120_000)
     began = time.monotonic()
     _, interrupted = cpsat.run(solver, built.cp)
     assert interrupted

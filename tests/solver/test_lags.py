@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ppopt import Objective, SolveParams, Status, solve
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -187,7 +188,7 @@ def test_every_method_alone_keeps_the_lags_and_bounds_no_optimum_out(name: str) 
 def test_the_dynamic_program_of_any_devices_is_a_bound_and_of_all_the_optimum() -> None:
     rng = Random(5)
     for pipeline, fused, best in cases(seed=3, count=40):
-        problem = Problem(pipeline, Objective.MAKESPAN, fused)
+        problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
         every = range(pipeline.num_devices)
         assert searches.ended(problem, tuple(every), best + 1).least == best
         some = tuple(sorted(rng.sample(every, rng.randint(1, len(every)))))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ppopt import Objective, Pipeline
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.local_starts import DoubleJustification
@@ -14,7 +15,7 @@ from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.parameters import JustificationParams, PoolParams
 from tests.factories.searches import Begun, waiting
 
-TIGHT = Problem(Pipeline(stages=4, batches=8, mem_limit=3), Objective.MAKESPAN, False)
+TIGHT = Problem(Pipeline(stages=4, batches=8, mem_limit=3), Objective.MAKESPAN, BackwardKind.SPLIT)
 PARAMS = JustificationParams()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import ppopt
 from ppopt import Objective, Pipeline, VerificationError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.refute import refute
@@ -53,7 +54,7 @@ SHARED: dict[str, dict[str, Any]] = {
 
 def asked(pipeline: Pipeline, value: int, limits: cpsat.SolverLimits) -> bool:
     """Whether CP-SAT refutes that there is a schedule of so much."""
-    built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, fused=False), value)
+    built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), value)
     return cpsat.search(built, limits, lambda _value, _bound: None).infeasible
 
 
@@ -90,7 +91,7 @@ def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
         pipeline = Pipeline(**given)
         least = best(pipeline, fused=False, objective="makespan")
         assert least is not None
-        claim = Claim(pipeline, span=False, fused=False, bound=least + 1)
+        claim = Claim(pipeline, span=False, backward_kind=BackwardKind.SPLIT, bound=least + 1)
         found = refute(claim, 20.0, workers, 0, lambda _: None)
         assert found.times is not None and not found.refuted
 
@@ -100,7 +101,7 @@ def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = cpsat.CpSatOutcome(
         None, 0, 0.0, ended=True, complete=False, infeasible=True, interrupted=False
     )
-    problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, fused=False)
+    problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, BackwardKind.SPLIT)
     search, model = waiting(problem, seconds=20), FullModel(problem, FullModelParams())
     monkeypatch.setattr(cpsat, "search", lambda *_: refused)
     with pytest.raises(VerificationError, match="lost a schedule"):

@@ -11,6 +11,7 @@ import pytest
 
 from ppopt import Pipeline, Status, evaluate, solve, verify
 from ppopt.errors import VerificationError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -129,7 +130,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
             continue
         assert_sound(found)
         value = found.schedule.metrics.value(goal)
-        problem = Problem(given, goal, fused)
+        problem = Problem(given, goal, BackwardKind.uniform(fused=fused))
         known = device_bound(Instance.uniform(given, fused=fused), goal)
         assert known.value <= value
         for devices in [(device,) for device in range(stages)] + [(0, stages - 1)]:
@@ -180,7 +181,7 @@ def test_a_bound_that_is_too_high_is_noticed() -> None:
     given = Pipeline(stages=1, batches=3, overlap=2)
     value = solve(given).value
     assert value == Fraction(7)
-    problem, limits = Problem(given, Objective.MAKESPAN, False), SolverLimits(20, 1, 0)
+    problem, limits = Problem(given, Objective.MAKESPAN, BackwardKind.SPLIT), SolverLimits(20, 1, 0)
     with pytest.raises(VerificationError, match="lost a schedule of 6 ticks"):
         raise_by_subset(problem, (0,), Bound(0, "", Certificate(Argument.WORK)), 6, limits)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -117,7 +118,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
             limits = cpsat.SolverLimits(seconds=20, workers=1, seed=0)
             zero = Bound(0, "", Certificate(Argument.WORK))
             ceiling = 4 * best + 10
-            problem = Problem(case.pipeline, objective, case.fused)
+            problem = Problem(case.pipeline, objective, BackwardKind.uniform(fused=case.fused))
             bound, _ = relaxation_bound.raise_by_subset(problem, devices, zero, ceiling, limits)
             assert bound.value <= best, (case, devices)
             checked += 1

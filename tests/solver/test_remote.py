@@ -19,6 +19,7 @@ import pytest
 
 import ppopt
 from ppopt import Objective, Pipeline, Status, VerificationError, solve
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import Argument, Certificate
@@ -40,7 +41,7 @@ from tests.factories.instances import V
 from tests.factories.searches import Begun, begun
 
 PAUSE = RemoteParams().pause
-PROBLEM = Problem(V, Objective.MAKESPAN, False)
+PROBLEM = Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT)
 LONG = Problem(
     Pipeline(
         stages=16,
@@ -54,7 +55,7 @@ LONG = Problem(
         mem_limit=10,
     ),
     Objective.MAKESPAN,
-    False,
+    BackwardKind.SPLIT,
 )
 """What one device of this needs takes longer to find out than any test waits."""
 
@@ -125,7 +126,7 @@ def test_they_run_beside_the_whole_model_of_a_tiny_pipeline(
 
     monkeypatch.setattr(TinyModel, "run", counted)
     pipeline = Pipeline(stages=4, batches=4, chunks=2, placement="v", mem_limit=4)
-    problem = Problem(pipeline, Objective.MAKESPAN, False)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     searching = solving.Search(problem, solving.provenance_of(60, workers, 0))
     searching.incumbent.submit_orders(one_at_a_time(searching.incumbent.problem.instance))
     turns = searching._improvement()

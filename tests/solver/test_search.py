@@ -9,6 +9,7 @@ import pytest
 
 from ppopt import InputError, Objective, Pipeline, Result, Status, solve
 from ppopt.formats.schedule_json import read_schedule
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParams, SolveParams
@@ -223,7 +224,9 @@ def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
 def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
     """Half a millisecond per operation, at most half a second; each twice as long as the last."""
     for batches, first in ((10, 0.06), (100, 0.5)):
-        problem = Problem(Pipeline(stages=4, batches=batches), Objective.MAKESPAN, False)
+        problem = Problem(
+            Pipeline(stages=4, batches=batches), Objective.MAKESPAN, BackwardKind.SPLIT
+        )
         seconds = [round_seconds(problem, number, RoundParams()) for number in range(3)]
         assert seconds == pytest.approx([first, 2 * first, 4 * first])
 

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, Status, evaluate, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver import search as solving
@@ -28,7 +29,7 @@ SHORT = SteadyStateParams(per_device=(4, 4))
 
 
 def problem(pipeline: Pipeline, *, fused: bool = False) -> Problem:
-    return Problem(pipeline, Objective.MAKESPAN, fused)
+    return Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
 
 
 def search_of(pipeline: Pipeline) -> Begun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds import device_bounds
@@ -31,7 +32,7 @@ def test_questions_lead_to_the_optimum_of_exhaustive_search(objective: Objective
     for case in tiny_cases(72, 60):
         if device_bounds.infeasibility(Instance.uniform(case.pipeline, fused=case.fused)):
             continue
-        search = begun(Problem(case.pipeline, objective, case.fused))
+        search = begun(Problem(case.pipeline, objective, BackwardKind.uniform(fused=case.fused)))
         if search.incumbent.value is None:
             continue
         bound, value = search.incumbent.bound.value, search.incumbent.value
@@ -49,7 +50,7 @@ def test_questions_lead_to_the_optimum_of_exhaustive_search(objective: Objective
 def test_a_run_that_repeats_meets_the_bound(batches: int, turn: int) -> None:
     """Four devices of 1F1B's memory, F = B = W = 1: device 3 waits 3 and then never idles."""
     pipeline = Pipeline(stages=4, batches=batches, mem_limit=4, weight=1, backward_input=1)
-    search = begun(Problem(pipeline, Objective.MAKESPAN, False))
+    search = begun(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     search.incumbent.value = (
         search.incumbent.bound.value + 1
     )  # as if something close had been found
@@ -62,7 +63,7 @@ def test_a_run_that_repeats_meets_the_bound(batches: int, turn: int) -> None:
 def test_a_run_that_does_not_repeat_at_its_bound_says_nothing() -> None:
     """One activation at a time: device 0 idles in every period, which no bound here counts."""
     pipeline = Pipeline(stages=2, batches=200, mem_limit=1)
-    search = begun(Problem(pipeline, Objective.MAKESPAN, False))
+    search = begun(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     bound, search.incumbent.value = (
         search.incumbent.bound,
         search.incumbent.bound.value + 1,

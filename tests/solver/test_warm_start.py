@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
@@ -34,6 +35,10 @@ from tests.oracles.least_limit import least_limit
 from tests.verifier.verify_fixtures import schedule_of
 
 UNIT = Pipeline(stages=4, batches=8)
+
+
+def split(pipeline: Pipeline) -> Problem:
+    return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
 
 
 @pytest.fixture
@@ -226,11 +231,11 @@ def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> 
     given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
     assert repair(given, Instance(UNIT, SPLIT), deadline=time.monotonic()) is None
     long = Pipeline(stages=4, batches=2000)
-    tried = len(list(initial_orders(long, fused=False)))
+    tried = len(list(initial_orders(split(long))))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]
     soon = time.monotonic() + ADAPTIVE * long.num_codes
-    assert len(list(initial_orders(long, fused=False, deadline=soon))) == tried - len(slow) > 10
-    assert len(list(initial_orders(long, fused=False, deadline=time.monotonic()))) == 1
+    assert len(list(initial_orders(split(long), soon))) == tried - len(slow) > 10
+    assert len(list(initial_orders(split(long), time.monotonic()))) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,7 +263,7 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
             continue
         if own.layout == pipeline.layout:
             expected.append(split_whole(pipeline, orders))
-    _, *found = (each for each in initial_orders(pipeline, fused=False) if each is not None)
+    _, *found = (each for each in initial_orders(split(pipeline)) if each is not None)
     assert len(found) == len(expected) > 0
     for given, one in zip(found, expected, strict=True):
         assert [order.tolist() for order in given] == [order.tolist() for order in one]
@@ -290,7 +295,7 @@ def test_a_hint_that_breaks_a_rule_is_refused() -> None:
 @pytest.mark.usefixtures("alone")
 def test_a_bound_known_before_counts() -> None:
     """Proved at a larger limit, say: 72 for one microbatch at a time is 8 x (4 F + 4 B + W)."""
-    problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, fused=False)
+    problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, BackwardKind.SPLIT)
     given = hints.read_hint(problem, evaluate(UNIT, "zb-h1"))
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
     provenance = Provenance(0, 1, 60.0, {})

@@ -8,6 +8,7 @@ from itertools import chain, permutations, repeat
 from random import Random
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
@@ -36,7 +37,9 @@ def feasible(cases: Iterator[Case]) -> Iterator[OperationNetwork]:
         paired = pairs.pairing_saves_time(instance)
         if paired or device_bounds.infeasibility(instance):
             continue
-        network = OperationNetwork(Problem(case.pipeline, Objective.MAKESPAN, case.fused))
+        network = OperationNetwork(
+            Problem(case.pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=case.fused))
+        )
         if all(network.time):
             yield network
 
@@ -49,7 +52,7 @@ def alone(network: OperationNetwork) -> list[int]:
 
 
 def network_of(pipeline: Pipeline) -> OperationNetwork:
-    return OperationNetwork(Problem(pipeline, Objective.MAKESPAN, False))
+    return OperationNetwork(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
 
 
 def settled(network: OperationNetwork) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ppopt import Objective, Pipeline, Status, Verdict, recheck, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
@@ -57,7 +58,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
 def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> None:
     for case in tiny_cases(35, 40, heavy=True):
         least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        claim = Claim(case.pipeline, span=False, fused=case.fused, bound=least)
+        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), least)
         assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
         if least is not None:
             more = claim._replace(bound=least + 1)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ppopt import Frontier, InputError, Objective, Pipeline, Status, frontier, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
@@ -71,6 +72,10 @@ HAND = EVALUATED | {"memory": NUMBER, "ratio_to_best": NUMBER}
 SMALL = "frontier --stages 2 --batches 3"
 HARD = Pipeline(stages=8, batches=32, forward=10, backward=20, weight=9, p2p=1)
 """Many of its points take many seconds to prove."""
+
+
+def split(pipeline: Pipeline) -> Problem:
+    return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
 
 
 def steps(found: Frontier) -> list[tuple[int, int]]:
@@ -259,7 +264,7 @@ def test_runs_of_equal_optimum_are_not_searched_point_by_point(
     pipeline = Pipeline(stages=2, batches=64, forward=2, backward=4, p2p=1)
     found = frontier(pipeline, time_limit=240)
     assert found.status is Status.OPTIMAL
-    assert len(candidates(pipeline, fused=False)) == 64
+    assert len(candidates(split(pipeline))) == 64
     assert len(searched) <= len(found.points) + 2 * log2(64)
 
 
@@ -305,7 +310,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
 
 def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
-    problem = Problem(Pipeline(stages=2, batches=3), Objective.MAKESPAN, False)
+    problem = Problem(Pipeline(stages=2, batches=3), Objective.MAKESPAN, BackwardKind.SPLIT)
     curve, now = Curve([1, 2, 3]), time.monotonic()
     explorer = frontier_search.Explorer(
         problem, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, curve, now
@@ -333,7 +338,7 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
 def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
     found = frontier(Pipeline(stages=2, batches=3, activation=5 * 10**11), workers=1)
     assert found.status is Status.OPTIMAL
-    assert candidates(found.pipeline, fused=False)[-1] == 15 * 10**11
+    assert candidates(split(found.pipeline))[-1] == 15 * 10**11
     assert found.points[-1].limit == 10**12
 
 
@@ -388,17 +393,18 @@ class TestCandidates:
         ],
     )
     def test_sums_of_what_devices_hold(self, given: dict[str, Any], limits: list[int]) -> None:
-        assert list(candidates(Pipeline(stages=2, batches=3, **given), fused=False)) == limits
+        assert list(candidates(split(Pipeline(stages=2, batches=3, **given)))) == limits
 
     def test_too_many_sums_are_all_ticks(self) -> None:
         """Without a common divisor, up to 18 million ticks: from one microbatch to nine."""
         pipeline = Pipeline(stages=2, placement=[0, 0], batches=9, activation=[1, "1.000001"])
-        assert candidates(pipeline, fused=False) == range(2_000_001, 18_000_010)
+        assert candidates(split(pipeline)) == range(2_000_001, 18_000_010)
 
     def test_nothing_changes_between_them(self) -> None:
         """Every peak that the exhaustive optimum changes at is among them."""
         for case in tiny_cases(53, 12, ops=10, mem_limit=None):
-            limits = set(candidates(case.pipeline, fused=case.fused))
+            kind = BackwardKind.uniform(fused=case.fused)
+            limits = set(candidates(Problem(case.pipeline, Objective.MAKESPAN, kind)))
             assert {limit for limit, _ in brute(case, Objective.MAKESPAN)} <= limits
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import ppopt
 from ppopt import InputError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.partitions.partition_bounds import every_partition
@@ -39,7 +40,7 @@ def test_no_partition_is_better_than_the_one_proved_best(strategy: str, seed: in
     found = ppopt.choose_partition(pipe, strategy, objective)
     stages = found.schedule.pipeline.num_stages
     two = model.pipeline(devices=2, batches=4, chunks=stages // 2)
-    space = space_of(Problem(two, Objective.MAKESPAN, fused=False)).space
+    space = space_of(Problem(two, Objective.MAKESPAN, BackwardKind.SPLIT)).space
     values = []
     for counts in every_partition(space):
         one = model.pipeline(devices=2, batches=4, partition=counts, p2p=pipe.p2p)

@@ -138,6 +138,7 @@ SHARED = {
     "ppopt",
     "ppopt.errors",
     *(f"ppopt.problem{name}" for name in ("", ".arrays", ".backward_times", ".costs", ".exact")),
+    "ppopt.problem.backward_kind",
     *(
         f"ppopt.problem.{name}"
         for name in ("layout", "model", "objective", "operation", "partition", "pipeline")
@@ -252,6 +253,7 @@ def test_a_bound_of_whole_backwards_is_none_of_split_ones() -> None:
             rows += [(kind, stage, microbatch, device, start, end)]
     split = Schedule.from_rows(made.pipeline, rows, made.origin)
     [wrong] = verify(split)
-    assert wrong.message == "origin fused: claimed 'true': backwards are split (B and W)"
+    said = "origin backward_kind: claimed 'whole': some backwards are split (B and W)"
+    assert wrong.message == said
     with pytest.raises(InputError, match="not of those of this schedule"):
         recheck(split)

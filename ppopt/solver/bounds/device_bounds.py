@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.problem.instance import WHOLE, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import EVERY, SPLIT, WHOLE, Instance, OperationClass
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.relaxation import pairs
@@ -33,7 +35,7 @@ def minimum_memory(instance: Instance) -> list[int]:
     a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
     time also holds what it takes itself (its workspace, and with recompute what F did not keep),
     and a W that takes time also holds what its own stage keeps until then. What F and W hold only
-    while they run counts too.
+    while they run counts too. Where backwards are mixed, the kind counts that holds less.
 
     A schedule of one microbatch at a time, with every W right after its B, needs no more. There are
     two exceptions, in which the search decides whether a limit suffices. Operations of no length
@@ -53,20 +55,22 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
     for delays in routes:
         held = 0
         for stage in delays.hosted[device]:
-            forward, backward, *weight = delays.operations[stage]
+            forward, *backwards = delays.operations[stage]
             held += forward.change * pipeline.num_slices
-            own = forward.change + backward.change
-            lasting = [
-                amount
-                for one, amount in (
-                    (forward, held + forward.gives),
-                    (backward, held + backward.takes),
-                    *((one, own + one.takes) for one in weight),
-                )
-                if one.duration
-            ]
-            need = max(need, held, *lasting)
+            need = max(need, held, held + (forward.gives if forward.duration else 0))
+            ways = [backwards]
+            if routes[0].instance.kinds == EVERY:
+                ways = [backwards[:2], backwards[2:]]
+            need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
     return pipeline.ticks.static[device] + need
+
+
+def _held_by_backward(held: int, own: int, backwards: list[OperationClass]) -> int:
+    """Memory held while BW runs, or B and then W: `held` before it, of which `own` is its own."""
+    backward, *weight = backwards
+    own += backward.change
+    during = [held + backward.takes if backward.duration else 0]
+    return max(during + [own + one.takes for one in weight if one.duration])
 
 
 def infeasibility(instance: Instance) -> str | None:
@@ -103,44 +107,53 @@ def _minimum_words(instance: Instance) -> str:
 
 
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
-    if instance.fused:
+    if instance.kinds != SPLIT:
         return ""
     need = max(minimum_memory(Instance(instance.pipeline, WHOLE)))
     if need >= least:
         return ""
     amount = instance.pipeline.memory_text(need)
-    return f" with every backward split, {amount} with every backward whole (--fused)"
+    return f" with every backward split, {amount} with every backward whole (--backward whole)"
 
 
-def proof_scope(instance: Instance) -> str:
-    """Words for the schedules that a proof covers; empty if it covers all.
+SCOPES = {
+    BackwardKind.MIXED: "; every backward whole or split, whichever is better",
+    BackwardKind.SPLIT: "; of the schedules whose backwards are all split (--backward split)",
+    BackwardKind.WHOLE: "; of the schedules whose backwards are all whole (--backward whole)",
+}
+"""Words for the schedules that a proof covers."""
+REDUCED = {
+    BackwardKind.SPLIT: "; backwards all split, which loses nothing here (BW >= B + W, and B takes "
+    "no memory)",
+    BackwardKind.WHOLE: "; backwards all whole, which loses nothing here (BW <= B)",
+}
+"""Words for the kind of backward that is never worse, where both are allowed."""
+RELAXED = (
+    ", even with every backward split into B as long as the shorter of B and BW, and W as long as "
+    "what the shorter of BW and B + W leaves"
+)
+"""Words for a bound of `BackwardChoice.relaxed`."""
 
-    Replacing a whole backward by B and an immediate W loses nothing, unless the whole backward is
-    shorter than both (alone or in a pair), or B or W comes to hold more than it.
+
+def proof_scope(problem: Problem) -> str:
+    """Words for the schedules that a proof covers, of a problem as it was asked for.
+
+    Empty where all are split and that loses nothing.
     """
-    if instance.fused:
-        return "; of the schedules whose backwards are all whole (--fused)"
-    durations = instance.pipeline.ticks.durations
-    shorter = any(
-        full < partial + weight
-        for partial, weight, full in zip(*durations[OpKind.B :], strict=True)
-    )
-    if (
-        shorter
-        or _whole_holds_less(instance.pipeline)
-        or pairs.whole_pairs_shorter(instance.pipeline)
-    ):
-        return "; of the schedules whose backwards are all split (--fused searches whole ones)"
-    return ""
+    never_worse, kind = problem.choice.uniform, problem.backward_kind
+    if kind is BackwardKind.MIXED and never_worse is not None:
+        return REDUCED[never_worse]
+    return "" if kind is never_worse is BackwardKind.SPLIT else SCOPES[kind]
 
 
-def _whole_holds_less(pipeline: Pipeline) -> bool:
-    """Whether at some stage a whole backward holds less than B, or W after it."""
-    ticks = pipeline.ticks
-    return any(
-        max(b, ticks.memory_change(OpKind.B, stage) + w) > whole
-        for stage, (_, b, w, whole) in enumerate(zip(*ticks.takes, strict=True))
-    )
+def known_bound(problem: Problem) -> Bound:
+    """The bound known before the search: that of a device, perhaps of the relaxation."""
+    return of_relaxation(problem, device_bound(problem.relaxed.instance, problem.objective))
+
+
+def of_relaxation(problem: Problem, bound: Bound) -> Bound:
+    """A bound of `problem.relaxed`, with words that say so where that is another problem."""
+    return bound._replace(proof=bound.proof + RELAXED) if problem.mixed else bound
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:

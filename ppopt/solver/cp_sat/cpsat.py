@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem.instance import devices
+from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
@@ -173,11 +174,21 @@ def run(
     return status[0], bool(pressed)
 
 
+def _absent(model: Model, solver: cp_model.CpSolver) -> Iterator[int]:
+    """Numbers of the B and W of whole backwards, and of the BW of split ones."""
+    size = model.pipeline.num_codes // NUM_KINDS
+    for weight, literal in model.split.items():
+        place = weight - OpKind.W * size
+        kinds = (OpKind.BW,) if solver.value(literal) else (OpKind.B, OpKind.W)
+        yield from (kind * size + place for kind in kinds)
+
+
 @interrupts.deferred()
 def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
-    codes = np.array(list(model.start), dtype=np.int64)
-    start = np.array([solver.value(variable) for variable in model.start.values()], dtype=np.int64)
+    absent = set(_absent(model, solver))
+    codes = np.array([code for code in model.start if code not in absent], dtype=np.int64)
+    start = np.array([solver.value(model.start[code]) for code in codes.tolist()], dtype=np.int64)
     end = np.array([solver.value(model.end[code]) for code in codes.tolist()], dtype=np.int64)
     kind, stage, microbatch, part = split_codes(pipeline, codes)
     device = devices(pipeline)[stage, microbatch]

@@ -14,7 +14,7 @@ still has two different microbatches, because F of a microbatch ends before its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -62,6 +62,9 @@ class Model:
     """Whether two operations run as one."""
     end: dict[int, cp_model.LinearExpr]
     """End of every operation number."""
+    split: dict[int, cp_model.IntVar] = field(default_factory=dict)
+    """Per number of a W that is not in every schedule: whether it is there, with its B, and its BW
+    is not."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -132,11 +135,11 @@ def build(
     if objective is Objective.DEVICE_SPAN:
         _add_origin(model, subsets)
     _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)])
-    cp.minimize(value if step == 1 else _steps(model))
+    cp.minimize(value if step == 1 else steps(model))
     return model
 
 
-def _steps(model: Model) -> cp_model.IntVar:
+def steps(model: Model) -> cp_model.IntVar:
     """Steps from the bound to the objective, rounded up."""
     most = -(-(model.horizon - model.bound) // model.step)
     steps = model.cp.new_int_var(0, most, "")
@@ -290,6 +293,9 @@ def _holdings(model: Model, devices: list[int]) -> list[tuple[int, int, int, int
 def hint(model: Model, schedule: Schedule) -> None:
     """Hint at a schedule, its microbatches in canonical order."""
     new = canonical(schedule)
+    there = set(new.tolist())
+    for code, literal in model.split.items():
+        model.cp.add_hint(literal, code in there)
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         model.cp.add_hint(model.start[code], start)
     second = np.flatnonzero(schedule.seconds)

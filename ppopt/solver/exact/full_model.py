@@ -12,7 +12,7 @@ from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Budget, SolverLimits
-from ppopt.solver.cp_sat import cpsat, model
+from ppopt.solver.cp_sat import cpsat, mixed_model, model
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import FullModelParams
@@ -82,7 +82,8 @@ def _searched(
     follow.
     """
     problem = incumbent.problem
-    built = model.build(
+    build = mixed_model.build if problem.mixed else model.build
+    built = build(
         problem,
         horizon=_horizon(incumbent),
         bound=incumbent.bound.value,
@@ -138,8 +139,8 @@ def _horizon(state: Incumbent) -> int:
     """
     if state.value is not None:
         return state.value
-    pipeline = state.problem.pipeline
-    routes = [Delays(state.problem.instance, route) for route in range(pipeline.routes)]
+    pipeline, kinds = state.problem.pipeline, state.problem.restrictions
+    routes = [Delays(one.instance, route) for one in kinds for route in range(pipeline.routes)]
     each = max(d.forward[0] + d.round_trip(0) + d.backward[0] + sum(d.weight) for d in routes)
     return pipeline.batches * pipeline.num_slices * each + 1
 
@@ -148,7 +149,7 @@ def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) ->
     """Record infeasibility, unless a schedule is known or the re-checker finds one."""
     problem = state.problem
     span = problem.objective is Objective.DEVICE_SPAN
-    claim = Claim(problem.pipeline, span, problem.fused, bound=None)
+    claim = Claim(problem.pipeline, span, problem.backward_kind, bound=None)
     if state.value is not None:
         raise VerificationError(
             f"the whole model lost a schedule of {state.value} ticks: please report it"

@@ -40,8 +40,13 @@ class ValueQuestions:
         self._shorter = shorter(problem, params.per_device)
 
     def supports(self, problem: Problem) -> bool:
-        """Problems too large for the full model, where a feasibility model is not too large."""
+        """Problems too large for the full model, where a feasibility model is not too large.
+
+        Mixed backwards have no feasibility model.
+        """
         asked = self._shorter or problem
+        if problem.mixed:
+            return False
         large = problem.operations > self._params.operations and is_plain(problem)
         return large and asked.operations <= self._params.most_operations
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 from math import inf
 
 from ppopt.errors import InputError
-from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling, timing
-from ppopt.schedule.orders import Orders, split_whole
+from ppopt.schedule.orders import Orders, of_kind
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.priority_rules import priority_rules
@@ -90,7 +89,7 @@ class HandStrategies:
         problem = self._pool.problem
         if self._orders is None:
             deadline = budget.clock.deadline
-            self._orders = initial_orders(problem.pipeline, fused=problem.fused, deadline=deadline)
+            self._orders = initial_orders(problem, deadline)
         try:
             orders = next(self._orders)
         except StopIteration:
@@ -111,19 +110,19 @@ class HandStrategies:
         self._pool.constructed.append((made.metrics.value(objective), False, orders))
 
 
-def initial_orders(
-    pipeline: Pipeline, *, fused: bool, deadline: float = inf
-) -> Iterator[Orders | None]:
+def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders | None]:
     """One microbatch at a time, then the hand strategies; None where a strategy does not apply.
 
+    All backwards are of the kind of the problem: a strategy that has others is converted.
     Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
     """
-    yield list_scheduling.one_at_a_time(Instance.uniform(pipeline, fused=fused))
+    pipeline, kind = problem.pipeline, problem.backward_kind
+    yield list_scheduling.one_at_a_time(problem.instance)
     placed = stated(pipeline)
     for strategy in registry().values():
-        if (strategy.fused or not fused) and _in_time(strategy, pipeline, deadline):
+        if _in_time(strategy, pipeline, deadline):
             orders = _hand_made(strategy, placed)
-            yield orders if fused or orders is None else split_whole(pipeline, orders)
+            yield None if orders is None else of_kind(pipeline, orders, kind)
 
 
 def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:

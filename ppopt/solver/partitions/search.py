@@ -348,7 +348,7 @@ class PartitionSearch:
         return Result(
             pipeline=self._problem.pipeline,
             objective=self._problem.objective,
-            fused=self._problem.fused,
+            backward_kind=self._problem.backward_kind,
             status=status,
             schedule=None,
             value=None,

@@ -14,6 +14,7 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import StageCosts, Ticks
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -202,15 +203,17 @@ def space_of(problem: Problem) -> PartitionTicks:
         memory_b=_times(_changes(ticks, OpKind.B), more),
         static=_in_ticks(costs.static, memory_per_unit),
     )
-    limits = pipeline.limits
+    limits, kind = pipeline.limits, problem.backward_kind
+    if kind is BackwardKind.MIXED and _splitting_loses_nothing(ticks):
+        kind = BackwardKind.SPLIT
     space = PartitionSpace(
         layers=rows,
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         delays=_delays(pipeline, per_unit),
         limits=None if limits is None else _in_ticks(limits, memory_per_unit),
-        split=not problem.fused,
-        whole=problem.fused,
+        split=kind is not BackwardKind.WHOLE,
+        whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
     )
     passing = any(
@@ -219,6 +222,19 @@ def space_of(problem: Problem) -> PartitionTicks:
         for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
     )
     return PartitionTicks(space, per_unit, memory_per_unit, passing)
+
+
+def _splitting_loses_nothing(ticks: Ticks) -> bool:
+    """Whether splitting loses nothing in any stage of these layers, as in each of them alone."""
+    _, partial, weight, full = ticks.durations
+    _, at_b, at_w, most = ticks.takes
+    return all(
+        full[layer] >= partial[layer] + weight[layer]
+        and ticks.memory_b[layer] <= 0
+        and at_b[layer] <= most[layer]
+        and ticks.memory_change(OpKind.B, layer) + at_w[layer] <= most[layer]
+        for layer in range(len(full))
+    )
 
 
 def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:

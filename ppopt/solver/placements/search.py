@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 from ppopt.problem import exact
 from ppopt.schedule.origin import Argument, Certificate
@@ -24,6 +25,10 @@ MOST_MOVES = 60
 """Most placements that are scheduled quickly as moves of the best one, each time it is searched."""
 TOGETHER = 3
 """Placements of the best values that are searched at a level of effort, where not all are known."""
+KICK = 4
+"""Random moves away from the best placement, where not all are known and moves gain no more."""
+MOST_KICKS = 50
+"""Kicks in a row that may end at placements that are known."""
 MOST_MEASURED = 1000
 """Most placements whose least memory limits are compared, where none keeps the limits."""
 
@@ -50,11 +55,15 @@ class PlacementSearch:
             self._space, request, unknown=self._space.least if listed is None else None
         )
         """The placements known."""
-        self._add(self._space.simple() if listed is None else listed)
+        simple = self._space.simple()
+        self._begin = [*simple, *map(self._space.descended, simple)] if listed is None else simple
+        """Placements that are scheduled first."""
+        self._add(self._begin if listed is None else listed)
+        self._random = Random(request.provenance.seed)
 
     def run(self) -> None:
         """Search until proof or until the time is up; KeyboardInterrupt may end it."""
-        for hosts in dict.fromkeys(map(self._space.representative, self._space.simple())):
+        for hosts in dict.fromkeys(map(self._space.representative, self._begin)):
             self.all.solve(self.all.known[hosts], 0)
         for one in self.all.open()[:FIRST]:
             self.all.solve(one, 0)
@@ -64,14 +73,31 @@ class PlacementSearch:
             chosen = self._chosen()
             for one in chosen:
                 self.all.solve(one, level)
-            if not chosen:
+            if chosen:
+                level += 1
+            elif not self._kick():
                 return
-            level += 1
 
     def _add(self, placements: list[Hosts]) -> None:
         representatives = dict.fromkeys(map(self._space.representative, placements))
         fresh = [hosts for hosts in representatives if hosts not in self.all.known]
         self.all.add(self._space.configurations(fresh))
+
+    def _kick(self) -> bool:
+        """Schedule a placement some random moves away, and moved on; False: no new one is found."""
+        if self._space.listed is not None:
+            return False
+        best = self.all.best or next(iter(self.all.known.values()))
+        for _ in range(MOST_KICKS):
+            hosts = best.key
+            for _ in range(KICK):
+                hosts = self._random.choice(list(self._space.moves(hosts)))
+            hosts = self._space.representative(self._space.descended(hosts))
+            if hosts not in self.all.known or self.all.known[hosts].level < 0:
+                self._add([hosts])
+                self.all.solve(self.all.known[hosts], 0)
+                return True
+        return False
 
     def _move(self) -> None:
         """Exchange two devices or move one stage of the best placement while that is better.
@@ -118,8 +144,8 @@ class PlacementSearch:
         searched = [one for one in known if one.level >= 0]
         if self._space.listed is None:
             return (
-                f"over all {self._scope}: the work of all devices together, the stage of most work "
-                "on the fastest device, and the way of one microbatch take that long; "
+                f"over all {self._scope}: the work of all devices together, the stages that fit "
+                "on them, the stage of most work, or the way of one microbatch takes that long; "
                 f"{len(searched)} were searched"
             )
         ruled_out = sum(one.level < 0 and not self.all.is_open(one) for one in known)

@@ -9,6 +9,7 @@ placements that differ by an exchange of devices that are alike, one stands for 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -330,30 +331,32 @@ class PlacementSpace:
         Where every placement is cut anew: that of all placements of single layers, which puts the
         layers of a stage on one device or not.
 
-        The largest of three. Every device takes so long, and the k-th of them, in the order of
+        The largest of four. Every device takes so long, and the k-th of them, in the order of
         their lowest stages, waits for k forwards and delays at least: its share of the work is its
-        speed times what is left; the waits lie as is best, the longest on the slowest. The stage
-        of most work, on the fastest device. One microbatch on the fastest device, down and up:
-        links that reach every device, a spanning tree of them at least.
+        speed times what is left; the waits lie as is best, the longest on the slowest. The time
+        within which all devices together have room for as many stages as there are, each for the
+        smallest. The stage of most work, on the fastest device. One microbatch on the fastest
+        device, down and up: links that reach every device, a spanning tree of them at least.
         """
         if self.cut_anew:
             return PlacementSpace(self._of_layers()).least
         base, pieces = self._base, self._base.batches * self._base.num_slices
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
-        work = forward[:, fastest] + backward[:, fastest]
+        kinds = [forward[:, fastest] + backward[:, fastest]]
         if base.overlap is not None:
-            work = np.maximum(forward[:, fastest], self._handed_on[:, fastest])
+            kinds = [forward[:, fastest], self._handed_on[:, fastest]]
         share = [speed / base.device_speed[fastest] for speed in base.device_speed]
-        total = Fraction(pieces * int(work.sum()))
+        total = Fraction(pieces * max(int(work.sum()) for work in kinds))
         if self._problem.objective is not Objective.DEVICE_SPAN:
             parts = sorted(share, reverse=True)
             total += sum(map(mul, self._waits(fastest), parts))
         path = forward[:, fastest].sum() + self._handed_on[:, fastest].sum()
         path += (backward - self._handed_on)[0, fastest] + self._spanning_tree()
         speed: Fraction = sum(share, Fraction(0))
-        bound = max(total / speed, Fraction(pieces * int(work.max())), Fraction(int(path)))
-        return bound / self._per_unit
+        rooms = [pieces * _least_room(work.tolist(), share) for work in kinds]
+        heaviest = pieces * max(int(work.max()) for work in kinds)
+        return max(total / speed, *rooms, Fraction(heaviest), Fraction(int(path))) / self._per_unit
 
     def _of_layers(self) -> Problem:
         """The problem whose stages are single layers."""
@@ -400,6 +403,41 @@ class PlacementSpace:
                     if device != host:
                         moved = (*hosts[:stage], device, *hosts[stage + 1 :])
                         yield self.representative(moved)
+
+    def descended(self, hosts: Hosts) -> Hosts:
+        """Move on while the bound falls, or stays and the work is spread more evenly.
+
+        Without schedules; where every placement is cut anew, the placement itself.
+        """
+        if self.cut_anew:
+            return hosts
+        best, figure = hosts, self._figures([hosts])[0]
+        while True:
+            moves = list(dict.fromkeys(self.moves(best)))
+            figures = self._figures(moves)
+            least = min(zip(figures, moves, strict=True), default=(figure, best))
+            if least[0] >= figure:
+                return best
+            figure, best = least
+
+    def _figures(self, placements: list[Hosts]) -> list[tuple[int, int]]:
+        """Bound, and sum of the squares of the devices' work, of every placement."""
+        if not placements:
+            return []
+        hosts = np.array(placements, dtype=np.int64)
+        squares = [sum(work * work for work in row) for row in self._work(hosts).tolist()]
+        return list(zip(self._bounds(hosts).tolist(), squares, strict=True))
+
+
+def _least_room(work: list[int], speeds: list[Fraction]) -> Fraction:
+    """Least time in which devices have room for all stages, each device for the smallest ones."""
+    first = list(accumulate(sorted(work)))
+    times = sorted({done / speed for done in first for speed in speeds})
+
+    def enough(time: Fraction) -> bool:
+        return sum(bisect_right(first, time * speed) for speed in speeds) >= len(work)
+
+    return times[bisect_left(times, True, key=enough)]
 
 
 def _least(delays: Any) -> Any:

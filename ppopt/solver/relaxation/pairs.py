@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from ppopt.problem.instance import WHOLE, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
@@ -54,19 +54,6 @@ def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
         for one, other in product(stages, stages)
     }
     return {stages: gain for stages, gain in gains.items() if gain > 0}
-
-
-def whole_pairs_shorter(pipeline: Pipeline) -> bool:
-    """Whether some pair of F and BW is shorter than the pair of F and B followed by W."""
-    if not pairing_saves_time(Instance(pipeline, WHOLE)):
-        return False
-    ticks = pipeline.ticks
-    return any(
-        ticks.pair_time(one, OpKind.BW, other)
-        < ticks.pair_time(one, OpKind.B, other) + ticks.durations[OpKind.W][other]
-        for device in range(pipeline.num_devices)
-        for one, other in product(_stages(pipeline, device), repeat=2)
-    )
 
 
 def _stages(pipeline: Pipeline, device: int) -> list[int]:

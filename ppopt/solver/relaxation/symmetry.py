@@ -11,20 +11,29 @@ from typing import Any
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
 
 
 def canonical(schedule: Schedule) -> Ints:
     """Operation number of every row of a schedule after canonical renumbering of microbatches.
 
-    Within each class (kind, stage, route, slice), the k-th operation by start goes to the route's
-    microbatch k.
+    Within each stage, route and slice, the k-th F goes to the route's microbatch k, the k-th
+    backward (B or BW) too, and the k-th W to the microbatch of the k-th B.
     """
     pipeline = schedule.pipeline
     routes = schedule.microbatch * pipeline.routes // pipeline.batches
-    of_class = (schedule.slice, routes, schedule.stage, schedule.kind)
+    place = (schedule.slice, routes, schedule.stage)
+    slot = np.where(schedule.kind == OpKind.BW, OpKind.B, schedule.kind)
+    microbatch = schedule.microbatch
+    new = np.empty_like(microbatch)
+    new[np.lexsort((schedule.start, *place, slot))] = microbatch[
+        np.lexsort((microbatch, *place, slot))
+    ]
+    split, weight = (np.flatnonzero(schedule.kind == kind) for kind in (OpKind.B, OpKind.W))
+    there = [tuple(column[rows] for column in place) for rows in (split, weight)]
+    in_order = np.lexsort((new[split], *there[0]))
+    new[weight[np.lexsort((schedule.start[weight], *there[1]))]] = new[split[in_order]]
     kind: Any = schedule.kind
-    codes: Ints = pipeline.code(kind, schedule.stage, schedule.microbatch, schedule.slice)
-    new = np.empty_like(codes)
-    new[np.lexsort((schedule.start, *of_class))] = codes[np.lexsort((codes, *of_class))]
-    return new
+    codes: Ints = pipeline.code(kind, schedule.stage, new, schedule.slice)
+    return codes

@@ -25,6 +25,7 @@ from ppopt import (
     recheck,
     solve,
 )
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.placement import NAMED, named
 from ppopt.problem.problem import Problem
 from ppopt.solver.placements import space
@@ -54,7 +55,11 @@ def searched(cluster: Cluster, goal: Objective = Objective.MAKESPAN, **more: Any
 
 
 def problem(cluster: Cluster, objective: Objective) -> Problem:
-    return Problem(cluster.pipeline(cluster.placements()[0]), objective, cluster.fused)
+    return Problem(
+        cluster.pipeline(cluster.placements()[0]),
+        objective,
+        BackwardKind.uniform(fused=cluster.fused),
+    )
 
 
 @pytest.mark.parametrize(("objective", "count"), [("makespan", 150), ("device-span", 12)])
@@ -116,7 +121,7 @@ def test_devices_that_differ_are_not_alike() -> None:
         "link": {"p2p": [[0, 1, 2], [1, 0, 2], [2, 2, 0]]},
         "one way": {"p2p": [[0, 1, 2], [3, 0, 2], [2, 2, 0]]},
     }.items():
-        made = Problem(replace(plain, **given), Objective.MAKESPAN, fused=False)
+        made = Problem(replace(plain, **given), Objective.MAKESPAN, BackwardKind.SPLIT)
         listed = PlacementSpace(made).listed
         assert listed is not None
         counts[name] = len(listed)
@@ -269,7 +274,7 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
         found = solve(pipeline, placement="search", workers=1)
         known = [value for value in values.values() if value is not None]
         assert found.value == min(known, default=None)
-        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=False))
+        made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
         assert all(made.least <= value for value in known)
         assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
         differ += len(counts) > 1
@@ -289,7 +294,8 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
                 values += [] if best is None else [placed.ticks.time(best)]
             found = solve(first, placement="search", fused=cluster.fused, workers=1)
             assert found.value == min(values, default=None)
-            least = PlacementSpace(Problem(first, Objective.MAKESPAN, cluster.fused)).least
+            kind = BackwardKind.uniform(fused=cluster.fused)
+            least = PlacementSpace(Problem(first, Objective.MAKESPAN, kind)).least
             assert all(least <= value for value in values)
     again = recheck(found, workers=1)
     assert again.verdict is Verdict.CONFIRMED
@@ -310,3 +316,32 @@ def test_a_search_of_partitions_and_placements_at_once_is_refused() -> None:
     pipeline = model.pipeline(devices=2, batches=2, placement="search", partition="search")
     with pytest.raises(InputError, match="placement: search does not go with partition search"):
         solve(pipeline)
+
+
+def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
+    """Sixteen stages of 3 per microbatch, 16 microbatches; four devices of speed 1, four of 1/2.
+
+    Within 144 = 3 x 3 x 16 a fast device runs three stages and a slow one one: sixteen. With less
+    a fast one runs two at most and a slow one none or one: twelve at most.
+    """
+    pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
+    made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, fused=False))
+    assert made.least == 144
+    found = solve(pipeline, placement="search", time_limit=4, workers=1)
+    assert found.value is not None
+    assert 144 <= found.value < 160
+
+
+def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
+    """An F of one stage pairs with the backward of another, so times of stages do not add up."""
+    pipeline = Pipeline(
+        stages=4, placement=[0, 1, 0, 1], batches=3, forward=[1, 3, 1, 3], backward=[3, 1, 3, 1],
+        overlap=[3, 3, 3, 3], device_speed=[1, 2],
+    )  # fmt: skip
+    made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=True))
+    for hosts in made.listed or ():
+        placed = solve(pipeline.placed(hosts), fused=True, workers=1)
+        assert placed.status is Status.OPTIMAL
+        assert placed.value is not None
+        assert made.least <= placed.value
+        assert made.configurations([hosts])[0].bound <= placed.value

@@ -1,0 +1,178 @@
+"""Split or whole: where one of them is never worse, and what both have in common.
+
+BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W. Where B and W
+hold no more memory than it, splitting that stage loses nothing. B and its W, replaced by BW in the
+place of B, fit into the time of B where BW <= B. Where BW holds no more than B, splitting that
+stage gains nothing. All other stages have a choice, per microbatch.
+
+The relaxation of a choice is a pipeline of split backwards with
+
+    B' = min(B, BW),   B' + W' = min(BW, B + W),   memory_b' = min(memory_b, 0),
+
+and as workspace of B' and of W' the smaller of its own and that of BW.
+
+Take any schedule of the pipeline. In the time of every BW run B' and then W', in the time of every
+B run B', and in the time of every W run W' (W' <= W, and W' = 0 where BW < B). That is a schedule
+of the relaxation: nothing starts earlier than before, and nothing ends later, so precedence and
+devices are kept; B' and W' hold no more than BW and give back no later. So a lower bound of the
+relaxation is a lower bound of the pipeline, whatever proves it.
+
+An F and a backward that run as one are kept as a pair: F with B' in the place of F with B, and F
+with B', then W', in the place of F with BW. Both must fit into the time of the pair, so W', and
+where that is not enough B' too, is 0 in pipelines where some pair does not hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from operator import add, sub
+from typing import Any
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import STAGE_COSTS
+
+Times = tuple[Fraction, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardChoice:
+    """The choice between split and whole backwards at every stage of a pipeline."""
+
+    pipeline: Pipeline
+
+    @cached_property
+    def kinds(self) -> tuple[BackwardKind, ...]:
+        """Per stage: split or whole, where that is never worse than the other; else mixed."""
+        return tuple(map(self._kind, range(self.pipeline.num_stages)))
+
+    @cached_property
+    def uniform(self) -> BackwardKind | None:
+        """The kind that is never worse, at all stages; None: there is none."""
+        stages = range(self.pipeline.num_stages)
+        if all(map(self._splitting_loses_nothing, stages)):
+            return BackwardKind.SPLIT
+        if all(map(self._splitting_gains_nothing, stages)):
+            return BackwardKind.WHOLE
+        return None
+
+    def _kind(self, stage: int) -> BackwardKind:
+        if self._splitting_loses_nothing(stage):
+            return BackwardKind.SPLIT
+        return BackwardKind.WHOLE if self._splitting_gains_nothing(stage) else BackwardKind.MIXED
+
+    def _splitting_loses_nothing(self, stage: int) -> bool:
+        ticks = self.pipeline.ticks
+        _, partial, weight, full = (times[stage] for times in ticks.durations)
+        return (
+            full >= partial + weight
+            and self._split_holds_no_more(stage)
+            and all(
+                ticks.pair_time(forward, OpKind.BW, stage)
+                >= ticks.pair_time(forward, OpKind.B, stage) + weight
+                for forward in self._beside(stage)
+            )
+        )
+
+    def _splitting_gains_nothing(self, stage: int) -> bool:
+        """Whether BW <= B; a pair of F and BW is then no longer than that of F and B."""
+        ticks = self.pipeline.ticks
+        _, partial, _, full = (times[stage] for times in ticks.durations)
+        taken, _ = ticks.held_alone(OpKind.B, stage)
+        return full <= partial and ticks.takes[OpKind.BW][stage] <= taken
+
+    def _split_holds_no_more(self, stage: int) -> bool:
+        """Whether B, and then W, hold no more than BW."""
+        ticks = self.pipeline.ticks
+        whole, _ = ticks.held_alone(OpKind.BW, stage)
+        after_b = ticks.memory_change(OpKind.B, stage)
+        b, w = (ticks.takes[kind][stage] for kind in (OpKind.B, OpKind.W))
+        return max(b, after_b + w) <= whole
+
+    def _beside(self, stage: int) -> set[int]:
+        """Stages whose F may run as one with a backward of a stage; none without overlap."""
+        if self.pipeline.overlap is None:
+            return set()
+        devices = {hosts[stage] for hosts in self.pipeline.hosts}
+        return {
+            other for hosts in self.pipeline.hosted for device in devices for other in hosts[device]
+        }
+
+    @cached_property
+    def relaxed(self) -> Pipeline:
+        """The pipeline of split backwards whose lower bounds hold for this one (see above).
+
+        It has the same ticks of time.
+        """
+        tried = (self._relaxed(*times) for times in self._parts())
+        return next(made for made in tried if self._pairs_fit(made))
+
+    def _parts(self) -> Iterator[tuple[Times, Times]]:
+        """B' and W' per stage, the longest first."""
+        costs = self.pipeline.costs
+        stages = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
+        partial = tuple(min(b, bw) for b, _, bw in stages)
+        both = tuple(min(bw, b + w) for b, w, bw in stages)
+        none = (Fraction(0),) * len(stages)
+        yield partial, tuple(map(sub, both, partial))
+        yield partial, none
+        yield none, none
+
+    def _relaxed(self, partial: Times, weight: Times) -> Pipeline:
+        """The pipeline with these times of B' and W' per stage, whose placement is spelled out."""
+        given, costs = self.pipeline, self.pipeline.costs
+        full = tuple(map(add, partial, weight))
+        none = (Fraction(0),) * len(full)
+        fields = costs._asdict() | {
+            "backward_input": partial,
+            "weight": weight,
+            "backward": full,
+            "memory_b": tuple(map(min, costs.memory_b, none)),
+            "input_workspace": tuple(map(min, costs.input_workspace, costs.backward_workspace)),
+            "weight_workspace": tuple(map(min, costs.weight_workspace, costs.backward_workspace)),
+            "overlap": self._overlap(full),
+        }
+        values: dict[str, Any] = {
+            cost.field: [
+                value * (given.num_slices if cost.per_microbatch else 1)
+                for value in fields[cost.field]
+            ]
+            for cost in STAGE_COSTS
+            if cost.field != "overlap" or given.overlap is not None
+        }
+        made = Pipeline(
+            stages=given.num_stages,
+            batches=given.batches,
+            placement=given.hosts[0],
+            p2p=given.p2p,
+            backward_p2p=given.backward_p2p,
+            device_speed=given.device_speed,
+            mem_limit=given.limits,
+            slices=given.slices,
+            routes=given.routes,
+            **values,
+        )
+        finer = given.ticks.per_unit // made.ticks.per_unit
+        return made if finer == 1 else replace(made, tick_divisor=finer)
+
+    def _overlap(self, full: Times) -> Times:
+        """Time of F and BW' as one, which saves what F and BW save, as far as it can."""
+        costs = self.pipeline.costs
+        stages = zip(costs.forward, full, costs.backward, costs.overlap, strict=True)
+        return tuple(max(f, new, new - bw + pair) for f, new, bw, pair in stages)
+
+    def _pairs_fit(self, relaxed: Pipeline) -> bool:
+        """Whether every pair holds F with B', and if it is whole, then W'."""
+        ours, theirs = self.pipeline.ticks, relaxed.ticks
+        return all(
+            theirs.pair_time(forward, OpKind.B, stage)
+            + (theirs.durations[OpKind.W][stage] if kind is OpKind.BW else 0)
+            <= ours.pair_time(forward, kind, stage)
+            for stage in range(relaxed.num_stages)
+            for forward in self._beside(stage)
+            for kind in (OpKind.B, OpKind.BW)
+        )

@@ -1,0 +1,151 @@
+"""Claims of mixed backwards, turned into claims of one kind.
+
+A whole backward, BW, can be replaced by B and then W in its place where BW >= B + W, with or
+without a partner F, and where they hold no more than BW: then every schedule has one that is as
+good and splits all. In the place of a B, BW can run where BW <= B, if it holds no more, and its W
+is left out: then every schedule has one that is as good and splits none.
+
+Elsewhere, take a pipeline of split backwards with B' = min(B, BW), W' = min(W, BW - B) but no less
+than 0, no memory taken by B' beyond its workspace and what F did not keep, and the workspace of BW
+where that is the smaller. Its B' and W' fit, one after the other, into the time of a BW, and each
+into the time of a B and a W, and they hold no more. So it has a schedule no worse than
+each of the pipeline claimed: if it has none below the bound, that one has none. This says nothing
+of backwards that run as one with an F: with such pairs no time is left to B' and W'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from operator import add
+from typing import Any
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import STAGE_COSTS
+from ppopt.rechecker.claim import Claim
+
+RELAXATION_SHARE = 0.5
+"""Share of the time for the relaxation."""
+RELAXED = "every backward split into a B and a W that are no longer than B, W and BW allow"
+
+
+def of_one_kind(claim: Claim) -> Claim:
+    """A claim of one kind of backward that implies a mixed one; any other claim as it is."""
+    if not claim.mixed:
+        return claim
+    if _splitting_is_free(claim):
+        return claim._replace(backward_kind=BackwardKind.SPLIT)
+    if _joining_is_free(claim):
+        return claim._replace(backward_kind=BackwardKind.WHOLE)
+    return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
+
+
+def by_layers(claim: Claim) -> Claim:
+    """A claim of all partitions, of split backwards, that implies a mixed one.
+
+    Layer by layer as above: what fits into the time of every layer fits into that of a stage, and
+    the least of sums is no less than the sum of the least.
+    """
+    if not claim.mixed:
+        return claim
+    zero, layers = Fraction(0), []
+    for layer in claim.pipeline.model.layers:
+        b, w, bw = layer.backward_input, layer.weight, layer.backward
+        partial, weight = min(b, bw), max(min(w, bw - b), zero)
+        change = min(layer.memory_b, zero)
+        most = layer.backward_workspace or zero
+        fields = {"backward_input": partial, "weight": weight, "backward": partial + weight}
+        fields |= {
+            name: min(getattr(layer, name) or zero, most)
+            for name in ("input_workspace", "weight_workspace")
+        }
+        layers.append(replace(layer, **fields, memory_b=change))
+    model = replace(claim.pipeline.model, layers=tuple(layers))
+    pipeline = replace(claim.pipeline, model=model)
+    return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT)
+
+
+def loses_nothing(claim: Claim) -> bool:
+    """Whether a mixed claim and that of one kind are both right or both wrong."""
+    return _splitting_is_free(claim) or _joining_is_free(claim)
+
+
+def _splitting_is_free(claim: Claim) -> bool:
+    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
+    _, partial, weight, full = ticks.durations
+    return all(
+        full[stage] >= partial[stage] + weight[stage] and _splitting_holds_no_more(claim, stage)
+        for stage in range(pipeline.num_stages)
+    ) and all(
+        ticks.pair_time(forward, OpKind.BW, stage)
+        >= ticks.pair_time(forward, OpKind.B, stage) + weight[stage]
+        for stage in range(pipeline.num_stages)
+        for forward in range(pipeline.num_stages)
+        if _meet(pipeline, forward, stage)
+    )
+
+
+def _splitting_holds_no_more(claim: Claim, stage: int) -> bool:
+    """Whether B, and W after it, hold no more than BW; one of no length holds what it keeps."""
+    takes = {kind: claim.takes(kind, stage) for kind in (OpKind.B, OpKind.W, OpKind.BW)}
+    whole = takes[OpKind.BW] if claim.pipeline.ticks.durations[OpKind.BW][stage] else 0
+    left = takes[OpKind.B] - claim.gives(OpKind.B, stage)
+    return takes[OpKind.B] <= whole and left + takes[OpKind.W] <= whole
+
+
+def _joining_is_free(claim: Claim) -> bool:
+    _, partial, _, full = claim.pipeline.ticks.durations
+    return all(
+        whole <= some
+        and claim.takes(OpKind.BW, stage) <= (claim.takes(OpKind.B, stage) if some else 0)
+        for stage, (whole, some) in enumerate(zip(full, partial, strict=True))
+    )
+
+
+def _meet(pipeline: Pipeline, one: int, other: int) -> bool:
+    """Whether two stages share a device on any route, and F and a backward may run as one."""
+    if pipeline.overlap is None:
+        return False
+    return any(mine[one] == theirs[other] for mine in pipeline.hosts for theirs in pipeline.hosts)
+
+
+def _relaxed(claim: Claim) -> Pipeline:
+    """The pipeline of split backwards that has a schedule no worse, in the same ticks.
+
+    Stage by stage: its costs per slice, times the number of slices.
+    """
+    given, costs, zero = claim.pipeline, claim.pipeline.costs, Fraction(0)
+    slices = given.num_slices
+    times = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
+    partial = [zero if claim.paired else min(b, bw) for b, _, bw in times]
+    weight = [zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times]
+    most = costs.backward_workspace
+    rows: dict[str, Iterable[Fraction]] = costs._asdict() | {
+        "backward_input": partial,
+        "weight": weight,
+        "backward": map(add, partial, weight),
+        "memory_b": (min(change, zero) for change in costs.memory_b),
+        "input_workspace": map(min, costs.input_workspace, most),
+        "weight_workspace": map(min, costs.weight_workspace, most),
+    }
+    fields: dict[str, Any] = {
+        cost.field: [value * (slices if cost.per_microbatch else 1) for value in rows[cost.field]]
+        for cost in STAGE_COSTS
+        if cost.field != "overlap"
+    }
+    made = Pipeline(
+        stages=given.num_stages,
+        batches=given.batches,
+        placement=given.hosts[0],
+        p2p=given.p2p,
+        backward_p2p=given.backward_p2p,
+        device_speed=given.device_speed,
+        mem_limit=given.limits,
+        slices=given.slices,
+        routes=given.routes,
+        **fields,
+    )
+    return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)

@@ -1,0 +1,253 @@
+"""Search for a schedule below a bound where every backward may be split or whole: all rules.
+
+Every stage and slice of a microbatch has an F, a backward that is long as B or as BW, and a W that
+runs only if it is split. Microbatches are in order (see `ppopt.rechecker.model`): the k-th backward
+of a stage, slice and route, of either length, is that of its k-th microbatch, and the k-th W is
+that of the k-th one split.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ortools.sat.python import cp_model
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation import Op, OpKind
+from ppopt.rechecker.arithmetic import head
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.refute import NO_ORDERS, Found, Times, latest
+
+MOST_OPERATIONS = 30_000
+"""Most operations of a schedule that are stated."""
+Pair = tuple[Op, Op]
+Held = tuple[cp_model.IntervalVar, int]
+
+
+def refute(claim: Claim, seconds: float, workers: int, seed: int) -> Found:
+    """Search until there is an answer or the time is up, all devices with all their rules."""
+    devices = tuple(range(claim.pipeline.num_devices))
+    if seconds <= 0 or claim.size > MOST_OPERATIONS:
+        return Found(devices, refuted=False, times=None)
+    model = MixedModel(claim)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    if not all(map(all, claim.pipeline.ticks.durations)):
+        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
+    status = solver.solve(model.cp)
+    if status == cp_model.MODEL_INVALID:
+        raise AssertionError(f"invalid model: {model.cp.validate()}")
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    times = model.times(solver) if found else None
+    return Found(devices, refuted=status == cp_model.INFEASIBLE, times=times)
+
+
+class MixedModel:
+    """The model without objective, with the variables of every operation."""
+
+    def __init__(self, claim: Claim) -> None:
+        pipeline = claim.pipeline
+        self.claim, self.cp, self.last = claim, cp_model.CpModel(), latest(claim)
+        self.start: dict[Op, cp_model.IntVar] = {}
+        self.end: dict[Op, cp_model.IntVar] = {}
+        self.split: dict[Op, cp_model.IntVar] = {}
+        """Whether the backward of an F is split."""
+        self.joined: dict[Pair, cp_model.IntVar] = {}
+        """Whether an F and a B or BW run as one."""
+        slices = range(pipeline.num_slices)
+        rows = [
+            [Op(OpKind.F, stage, microbatch, part) for microbatch in route]
+            for route in claim.routes()
+            for stage in range(pipeline.num_stages)
+            for part in slices
+        ]
+        forwards = [op for row in rows for op in row]
+        for op in forwards:
+            self._add_variables(op)
+        self._add_pairs(forwards)
+        for op in forwards:
+            self._add_lengths(op)
+            self._add_flow(op)
+        for row in rows:
+            self._add_order(row)
+        for device in range(pipeline.num_devices):
+            self._add_device([op for op in forwards if claim.device(op) == device])
+        if claim.bound is not None:
+            self._add_bound(claim.bound - 1)
+
+    def times(self, solver: cp_model.CpSolver) -> Times:
+        """When every operation of the solution runs."""
+        there = [op for op in self.start if op.kind is OpKind.F]
+        for op in tuple(there):
+            split = solver.value(self.split[op])
+            kinds = (OpKind.B, OpKind.W) if split else (OpKind.BW,)
+            there += [op._replace(kind=kind) for kind in kinds]
+        start = {op: solver.value(self.start[op]) for op in there}
+        end = {op: solver.value(self.end[op]) for op in there}
+        joined = [pair for pair, literal in self.joined.items() if solver.value(literal)]
+        return Times(start, end, joined)
+
+    def _add_variables(self, forward: Op) -> None:
+        """One start and one end of F, one of B and BW alike, and one of W."""
+        for kinds in ((OpKind.F,), (OpKind.B, OpKind.BW), (OpKind.W,)):
+            start, end = (self.cp.new_int_var(0, self.last, "") for _ in range(2))
+            for kind in kinds:
+                self.start[forward._replace(kind=kind)] = start
+                self.end[forward._replace(kind=kind)] = end
+        self.split[forward] = self.cp.new_bool_var("")
+
+    def _add_pairs(self, forwards: list[Op]) -> None:
+        """Pairs that save time, of different microbatches; of one route, the F is the later."""
+        claim, ticks, route = self.claim, self.claim.pipeline.ticks, self.claim.pipeline.route
+        for one in forwards if claim.paired else ():
+            for other in forwards:
+                apart = route(one.microbatch) != route(other.microbatch)
+                if claim.device(one) != claim.device(other):
+                    continue
+                if not (apart or one.microbatch > other.microbatch):
+                    continue
+                for kind in (OpKind.B, OpKind.BW):
+                    two = other._replace(kind=kind)
+                    both = ticks.pair_time(one.stage, kind, two.stage)
+                    if both < claim.time(one) + claim.time(two):
+                        self.joined[one, two] = self.cp.new_bool_var("")
+
+    def _add_lengths(self, forward: Op) -> None:
+        """F, B, W and BW are as long as alone, or as their pair; W only follows a B."""
+        cp, claim, split = self.cp, self.claim, self.split[forward]
+        b, w, bw = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.W, OpKind.BW))
+        for op, there in ((forward, None), (b, split), (bw, split.negated())):
+            start, end = self.start[op], self.end[op]
+            partners = {pair: one for pair, one in self.joined.items() if op in pair}
+            alone = cp.new_bool_var("")
+            chosen = [alone, *partners.values()]
+            if there is None:
+                cp.add_exactly_one(chosen)
+            else:
+                cp.add_exactly_one([*chosen, there.negated()])
+            cp.add(end == start + claim.time(op)).only_enforce_if(alone)
+            for (first, second), literal in partners.items():
+                both = claim.pipeline.ticks.pair_time(first.stage, second.kind, second.stage)
+                cp.add(end == start + both).only_enforce_if(literal)
+                cp.add(self.start[first] == self.start[second]).only_enforce_if(literal)
+        cp.add(self.end[w] == self.start[w] + claim.time(w)).only_enforce_if(split)
+        cp.add(self.end[w] == self.start[w]).only_enforce_if(split.negated())
+        cp.add(self.start[w] >= self.end[b]).only_enforce_if(split)
+
+    def _add_flow(self, forward: Op) -> None:
+        """Activations go down, gradients come up; slices go forward in order, and back."""
+        pipeline, cp, b = self.claim.pipeline, self.cp, forward._replace(kind=OpKind.B)
+        ticks, route = pipeline.ticks, pipeline.route(forward.microbatch)
+        cp.add(self.start[b] >= self.end[forward])
+        if forward.stage:
+            before = forward._replace(stage=forward.stage - 1)
+            above = before._replace(kind=OpKind.B)
+            down, up = ticks.down[route][before.stage], ticks.up[route][before.stage]
+            cp.add(self.start[forward] >= self.end[before] + down)
+            cp.add(self.start[above] >= self.end[b] + up)
+        if forward.slice:
+            before = forward._replace(slice=forward.slice - 1)
+            cp.add(self.start[forward] >= self.end[before])
+            cp.add(self.start[before._replace(kind=OpKind.B)] >= self.end[b])
+
+    def _add_order(self, row: list[Op]) -> None:
+        """Microbatches in order; where there is no W, its place is the end of the one before."""
+        cp = self.cp
+        for kind in (OpKind.F, OpKind.B, OpKind.W):
+            for one, other in pairwise(row):
+                before, after = one._replace(kind=kind), other._replace(kind=kind)
+                cp.add(self.start[after] >= self.end[before])
+        none = self.split[row[0]].negated()
+        cp.add(self.start[row[0]._replace(kind=OpKind.W)] == 0).only_enforce_if(none)
+        for one, other in pairwise(row):
+            before, after = one._replace(kind=OpKind.W), other._replace(kind=OpKind.W)
+            same = self.start[after] == self.end[before]
+            cp.add(same).only_enforce_if(self.split[other].negated())
+
+    def _add_device(self, forwards: list[Op]) -> None:
+        """One operation, or pair, at a time, and never more memory than the limit."""
+        cp, claim, busy, held = self.cp, self.claim, list[cp_model.IntervalVar](), list[Held]()
+        second = {op for pair in self.joined for op in pair[1:]}
+        for forward in forwards:
+            split = self.split[forward]
+            busy.append(self._whole_time(forward))
+            for kind, there in ((OpKind.B, split), (OpKind.BW, split.negated())):
+                op = forward._replace(kind=kind)
+                literal: cp_model.LiteralT = there
+                if op in second:
+                    literal = cp.new_bool_var("")
+                    others = [one for pair, one in self.joined.items() if pair[1] == op]
+                    cp.add_exactly_one([literal, *others, there.negated()])
+                time = claim.time(op)
+                busy.append(
+                    cp.new_optional_fixed_size_interval_var(self.start[op], time, literal, "")
+                )
+            w = forward._replace(kind=OpKind.W)
+            busy.append(
+                cp.new_optional_fixed_size_interval_var(self.start[w], claim.time(w), split, "")
+            )
+            held += self._held(forward)
+        cp.add_no_overlap(busy)
+        room = claim.pipeline.ticks.room(claim.device(forwards[0])) if forwards else None
+        if room is not None:
+            cp.add_cumulative([one for one, _ in held], [much for _, much in held], room)
+
+    def _whole_time(self, op: Op) -> cp_model.IntervalVar:
+        size = self.cp.new_int_var(0, self.last, "")
+        return self.cp.new_interval_var(self.start[op], size, self.end[op], "")
+
+    def _held(self, forward: Op) -> list[Held]:
+        """What a slice holds at a stage, with a BW, or with a B and a W.
+
+        What an operation takes is held from its start; what one gives back is held until its end,
+        and is what was taken first.
+        """
+        split, stage = self.split[forward], forward.stage
+        found = []
+        for there, kinds in (
+            (split, (OpKind.F, OpKind.B, OpKind.W)),
+            (split.negated(), (OpKind.F, OpKind.BW)),
+        ):
+            taken: list[tuple[OpKind, int]] = []
+            for kind in kinds:
+                taken.append((kind, self.claim.takes(kind, stage)))
+                left = self.claim.gives(kind, stage)
+                while left:
+                    first, amount = taken.pop(0)
+                    if amount > left:
+                        taken.insert(0, (first, amount - left))
+                    given = min(amount, left)
+                    left -= given
+                    begin, end = forward._replace(kind=first), forward._replace(kind=kind)
+                    found.append((self._while(begin, end, there), given))
+        return [(interval, amount) for interval, amount in found if amount]
+
+    def _while(self, begin: Op, end: Op, there: cp_model.LiteralT) -> cp_model.IntervalVar:
+        size = self.cp.new_int_var(0, self.last, "")
+        return self.cp.new_optional_interval_var(self.start[begin], size, self.end[end], there, "")
+
+    def _add_bound(self, most: int) -> None:
+        """No device is done later than `most`, or later than that after its first operation."""
+        claim, cp = self.claim, self.cp
+        whole = claim._replace(backward_kind=BackwardKind.WHOLE)
+        for device in range(claim.pipeline.num_devices):
+            begin = cp.new_int_var(0, self.last if claim.span else 0, "")
+            first = head(whole, device)
+            for op, start in self.start.items():
+                if claim.device(op) != device:
+                    continue
+                if op.kind is OpKind.F:
+                    cp.add(start >= begin + first)
+                if op.kind is OpKind.BW and not claim.span:
+                    left = self._left(claim.pipeline.route(op.microbatch), op.stage)
+                    cp.add(self.end[op] + left <= most)
+                cp.add(self.end[op] <= begin + most)
+
+    def _left(self, route: int, stage: int) -> int:
+        """Least time from the end of a backward until those below it end."""
+        ticks = self.claim.pipeline.ticks
+        _, partial, _, full = ticks.durations
+        shortest = map(min, partial[:stage], full[:stage])
+        return sum(shortest) + sum(ticks.up[route][:stage])

@@ -1,0 +1,221 @@
+"""Mixed backwards: every one split or whole, whichever is better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from ppopt import (
+    InputError,
+    Objective,
+    Pipeline,
+    Schedule,
+    Status,
+    compare,
+    evaluate,
+    recheck,
+    solve,
+    verify,
+)
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
+from ppopt.rechecker import Verdict
+from ppopt.rechecker.claim import Claim
+from ppopt.solver.relaxation.symmetry import canonical
+from tests.factories.instances import mixed_cases
+from tests.oracles import exhaustive
+
+CHEAP_WHOLE = Pipeline(
+    stages=3, batches=4, backward_input=2, weight=2, backward=3, memory_b=1, mem_limit=3
+)
+"""BW saves 1 of 4, and B takes memory: both kinds are of use."""
+
+
+def kinds(schedule: Schedule | None) -> set[OpKind]:
+    assert schedule is not None
+    return {OpKind(kind) for kind in schedule.kind.tolist()}
+
+
+def mixed(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> Problem:
+    return Problem(pipeline, objective, BackwardKind.MIXED)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("seed", range(4))
+def test_value_and_status_are_those_of_exhaustive_search(objective: Objective, seed: int) -> None:
+    """All orders and all choices; the bound is confirmed, and one above it is found wrong."""
+    both = searched = 0
+    for case in mixed_cases(900 + seed, 24):
+        if case.batches * case.num_stages > 8:
+            continue
+        best = exhaustive.best_mixed(case, objective=objective.value)
+        found = solve(case, objective=objective, workers=1, time_limit=30)
+        if best is None:
+            assert found.status is Status.INFEASIBLE, case
+            continue
+        assert found.status is Status.OPTIMAL, case
+        assert found.value == case.ticks.time(best), case
+        assert found.schedule is not None
+        assert verify(found.schedule) == [], case
+        if not mixed(case).reduced.mixed:
+            continue
+        searched += 1
+        both += kinds(found.schedule) == set(OpKind)
+        assert recheck(found, workers=1).verdict is Verdict.CONFIRMED, case
+        claim = replace_bound(found.claim, best + 1)
+        wrong = recheck(Claimed(claim), workers=1)
+        assert wrong.verdict is Verdict.WRONG, case
+    assert searched >= 10
+    assert both >= 3
+
+
+class Claimed:
+    """A claim that is no search's."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+
+
+def replace_bound(claim: Claim | None, bound: int) -> Claim:
+    assert claim is not None
+    return claim._replace(bound=bound)
+
+
+@pytest.mark.parametrize("objective", ["makespan", "device-span"])
+def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> None:
+    """The optimum of the relaxation is never above that of the mixed problem."""
+    below = equal = 0
+    for case in mixed_cases(71, 70, ops=12):
+        if case.batches * case.num_stages > 6:
+            continue
+        best = exhaustive.best_mixed(case, objective=objective)
+        relaxed = mixed(case).relaxed.pipeline
+        assert relaxed.ticks.per_unit == case.ticks.per_unit
+        least = exhaustive.best(relaxed, fused=False, objective=objective)
+        if best is None:
+            continue
+        assert least is not None
+        assert least <= best, case
+        below, equal = below + (least < best), equal + (least == best)
+    assert min(below, equal) >= 5
+
+
+def test_where_one_kind_is_never_worse_the_search_is_that_of_this_kind() -> None:
+    """The optimum over all choices is that of the kind."""
+    seen = dict.fromkeys(BackwardKind, 0)
+    for case in mixed_cases(17, 60, ops=12):
+        if case.batches * case.num_stages > 6:
+            continue
+        reduced = mixed(case).reduced
+        seen[reduced.backward_kind] += 1
+        if not reduced.mixed:
+            best = exhaustive.best(case, fused=reduced.fused, objective="makespan")
+            assert best == exhaustive.best_mixed(case, objective="makespan"), case
+    assert min(seen.values()) >= 3
+
+
+def test_a_choice_may_be_better_than_either_kind() -> None:
+    """By exhaustive search: 22 mixed, 24 whole, 28 split."""
+    values = {
+        kind: solve(CHEAP_WHOLE, backward_kind=kind, workers=1).value for kind in BackwardKind
+    }
+    assert values == {"mixed": 22, "whole": 24, "split": 28}
+
+
+def test_it_is_never_worse_than_one_kind_or_a_hand_strategy() -> None:
+    for stages, times in product((2, 3), ((2, 2, 3), (3, 1, 3.5))):
+        b, w, bw = times
+        pipe = Pipeline(
+            stages=stages, batches=4, backward_input=b, weight=w, backward=bw, mem_limit=stages
+        )
+        found = compare(pipe, workers=1, time_limit=2)
+        best = found.optimum.value
+        assert best is not None
+        for row in found.rows:
+            if row.fits_limit and row.schedule.pipeline.layout == pipe.layout:
+                assert best <= row.value, (pipe, row.schedule.origin.strategy)
+        for kind in ("split", "whole"):
+            alone = solve(pipe, backward_kind=kind, workers=1, time_limit=2).value
+            assert alone is None or best <= alone, (pipe, kind)
+
+
+def test_the_default_is_mixed_and_the_old_name_stays() -> None:
+    pipe = Pipeline(stages=2, batches=2, backward=2, backward_input=1, weight=2)
+    assert solve(pipe).backward_kind is BackwardKind.MIXED
+    assert solve(pipe, fused=True).backward_kind is BackwardKind.WHOLE
+    assert solve(pipe, fused=False).backward_kind is BackwardKind.SPLIT
+    with pytest.raises(InputError, match="backward_kind says split"):
+        solve(pipe, fused=True, backward_kind="split")
+    with pytest.raises(InputError, match="'both' is unknown; use mixed, split, whole"):
+        solve(pipe, backward_kind="both")
+
+
+def test_a_hint_of_any_kind_is_followed_and_bettered() -> None:
+    for kind in BackwardKind:
+        hint = solve(CHEAP_WHOLE, backward_kind=kind, workers=1).schedule
+        found = solve(CHEAP_WHOLE, hint=hint, workers=1)
+        assert found.value == 22
+        assert found.hint is not None
+        assert found.hint.notes == ()
+
+
+def test_a_hint_over_the_limit_is_repaired() -> None:
+    pipe = replace(CHEAP_WHOLE, mem_limit=1)
+    hint = evaluate(replace(CHEAP_WHOLE, mem_limit=None), "1f1b")
+    found = solve(pipe, hint=hint, workers=1, time_limit=10)
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+
+
+def test_the_k_th_backward_of_either_kind_goes_to_microbatch_k() -> None:
+    """One device: BW of microbatch 1 first, then B of 0, and its W last."""
+    pipe = Pipeline(stages=1, batches=2, backward_input=1, weight=1, backward=1)
+    rows = [
+        (OpKind.F, 0, 1, 0, 0, 1),
+        (OpKind.BW, 0, 1, 0, 1, 2),
+        (OpKind.F, 0, 0, 0, 2, 3),
+        (OpKind.B, 0, 0, 0, 3, 4),
+        (OpKind.W, 0, 0, 0, 4, 5),
+    ]
+    made = Schedule.from_rows(pipe, rows)
+    assert verify(made) == []
+    named = [str(pipe.op(code)) for code in canonical(made).tolist()]
+    assert named == ["0F0", "0BW0", "0F1", "0B1", "0W1"]
+
+
+def test_pairs_of_either_kind() -> None:
+    """F and BW as one save 1, F and B as one what BW would: with W after it, 1 more than BW."""
+    pipe = Pipeline(
+        stages=2, batches=3, forward=2, backward_input=2, weight=1, backward=2.5, overlap=3.5
+    )
+    values = {
+        kind: solve(pipe, backward_kind=kind, workers=1, time_limit=20) for kind in BackwardKind
+    }
+    best = values[BackwardKind.MIXED]
+    assert best.status is Status.OPTIMAL
+    assert best.value is not None
+    assert recheck(best, workers=1).verdict is Verdict.CONFIRMED
+    for other in values.values():
+        assert other.value is not None
+        assert best.value <= other.value
+
+
+@pytest.mark.parametrize("more", [{"slices": 2}, {"routes": 2}, {"placement": "v"}])
+def test_slices_routes_and_chunks(more: dict[str, Any]) -> None:
+    pipe = Pipeline(
+        **({"stages": 2, "batches": 2, "backward_input": 2, "weight": 2, "backward": 3} | more)
+    )
+    found = {
+        kind: solve(pipe, backward_kind=kind, workers=1, time_limit=20) for kind in BackwardKind
+    }
+    best = found[BackwardKind.MIXED]
+    assert best.status is Status.OPTIMAL
+    assert best.value is not None
+    assert recheck(best, workers=1).verdict is Verdict.CONFIRMED
+    for other in found.values():
+        assert other.value is not None
+        assert best.value <= other.value
