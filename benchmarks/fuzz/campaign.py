@@ -19,13 +19,21 @@ from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.hostile import Hostile, Traps
 from benchmarks.fuzz.processes import Disks, Killed, Streams
 from benchmarks.fuzz.schedules import Damaged, Edited, Mutants, Valid
-from benchmarks.fuzz.searches import Bounds, Deadlines, Middle, Pairs, Strategies, Tiny
+from benchmarks.fuzz.searches import (
+    Bounds,
+    Deadlines,
+    Frontiers,
+    Middle,
+    Pairs,
+    Strategies,
+    Tiny,
+)
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
-        Tiny(), Pairs(), Middle(), Bounds(), Strategies(), Deadlines(), Valid(), Mutants(),
-        Damaged(), Edited(), Hostile(), Traps(), Killed(), Disks(), Streams(),
+        Tiny(), Pairs(), Middle(), Bounds(), Frontiers(), Strategies(), Deadlines(), Valid(),
+        Mutants(), Damaged(), Edited(), Hostile(), Traps(), Killed(), Disks(), Streams(),
     )
 }  # fmt: skip
 """All categories by name."""

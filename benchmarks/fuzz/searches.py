@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, inf
 from random import Random
 from typing import Any
@@ -14,10 +15,24 @@ from typing import Any
 import ppopt
 from benchmarks.fuzz import judge, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
-from ppopt import InputError, Objective, Pipeline, Result, Schedule, Status, Verdict
+from ppopt import (
+    Frontier,
+    FrontierPoint,
+    InputError,
+    Objective,
+    Pipeline,
+    Result,
+    Schedule,
+    Status,
+    Verdict,
+)
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
 from tests.factories.schedules import build
 from tests.oracles import exhaustive, exhaustive_pairs, pyjobshop
 
+FINE_OPERATIONS = 12
+"""Most operations for which the oracle tries parts of a tick."""
 FULL_TIME = 20.0
 """Seconds of a search that may end by proof."""
 
@@ -30,6 +45,23 @@ def draw_options(rng: Random, *, short: float) -> dict[str, Any]:
         "time_limit": rng.choice((0.001, 0.02, 0.1)) if rng.random() < short else FULL_TIME,
         "seed": rng.randrange(3),
     }
+
+
+def optimum(pipeline: Pipeline, case: Case) -> int | None:
+    """Least value in whole ticks, by exhaustive search; None where nothing keeps the limit.
+
+    Starts that are no whole ticks can gain less than a tick: rounding all of them down keeps every
+    wait and every limit. Raises SkippedError where that takes the oracle too long.
+    """
+    options = case["options"]
+    same, tick = pipelines.reduced(pipeline)
+    if tick > 1 and options["objective"] == "device-span":
+        kind = BackwardKind.uniform(fused=options["fused"])
+        if Problem(pipeline, Objective.DEVICE_SPAN, kind).operations > FINE_OPERATIONS:
+            raise SkippedError("too many operations for an oracle that tries parts of a tick")
+        same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
+    best = exhaustive.best(same, fused=options["fused"], objective=options["objective"])
+    return None if best is None else ceil(best * tick)
 
 
 class Search(Category):
@@ -52,17 +84,8 @@ class Search(Category):
         return pipelines.draw(rng, ops=self.ops, fused=fused)
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value in whole ticks; None where nothing keeps the limit.
-
-        Starts that are no whole ticks can gain less than a tick: rounding all of them down keeps
-        every wait and every limit.
-        """
-        options = case["options"]
-        same, tick = pipelines.reduced(pipeline)
-        if tick > 1 and options["objective"] == "device-span":
-            same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
-        best = exhaustive.best(same, fused=options["fused"], objective=options["objective"])
-        return None if best is None else ceil(best * tick)
+        """Least value in ticks; None where nothing keeps the limit."""
+        return optimum(pipeline, case)
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, and compare with the oracle."""
@@ -196,6 +219,71 @@ class Bounds(Category):
             yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
         elif again.counterexample is not None:
             yield from judge.broken(again.counterexample)
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from pipelines.smaller(case)
+
+
+class Frontiers(Category):
+    """Every point of a frontier beside the optimum at its limit."""
+
+    name = "frontiers"
+    weight = 1.0
+    tries = 40
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a tiny pipeline without limits, and how it is searched."""
+        options = draw_options(rng, short=0.1)
+        fields = pipelines.draw(rng, ops=12, fused=options["fused"])
+        fields.pop("mem_limit", None)
+        return {"pipeline": fields, "options": options}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Ask the oracle at each limit, and just below it; values fall, bounds stay below them."""
+        pipeline, options = pipelines.made(case), case["options"]
+        found = ppopt.frontier(pipeline, workers=1, **options)
+        rows = [
+            (point.limit, value)
+            for point in found.points
+            if (value := point.result.value) is not None
+        ]
+        if len(rows) < len(found.points):
+            yield Finding("point-without-value", f"{len(found.points)} points, {len(rows)} values")
+        for (limit, value), (further, less) in pairwise(rows):
+            if not (limit < further and value > less):
+                yield Finding("not-monotone", f"{value} at {limit}, {less} at {further}")
+        for point in found.points:
+            yield from self._point(point, pipeline, case)
+        for limit, bound in found.bounds:
+            best = self._optimum(pipeline, limit, case)
+            if best is not None and judge.ticks(pipeline, bound) > best:
+                yield Finding("wrong-bound", f"{bound} up to {limit}, where {best} ticks are least")
+        if found.status is Status.OPTIMAL:
+            yield from self._whole(found, pipeline, case)
+
+    def _point(self, point: FrontierPoint, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
+        best = self._optimum(pipeline, point.limit, case)
+        yield from judge.result(point.result, best, proof=False)
+        if point.least:
+            below = point.limit - Fraction(1, pipeline.ticks.memory_per_unit)
+            less, value = self._optimum(pipeline, below, case), point.result.value
+            if less is not None and value is not None and less <= judge.ticks(pipeline, value):
+                yield Finding("not-least", f"{less} ticks at {below} already, below {point.limit}")
+
+    def _whole(self, found: Frontier, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
+        """A proved frontier ends at the least value of all."""
+        least = self._optimum(pipeline, None, case)
+        last = found.points[-1].result.value
+        if least is None or last is None or judge.ticks(pipeline, last) != least:
+            yield Finding("wrong-end", f"it ends at {last}, the least is {least} ticks")
+
+    def _optimum(self, pipeline: Pipeline, limit: Fraction | None, case: Case) -> int | None:
+        """The least value in ticks at a limit for every device; None where there is none."""
+        devices = range(pipeline.num_devices)
+        if limit is not None and limit < max(map(pipeline.static_of, devices)):
+            return None
+        return optimum(replace(pipeline, mem_limit=limit), case)
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with a simpler pipeline."""

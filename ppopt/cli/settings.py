@@ -20,6 +20,7 @@ from ppopt.formats.fields import shown
 from ppopt.problem.model import LAYER_SETTINGS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
+    COUNTS,
     LIMIT_1F1B,
     SETTINGS,
     STAGE_COSTS,
@@ -52,6 +53,7 @@ class Settings:
             described = pipeline_of(self.values)
             if not self.quiet:
                 _note_slow_pairs(described)
+                _note_unknown_rates(described)
                 note_equal_chunks(described)
             return described
         return replace(default, mem_limit=self.values["mem_limit"]) if given else default
@@ -71,6 +73,13 @@ def note_equal_chunks(pipeline: Pipeline) -> None:
             f"note: chunks: stages differ, and each is cut into {pipeline.num_chunks} equal "
             "chunks; a model in `layers:` is cut where its layers are"
         )
+
+
+def _note_unknown_rates(pipeline: Pipeline) -> None:
+    """Print a note where throughput is asked for and the unit of time is missing."""
+    given = [one.name for one in COUNTS if getattr(pipeline, one.field) is not None]
+    if given and pipeline.time_unit is None:
+        note(f"note: {given[0]}: no throughput without the unit of the times; give time_unit")
 
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:

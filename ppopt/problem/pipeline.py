@@ -460,7 +460,8 @@ class Pipeline:
             first = placement.named(self.resolved_placement, self.stages, self.num_chunks)
         else:
             first = self.placement
-        mirrored = tuple(max(first) - device for device in first)
+        last = max(first)
+        mirrored = tuple(last - device for device in first)
         return (first, mirrored)[: self.routes]
 
     @property
@@ -484,13 +485,7 @@ class Pipeline:
     @cached_property
     def hosted(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Stages of every device, ascending, per route: `hosted[route][device]`."""
-        return tuple(
-            tuple(
-                tuple(stage for stage, host in enumerate(row) if host == device)
-                for device in range(self.num_devices)
-            )
-            for row in self.hosts
-        )
+        return tuple(_hosted(row, self.num_devices) for row in self.hosts)
 
     def without_model(self) -> Pipeline:
         """The same pipeline, its costs given stage by stage with an explicit placement."""
@@ -700,6 +695,14 @@ def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
     if isinstance(delays, tuple):
         found = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
     return found  # type: ignore[no-any-return]
+
+
+def _hosted(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:
+    """Stages of every device, ascending."""
+    found: list[list[int]] = [[] for _ in range(devices)]
+    for stage, device in enumerate(hosts):
+        found[device].append(stage)
+    return tuple(map(tuple, found))
 
 
 def _is_list(value: object) -> bool:

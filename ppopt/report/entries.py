@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.report.summary import summary
@@ -53,7 +54,9 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Ent
 
     Schedules over their memory limit come after those within it: one of them is the best only
     where all are over. With `ordered`, schedules keep their order and are not compared.
+    Raises InputError where their units of time differ.
     """
+    _check_units(schedules)
     found = [(summary(schedule), schedule) for schedule in schedules]
     if any(figures["strategy"] == MEASURED for figures, _ in found):
         for figures, _ in found:
@@ -63,6 +66,16 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Ent
     found.sort(key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
     best = found[0][0]["value"]
     return [_entry(schedule, figures, best) for figures, schedule in found]
+
+
+def _check_units(schedules: Sequence[Schedule]) -> None:
+    """Raise InputError where schedules have different units of time: they share one axis."""
+    known = {schedule.pipeline.time_unit for schedule in schedules} - {None}
+    if len(known) > 1:
+        raise InputError(
+            f"page: schedules in {' and '.join(sorted(map(str, known)))} share no time axis; "
+            "make them again with one --time-unit"
+        )
 
 
 def time_use(schedule: Schedule) -> TimeUse:

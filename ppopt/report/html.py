@@ -37,7 +37,8 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
     others are compared with it. `opening` is HTML that stands before the schedules; with it, they
     keep their order and are shown one at a time: the k-th, from 1, where the address becomes
     `#schedule-k`. The schedules must be complete (every device runs something). Identical input
-    gives an identical page. Raises InputError when there is no schedule.
+    gives an identical page. Raises InputError when there is no schedule, and where units of time
+    differ.
     """
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")

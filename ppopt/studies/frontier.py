@@ -191,7 +191,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
     """The best bound for a limit; its proof names the larger limit where it was proved for one."""
     proved = curve.bound(limit)
     if proved is None:
-        return device_bounds.device_bound(problem.instance, problem.objective)
+        return device_bounds.known_bound(problem.reduced)
     if proved.limit == limit:
         return proved.bound
     larger = problem.pipeline.memory_text(proved.limit)

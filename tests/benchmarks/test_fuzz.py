@@ -22,6 +22,7 @@ SLICE = {
     "tiny": 20,
     "pairs": 10,
     "bounds": 10,
+    "frontiers": 4,
     "strategies": 40,
     "valid": 20,
     "mutants": 120,
@@ -119,6 +120,26 @@ class TestFaults:
         monkeypatch.setattr(ppopt, "solve", raised)
         assert "wrong-bound" in self.kinds("tiny")
         assert "true-bound-refuted" in self.kinds("bounds")
+
+    def test_a_frontier_whose_bounds_are_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        frontier = ppopt.frontier
+
+        def raised(*given: Any, **options: Any) -> ppopt.Frontier:
+            found = frontier(*given, **options)
+            return replace(found, bounds=tuple((at, bound + 1) for at, bound in found.bounds))
+
+        monkeypatch.setattr(ppopt, "frontier", raised)
+        assert self.kinds("frontiers", 5) == {"wrong-bound"}
+
+    def test_a_frontier_that_ends_at_its_first_point(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        frontier = ppopt.frontier
+
+        def cut(*given: Any, **options: Any) -> ppopt.Frontier:
+            found = frontier(*given, **options)
+            return replace(found, points=found.points[:1])
+
+        monkeypatch.setattr(ppopt, "frontier", cut)
+        assert "wrong-end" in self.kinds("frontiers", 10)
 
     def test_a_rechecker_that_believes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         believed = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ppopt
@@ -47,6 +47,7 @@ def test_every_setting_of_a_layer_is_a_field() -> None:
     assert {setting.field for setting in LAYER_SETTINGS} == fields
 
 
+@settings(deadline=None)
 @given(models(), st.data())
 def test_costs_of_stages_are_exact_sums(model: Model, data: st.DataObject) -> None:
     cuts = sorted(

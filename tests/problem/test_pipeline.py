@@ -1,5 +1,6 @@
 from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
+from time import process_time
 from typing import Any
 
 import pytest
@@ -281,3 +282,13 @@ def test_what_follows_from_large_times_may_be_larger_than_what_is_given() -> Non
     """BW = 2 F; a pipeline made from another reads its values again."""
     pipeline = Pipeline(stages=2, batches=2, forward=6 * 10**11)
     assert replace(pipeline, batches=3).backward == (12 * 10**11,) * 2
+
+
+def test_hosts_of_very_many_stages_take_time_in_proportion() -> None:
+    """Milliseconds of the processor; time in proportion to the square would be seconds."""
+    pipeline = Pipeline(stages=20_000, batches=1, placement=[0, 1] * 10_000)
+    hosted = (tuple(range(0, 20_000, 2)), tuple(range(1, 20_000, 2)))
+    began = process_time()
+    assert Pipeline.hosts.func(pipeline) == (pipeline.placement,)
+    assert Pipeline.hosted.func(pipeline) == (hosted,)
+    assert process_time() - began < 1

@@ -26,8 +26,9 @@ SAMPLES = {
     "memory_unit": "GiB",
     "model": [{"forward": 1, "count": 4}],
     "partition": "even",
+    "recompute": "full",
 }
-NEEDS = {"partition": {"layers": SAMPLES["model"]}}
+NEEDS = {name: {"layers": SAMPLES["model"]} for name in ("partition", "recompute")}
 """What a setting does not go without."""
 ALIASED = [
     (setting, name)

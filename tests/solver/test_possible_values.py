@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.fuzz import pipelines
 from ppopt import Objective, Pipeline, Status, solve
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.possible_values import common_divisor, least_possible_value
 from tests.oracles import exhaustive
@@ -15,7 +17,7 @@ from tests.oracles import exhaustive
 
 def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
     pipeline = Pipeline(stages=stages, batches=2, forward=2 * scale, weight=3 * scale, p2p=scale)
-    return Problem(pipeline, objective, fused=False)
+    return Problem(pipeline, objective, BackwardKind.SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -47,17 +49,20 @@ def test_every_optimum_is_a_possible_value() -> None:
         for objective in Objective:
             best = exhaustive.best(same, fused=True, objective=objective.value)
             if best is not None:
-                assert least_possible_value(Problem(same, objective, fused=True), best) == best
+                assert (
+                    least_possible_value(Problem(same, objective, BackwardKind.WHOLE), best) == best
+                )
 
 
 def test_a_device_span_may_lie_between_sums_of_times() -> None:
     """Two devices wait for each other in turn: the cycle enters both, and takes 41 units."""
     fields = {"stages": 2, "batches": 2, "routes": 2, "p2p": [[0, 1], [2, 0]]}
     times = {"forward": [4, 3], "backward_input": [4, 3], "weight": [2, 3], "backward": [5, 6]}
-    coarse = solve(Pipeline(**fields, **times), objective="device-span", workers=1)
+    options = {"objective": "device-span", "backward_kind": "split", "workers": 1}
+    coarse = solve(Pipeline(**fields, **times), **options)
     finer = {name: [2 * time for time in row] for name, row in times.items()}
     link = [[0, 2], [4, 0]]
-    fine = solve(Pipeline(**fields | {"p2p": link}, **finer), objective="device-span", workers=1)
+    fine = solve(Pipeline(**fields | {"p2p": link}, **finer), **options)
     assert (coarse.status, fine.status) == (Status.OPTIMAL, Status.OPTIMAL)
     assert fine.value == 41
     assert coarse.value == ceil(Fraction(41, 2))

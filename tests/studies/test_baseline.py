@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ppopt
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver.result import Result
@@ -41,7 +42,8 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
     """Every strategy evaluated by itself; those of the placement and within the limit."""
     pipeline = Pipeline(**UNEVEN, **more)
     result = ppopt.solve(pipeline, objective=objective, fused=fused, workers=1, time_limit=1)
-    made, _ = evaluate_all(pipeline, objective, ppopt.Options(), fused=fused)
+    kind = BackwardKind.uniform(fused=fused)
+    made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.value(objective))

@@ -118,14 +118,13 @@ class RecomputeSpace:
             )
         found = []
         for choice in product(*fronts):
-            instance = replace(
-                self._problem, pipeline=self._with(dict(zip(stages, choice, strict=True)))
-            ).instance
-            routes = [Delays(instance, 0)]
-            if device_infeasible(routes, device):
+            pipeline = self._with(dict(zip(stages, choice, strict=True)))
+            problem = replace(self._problem, pipeline=pipeline).reduced
+            if device_infeasible([Delays(problem.instance, 0)], device):
                 continue
+            routes = [Delays(problem.relaxed.instance, 0)]
             bound = one_device_bound(routes, device, self._problem.objective).value
-            found.append(DeviceChoice(choice, instance.pipeline.ticks.time(bound)))
+            found.append(DeviceChoice(choice, pipeline.ticks.time(bound)))
         return sorted(found, key=lambda one: sum(stage.time for stage in one.stages))
 
     @property

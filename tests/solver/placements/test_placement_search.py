@@ -304,7 +304,7 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
 def test_many_devices_take_little_time_to_begin() -> None:
     """128 devices that are alike have one placement of 128 stages; too many are refused."""
     every = PlacementSpace(
-        Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, fused=False)
+        Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     )
     assert every.listed == [tuple(range(128))]
     with pytest.raises(InputError, match="placement: search takes at most 128 devices"):
@@ -325,7 +325,7 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     a fast one runs two at most and a slow one none or one: twelve at most.
     """
     pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
-    made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, fused=False))
+    made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
     assert made.least == 144
     found = solve(pipeline, placement="search", time_limit=4, workers=1)
     assert found.value is not None
@@ -338,7 +338,7 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
         stages=4, placement=[0, 1, 0, 1], batches=3, forward=[1, 3, 1, 3], backward=[3, 1, 3, 1],
         overlap=[3, 3, 3, 3], device_speed=[1, 2],
     )  # fmt: skip
-    made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, fused=True))
+    made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     for hosts in made.listed or ():
         placed = solve(pipeline.placed(hosts), fused=True, workers=1)
         assert placed.status is Status.OPTIMAL

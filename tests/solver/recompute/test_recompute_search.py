@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ppopt import InputError, Model, Objective, Pipeline, Status, compare, evaluate, frontier, solve
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.recompute.space import RecomputeSpace, stage_choices
 from ppopt.verifier import verify
@@ -75,7 +76,9 @@ def test_bounds_hold_for_every_choice() -> None:
     rng = Random(52)
     for _ in range(25):
         pipeline, fused = draw(rng)
-        space = RecomputeSpace(Problem(pipeline, Objective.MAKESPAN, fused))
+        space = RecomputeSpace(
+            Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
+        )
         if not all(space.devices):
             assert least(pipeline, fused, "makespan") is None
             continue
