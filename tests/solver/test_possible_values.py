@@ -9,7 +9,6 @@ import pytest
 from benchmarks.fuzz import pipelines
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.possible_values import common_divisor, least_possible_value
 from tests.oracles import exhaustive
