@@ -286,7 +286,7 @@ def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> No
     kept = {"list scheduling", "hand strategies", "double justification", "tiny model"}
     params = SolveParams(without=frozenset(NAMES) - kept)
     pipeline = Pipeline(**(fields | million))
-    found = solve(pipeline, objective="device-span", workers=1, params=params)
+    found = solve(pipeline, objective="device-span", fused=False, workers=1, params=params)
     assert found.status is Status.OPTIMAL
     assert_sound(found)
     if name == "one scale":
