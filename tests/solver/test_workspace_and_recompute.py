@@ -94,8 +94,8 @@ def test_workspace_of_w_is_at_least_what_it_says() -> None:
     Before it, it holds 1 + 1 + 3; after F1 B1 B0 W0 nothing but its own 1 + 3. B takes nothing.
     """
     pipe = Pipeline(stages=2, placement=(0, 0), batches=1, weight_workspace=[0, 3], mem_limit=[4])
-    assert solve(pipe, time_limit=10).value == 6
-    refused = solve(replace(pipe, mem_limit=3.5), time_limit=10)
+    assert solve(pipe, backward_kind="split", time_limit=10).value == 6
+    refused = solve(replace(pipe, mem_limit=3.5), backward_kind="split", time_limit=10)
     assert refused.status is Status.INFEASIBLE
     assert "device 0 needs 4" in refused.proof
     assert "one that works on every device is at least 4" in refused.proof
