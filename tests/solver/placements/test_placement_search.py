@@ -327,7 +327,12 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
     made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
     assert made.least == 144
-    found = solve(pipeline, placement="search", time_limit=4, workers=1)
+    found = solve(
+        pipeline,
+        placement="search",
+        workers=1,
+        stop=lambda state: state.value is not None and state.value < 160,
+    )
     assert found.value is not None
     assert 144 <= found.value < 160
 
