@@ -11,7 +11,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Part, Setting
 from tests.cli.cli_run import run, shown
 
 SIZE = {"stages": 2, "batches": 4}
@@ -75,6 +75,8 @@ def test_flags_take_every_name(setting: Setting, name: str) -> None:
     line = f"eval {strategy or 'gpipe'} {flags}"
     if setting.field == "slices":
         line = line.replace("gpipe", "seq-1f1b")
+    if setting in COUNTS:
+        line = f"{line} --time-unit ms"
     written = name.replace("_", "-")
     expected = shown(f"{line} {setting.flag} {sample(setting)}")["schedule"]
     assert shown(f"{line} --{written} {sample(setting)}")["schedule"] == expected
