@@ -1,0 +1,93 @@
+"""The command that plans: which configuration to train with."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ppopt.cli.application import command
+from ppopt.cli.commands import exit_code, search_options
+from ppopt.cli.settings import Settings, with_settings
+from ppopt.solver import interrupts
+
+
+def _list(flag: str, words: str) -> Any:
+    return typer.Option(flag, metavar="LIST", help=words, show_default=False)
+
+
+@command
+@with_settings
+def plan(
+    settings: Settings,
+    batches: Annotated[
+        str | None, _list("--batches", "Microbatches, one number or several: 16,32.")
+    ] = None,
+    placement: Annotated[
+        str | None, _list("--placement", "Placements to try (linear,interleaved,v).")
+    ] = None,
+    chunks: Annotated[str | None, _list("--chunks", "Stages per device to try (1,2).")] = None,
+    recompute: Annotated[
+        str | None,
+        _list(
+            "--recompute",
+            "Recompute to try: none, full, layers: as the layers say (none,full with a limit).",
+        ),
+    ] = None,
+) -> int:
+    """Find the best configuration: partition, placement, chunks, recompute and schedule."""
+    from ppopt.cli import output, progress
+    from ppopt.report.plan_objects import of_plan
+    from ppopt.studies.plan import plan as search
+
+    asked = {
+        "batches": _numbers("batches", batches),
+        "placement": _names(placement),
+        "chunks": _numbers("chunks", chunks),
+        "recompute": _names(recompute),
+    }
+    model, given = _fields(settings)
+    given |= {name: value for name, value in asked.items() if value is not None}
+    interrupts.only_record()
+    with progress.shown(quiet=settings.quiet) as line:
+        found = search(model, **given, **search_options(settings), progress=line.update)
+    code = output.plan(settings, of_plan(found), found)
+    return code or exit_code(found.status)
+
+
+def _fields(settings: Settings) -> tuple[Any, dict[str, Any]]:
+    """The model, and the arguments of `ppopt.plan` that files and flags give."""
+    from ppopt.errors import InputError
+    from ppopt.formats.config import model_of
+    from ppopt.problem.settings import SETTINGS, Part
+
+    values = settings.values
+    for name in ("stages", "batches"):
+        if name not in values:
+            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
+    model = model_of(values)
+    fields = {
+        one.field: values[one.field]
+        for one in SETTINGS
+        if one.part is Part.PIPELINE and values.get(one.field) is not None
+    }
+    left_out = ("model", "name", "stages")
+    more = {name: value for name, value in fields.items() if name not in left_out}
+    return model, {"devices": fields["stages"], **more}
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """The words of a list."""
+    if text is None:
+        return None
+    return tuple(word.strip().lower() for word in text.split(",") if word.strip())
+
+
+def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
+    """The numbers of a list; raises InputError on anything else."""
+    from ppopt.cli.settings import whole
+
+    if text is None:
+        return None
+    return tuple(whole(name, part.strip()) for part in text.split(","))
