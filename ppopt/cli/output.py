@@ -20,7 +20,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
-from ppopt.report.plan_table import plan_table, plan_words
+from ppopt.report.plan_table import plan_table
 from ppopt.report.words import STOPPED, partition_words, robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
@@ -139,11 +139,11 @@ def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     schedules = [row.schedule for row in found.rows if row.schedule is not None]
     code = _files(settings, schedules, schedule_json.dumps)
     if _table_wanted(settings, shown):
+        if found.best is not None:
+            print(f"best: {found.best.configuration}")
         _print(table.result_table({**shown, "stopped_early": found.interrupted}))
         print()
         _print(plan_table(shown))
-        for line in plan_words(shown):
-            print(line)
         for name, reason in found.skipped:
             print(f"skipped {name}: {reason}")
         if found.schedule is not None:

@@ -38,6 +38,8 @@ def plan(
 ) -> int:
     """Find the best configuration: partition, placement, chunks, recompute and schedule."""
     from ppopt.cli import output, progress
+    from ppopt.errors import InputError
+    from ppopt.formats.config import model_of
     from ppopt.report.plan_objects import of_plan
     from ppopt.studies.plan import plan as search
 
@@ -47,34 +49,31 @@ def plan(
         "chunks": _numbers("chunks", chunks),
         "recompute": _names(recompute),
     }
-    model, given = _fields(settings)
-    given |= {name: value for name, value in asked.items() if value is not None}
+    given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
+    for name in ("stages", "batches"):
+        if name not in given:
+            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
+    model, devices = model_of(settings.values), given.pop("stages")
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
-        found = search(model, **given, **search_options(settings), progress=line.update)
+        found = search(
+            model, devices=devices, **given, **search_options(settings), progress=line.update
+        )
     code = output.plan(settings, of_plan(found), found)
     return code or exit_code(found.status)
 
 
-def _fields(settings: Settings) -> tuple[Any, dict[str, Any]]:
-    """The model, and the arguments of `ppopt.plan` that files and flags give."""
-    from ppopt.errors import InputError
-    from ppopt.formats.config import model_of
+def _given(settings: Settings) -> dict[str, Any]:
+    """What files and flags say of the pipeline, but for the model."""
     from ppopt.problem.settings import SETTINGS, Part
 
-    values = settings.values
-    for name in ("stages", "batches"):
-        if name not in values:
-            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
-    model = model_of(values)
-    fields = {
-        one.field: values[one.field]
+    return {
+        one.field: value
         for one in SETTINGS
-        if one.part is Part.PIPELINE and values.get(one.field) is not None
+        if one.part is Part.PIPELINE
+        and one.field not in ("model", "name")
+        and (value := settings.get(one.field)) is not None
     }
-    left_out = ("model", "name", "stages")
-    more = {name: value for name, value in fields.items() if name not in left_out}
-    return model, {"devices": fields["stages"], **more}
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

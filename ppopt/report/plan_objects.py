@@ -26,6 +26,8 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     first = plan.rows[0]
     found = of_result(first.result, None)
     batches = first.configuration.batches
+    if plan.best is None:
+        found |= dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
     return found | {
         "status": plan.status.value,
         "value": _number(plan.value),

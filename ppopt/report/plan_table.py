@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.words import NONE, headed, measured, number, objective_words, percent
+from ppopt.report.words import NONE, headed, number, objective_words, percent
 
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
 
@@ -22,14 +22,14 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
     several = len(shown["space"]["batches"]) > 1
     unit = shown["time_unit"]
     figure = headed("per microbatch" if several else objective_words(shown), unit)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
-    table.add_column("placement", overflow="fold")
-    table.add_column("recompute", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    table.add_column("placement", no_wrap=True)
+    table.add_column("recompute")
     if several:
         table.add_column("batches", justify="right")
     for name in (figure, "bound", headed("memory", shown["memory_unit"])):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("what it lacks", overflow="fold")
+        table.add_column(name.replace(" (", "\n("), justify="right", overflow="fold")
+    table.add_column("beside the best", overflow="fold")
     key = "per_microbatch" if several else ""
     for place, row in enumerate(shown["rows"]):
         value, bound = _figures(row, key)
@@ -61,34 +61,13 @@ def lacks(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
         return "does not fit"
     if best is None or status == "unknown":
         return "nothing found in time"
-    if status == "feasible":
-        words = _slower(row, best)
-        could = 1 - row["bound_per_microbatch"] / best
-        return f"{words}; may be up to {percent(could)} faster, not decided"
-    if row["value_per_microbatch"] is None or status == "pruned":
-        least = row["bound_per_microbatch"] / best - 1
-        return f"at least {percent(least)} slower, by its bound" if least else "no faster"
-    return f"{_slower(row, best)}, proved"
-
-
-def _slower(row: Mapping[str, Any], best: float) -> str:
+    least = row["bound_per_microbatch"] / best - 1
+    if status == "pruned":
+        return f"{percent(least)} slower or more" if least else "no faster"
     more = row["value_per_microbatch"] / best - 1
-    return f"{percent(more)} slower as found" if more else "as fast"
+    words = f"{percent(more)} slower" if more else "as fast"
+    return words if status == "optimal" else f"{words}, perhaps {percent(-least)} faster"
 
 
 def _short(value: float | None) -> str:
     return number(None if value is None else round(value, 3))
-
-
-def plan_words(shown: Mapping[str, Any]) -> list[str]:
-    """What the bound over the space says, a sentence each."""
-    words = []
-    several = len(shown["space"]["batches"]) > 1
-    if shown["value"] is not None:
-        bound = measured(shown["lower_bound"], shown["time_unit"])
-        what = f"for {shown['batches']} microbatches" if several else ""
-        words.append(
-            f"none of the space is below {bound} {what}".rstrip()
-            + f", gap {percent(shown['gap'])}: {shown['proof']}"
-        )
-    return words

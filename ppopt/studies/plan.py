@@ -1,18 +1,17 @@
 """The plan: the best configuration to train with, and a bound over all configurations asked for.
 
-Every configuration is bounded first, over all of its partitions: that takes milliseconds. Then the
-configurations that may be best are searched with more and more effort: at first the balanced
-partition alone, by heuristics, then a few partitions, and so on. A search ends where it cannot be
-better than the best schedule of any configuration. The order within an effort is that of the values
-found so far: the least bound is often not that of the best configuration. The proof is complete
-when every bound reaches the best value.
+Every configuration has a bound over all of its partitions: at first one that takes no time, then
+that of a program. The configurations that may be best are searched with more and more effort: at
+first the balanced partition alone, by heuristics, then a few partitions, and so on. A search ends
+where it cannot be better than the best schedule of any configuration. The order within an effort is
+that of the values found so far: the least bound is often not that of the best configuration. The
+proof is complete when every bound reaches the best value.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
@@ -29,7 +28,7 @@ from ppopt.solver import interrupts
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
-from ppopt.studies.plan_candidate import Candidate, Effort, Request
+from ppopt.studies.plan_candidate import Effort, PlanCandidate, Request
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
@@ -39,12 +38,14 @@ from ppopt.studies.plan_space import (
     default_recompute,
 )
 
+FIRST = Effort(0, 1)
+"""The balanced partition of every configuration by heuristics, hand strategies among them."""
 FEW = 8
 """Partitions of every configuration that are scheduled by heuristics before any is searched more:
 the balanced one, the most even ones near the least bound, the even one, that of least bound."""
-BOUNDING = 0.5
-"""Share of the time limit that bounds may take; a configuration that has none by then has a weaker
-one, until its own search bounds it."""
+BOUNDING = 0.25
+"""Share of the time left that bounds may take before every effort, in equal parts. A configuration
+for which that does not do has a weaker bound until the next effort."""
 
 
 def plan(
@@ -131,8 +132,7 @@ def _space(
 
 
 def _efforts() -> Iterator[Effort]:
-    """The efforts of a plan, in order."""
-    yield Effort(0, 1)
+    """The efforts of a plan after the first one, in order."""
     yield Effort(0, FEW)
     for rounds in count():
         yield Effort(rounds)
@@ -154,50 +154,54 @@ class _PlanSearch:
         self._space, self._objective, self._kind = space, objective, kind
         self._provenance, self._began, self._params = provenance, began, params
         self._skipped: list[tuple[str, str]] = []
-        self._candidates = list(self._set_up())
         self._interrupted = False
         self._progress: Callback | None = None
         self._stop: Stop | None = None
+        self._candidates: list[PlanCandidate] = []
+        self._candidates += self._set_up()
         if not self._candidates:
             raise InputError(self._skipped[0][1])
 
-    def _set_up(self) -> Iterator[Candidate]:
+    def _set_up(self) -> Iterator[PlanCandidate]:
         for configuration in self._space:
             try:
                 pipeline = self._space.pipeline(configuration)
                 problem = problem_of(pipeline, self._objective, self._kind)
+                yield PlanCandidate(configuration, problem, self._request(configuration))
             except InputError as error:
                 self._skipped.append((str(configuration), str(error)))
-                continue
-            yield Candidate(configuration, problem)
 
     def run(self, progress: Callback | None, stop: Stop | None) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
         self._progress, self._stop = progress, stop
         try:
-            with interrupts.heard():
-                self._bound_all()
+            self._search_all(FIRST)
             for effort in _efforts():
-                for one in self._in_order():
-                    if self._over:
-                        return self._plan()
-                    self._search(one, effort)
+                if self._over:
+                    break
+                with interrupts.heard():
+                    self._bound_all()
+                self._search_all(effort)
         except KeyboardInterrupt:
             self._interrupted = True
         return self._plan()
 
     def _bound_all(self) -> None:
-        """Bound all configurations, as far as a share of the time lets."""
-        deadline = self._began + BOUNDING * self._provenance.time_limit
-        for one in self._candidates:
-            with suppress(TimeoutError):
-                one.raise_bound(deadline)
+        """Bound the configurations that may be best, each within its share of the time left.
+
+        One whose bounds are complete keeps them.
+        """
+        waiting = list(filter(self._is_open, self._candidates))
+        until = self._began + self._provenance.time_limit
+        for place, one in enumerate(waiting):
+            left = BOUNDING * (until - time.monotonic())
+            one.raise_bound(time.monotonic() + max(0.0, left) / (len(waiting) - place))
             self._tell("bounds")
 
     # Which configuration.
 
     @property
-    def _best(self) -> Candidate | None:
+    def _best(self) -> PlanCandidate | None:
         """The configuration of the best schedule, the first of several."""
         found = [one for one in self._candidates if one.value is not None]
         return min(found, key=_value, default=None)
@@ -210,20 +214,20 @@ class _PlanSearch:
             bounds.append(_value(self._best))
         return min(bounds, default=None)
 
-    def _is_open(self, one: Candidate) -> bool:
+    def _is_open(self, one: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is it, unproved."""
         if one.impossible:
             return False
         best = self._best
         return best is None or one.per_microbatch(one.bound) < _value(best)
 
-    def _in_order(self) -> list[Candidate]:
+    def _in_order(self) -> list[PlanCandidate]:
         """Configurations by value, then by bound.
 
         Those of bounds too high are left out when their turn comes.
         """
 
-        def place(one: Candidate) -> tuple[bool, Fraction, Fraction]:
+        def place(one: PlanCandidate) -> tuple[bool, Fraction, Fraction]:
             value = Fraction(0) if one.value is None else _value(one)
             return one.value is None, value, one.per_microbatch(one.bound)
 
@@ -231,7 +235,9 @@ class _PlanSearch:
 
     @property
     def _over(self) -> bool:
-        if self._interrupted or time.monotonic() >= self._began + self._provenance.time_limit:
+        """Whether the search ends now; one configuration is searched at any time left."""
+        late = time.monotonic() >= self._began + self._provenance.time_limit
+        if self._interrupted or (late and any(one.searches for one in self._candidates)):
             return True
         if not any(map(self._is_open, self._candidates)):
             return True
@@ -239,46 +245,53 @@ class _PlanSearch:
 
     # One configuration.
 
-    def _search(self, one: Candidate, effort: Effort) -> None:
+    def _search_all(self, effort: Effort) -> None:
+        """Search the configurations that may be best with an effort."""
+        for one in self._in_order():
+            if self._over:
+                return
+            self._search(one, effort)
+
+    def _search(self, one: PlanCandidate, effort: Effort) -> None:
         if not self._is_open(one):
             return
-        one.search(effort, self._request(one))
+        one.search(effort)
         if one.result is not None:
             self._interrupted |= one.result.interrupted
         self._tell("configurations")
 
-    def _request(self, one: Candidate) -> Request:
+    def _request(self, configuration: PlanConfiguration) -> Request:
         def ceiling() -> Fraction | None:
             best = self._best
-            return None if best is None else _value(best) * one.configuration.batches
+            return None if best is None else _value(best) * configuration.batches
 
         def follow(state: Progress) -> None:
-            self._tell(f"{one.configuration}, {state.phase}", one, state.value)
+            self._tell(f"{configuration}, {state.phase}", configuration, state.value)
 
         def stop(state: Progress) -> bool:
             asked = self._stop
-            return asked is not None and asked(self._state(state.phase, one, state.value))
+            return asked is not None and asked(self._state(state.phase, configuration, state.value))
 
         return Request(self._provenance, self._began, self._params, follow, stop, ceiling)
 
     # What is told.
 
     def _state(
-        self, phase: str, one: Candidate | None = None, value: Fraction | None = None
+        self, phase: str, one: PlanConfiguration | None = None, value: Fraction | None = None
     ) -> Progress:
         """The best value and the bound over all, for the microbatches of the best configuration."""
         best, found = self._best, []
         if best is not None:
             found.append((_value(best), best.configuration.batches))
         if one is not None and value is not None:
-            found.append((one.per_microbatch(value), one.configuration.batches))
+            found.append((value / one.batches, one.batches))
         each, batches = min(found, default=(None, self._space.batches[0]))
         least = self._least or Fraction(0)
         shown = None if each is None else each * batches
         return Progress(time.monotonic() - self._began, phase, shown, least * batches)
 
     def _tell(
-        self, phase: str, one: Candidate | None = None, value: Fraction | None = None
+        self, phase: str, one: PlanConfiguration | None = None, value: Fraction | None = None
     ) -> None:
         if self._progress is not None:
             self._progress(self._state(phase, one, value))
@@ -306,7 +319,7 @@ class _PlanSearch:
             interrupted=self._interrupted,
         )
 
-    def _row(self, one: Candidate) -> PlanRow:
+    def _row(self, one: PlanCandidate) -> PlanRow:
         best = self._best
         result = one.result or self._bounded(one)
         if not one.impossible:
@@ -320,9 +333,11 @@ class _PlanSearch:
             status = RowStatus.PRUNED
         else:
             status = RowStatus.UNKNOWN if one.value is None else RowStatus.FEASIBLE
-        return PlanRow(one.configuration, status, result, one.searches)
+        alone = best is not None and one.per_microbatch(one.bound_alone) >= _value(best)
+        ruled_out = status is RowStatus.PRUNED and alone
+        return PlanRow(one.configuration, status, result, one.searches, ruled_out)
 
-    def _bounded(self, one: Candidate) -> Result:
+    def _bounded(self, one: PlanCandidate) -> Result:
         """The result of a configuration that was bounded and not searched."""
         searched = one.problem.pipeline.partition == SEARCH
         return Result(
@@ -341,7 +356,7 @@ class _PlanSearch:
 
     def _proof(self, rows: Sequence[PlanRow]) -> str:
         """The argument behind the bound over the whole space, in words."""
-        alone = sum(row.status is RowStatus.PRUNED and not row.searches for row in rows)
+        alone = sum(row.ruled_out_by_bounds for row in rows)
         impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
         words = f"over all {len(rows)} configurations"
         parts = []
@@ -361,7 +376,7 @@ _BOUNDED = (
 )
 
 
-def _value(one: Candidate) -> Fraction:
+def _value(one: PlanCandidate) -> Fraction:
     """Time per microbatch of the best schedule of a configuration that has one."""
     assert one.value is not None
     return one.per_microbatch(one.value)

@@ -9,16 +9,16 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import configurations
 from ppopt.solver.bounds import device_bounds
+from ppopt.solver.configurations import ConfigurationSearch
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.partitions.partition_bounds import bounds_of, quick_bound
-from ppopt.solver.partitions.search import PartitionSearch
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
+from ppopt.solver.partitions.partition_bounds import quick_bound
+from ppopt.solver.partitions.space import PartitionSpace, space_of
 from ppopt.solver.result import Progress, Provenance, Result, Status
-from ppopt.solver.search import Stop, search_from
+from ppopt.solver.search import Stop, candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.plan_space import PlanConfiguration
 
@@ -28,8 +28,8 @@ class Effort(NamedTuple):
 
     rounds: int
     """Rounds of all methods on one partition, at most; 0: heuristics alone."""
-    partitions: float = inf
-    """Partitions that are searched, at most."""
+    searches: float = inf
+    """Searches of single partitions, at most, from the beginning."""
 
 
 class Request(NamedTuple):
@@ -44,22 +44,34 @@ class Request(NamedTuple):
     ceiling: Callable[[], Fraction | None]
     """Values from here on are of no use: the best schedule known is as good."""
 
+    def enough(self, state: Progress) -> bool:
+        """Whether what is searched cannot be better than the best schedule, or is to end anyway."""
+        ceiling = self.ceiling()
+        return (ceiling is not None and state.lower_bound >= ceiling) or self.stop(state)
 
-class Candidate:
+
+class PlanCandidate:
     """What is known of one configuration; values in the user's unit."""
 
-    def __init__(self, configuration: PlanConfiguration, problem: Problem) -> None:
-        self.configuration = configuration
-        self.problem = problem
-        self.bound = Fraction(0)
-        """No schedule of it is below."""
+    def __init__(
+        self, configuration: PlanConfiguration, problem: Problem, request: Request
+    ) -> None:
+        """Raises InputError where its partition cannot be searched."""
+        self.configuration, self.problem = configuration, problem
+        self._request = request
         self.impossible = False
         """Whether none of its schedules keeps the memory limits."""
         self.result: Result | None = None
         """Its best schedule, or why there is none, once it is searched."""
         self.searches = 0
         """Searches of single partitions that were made."""
-        self._solved: dict[tuple[Pipeline, int | None], Result] = {}
+        self._effort = Effort(-1)
+        self._search: ConfigurationSearch | None = None
+        """The search over its partitions; None: one is given."""
+        self.bound = self._first_bound()
+        """No schedule of it is below."""
+        self.bound_alone = self.bound
+        """The same by bounds alone, without its searches."""
 
     @property
     def value(self) -> Fraction | None:
@@ -75,97 +87,99 @@ class Candidate:
         """A time of the configuration for each of its microbatches."""
         return time / self.configuration.batches
 
-    def raise_bound(self, deadline: float) -> None:
-        """Bound it without any search; raises TimeoutError after the deadline."""
-        if self.problem.pipeline.partition == SEARCH:
-            ticks = space_of(self.problem)
-            self.bound = Fraction(quick_bound(ticks.space), ticks.per_unit)
-            self.impossible = _needs_too_much(ticks.space)
-            least = FOREVER if self.impossible else bounds_of(ticks.space, deadline).least
-            self.impossible = least >= FOREVER
-            bound = Fraction(0 if self.impossible else least, ticks.per_unit)
-        else:
+    def _first_bound(self) -> Fraction:
+        """A bound that takes no time."""
+        if self.problem.pipeline.partition != SEARCH:
             reduced = self.problem.reduced
             self.impossible = device_bounds.infeasibility(reduced.instance) is not None
-            bound = reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
-        self.bound = max(self.bound, bound)
-
-    def search(self, effort: Effort, request: Request) -> None:
-        """Search it, beginning where the last search ended; the effort must not be less."""
-        if self.problem.pipeline.partition == SEARCH:
-            found = self._partitions(effort, request)
-        else:
-            found = self._one(effort, request)
-        self.impossible |= found.status is Status.INFEASIBLE
-        if found.lower_bound is not None:
-            self.bound = max(self.bound, found.lower_bound)
-        if self.value is None or (found.value is not None and found.value < self.value):
-            self.result = found
-
-    def _partitions(self, effort: Effort, request: Request) -> Result:
-        """Search all partitions.
-
-        Every search of a partition is kept. A later search, of more effort, asks for these again
-        first, and takes the same way.
-        """
-        asked = 0
-
-        def solve_one(
-            start: WarmStart,
-            problem: Problem,
-            provenance: Provenance,
-            progress: Callable[[Progress], None] | None = None,
-            began: float | None = None,
-            *,
-            stop: Stop | None = None,
-            params: SolveParams = SolveParams(),
-        ) -> Result:
-            nonlocal asked
-            rounds = params.rounds.most or 0
-            key = problem.pipeline, rounds
-            asked += 1
-            if rounds > effort.rounds or asked > effort.partitions:
-                raise TimeoutError
-            if key not in self._solved:
-                self._solved[key] = search_from(
-                    start,
-                    problem,
-                    provenance,
-                    progress,
-                    began,
-                    stop=lambda state: _enough(state, request, stop),
-                    params=params,
-                )
-                self.searches += 1
-            return self._solved[key]
-
-        return PartitionSearch(
-            solve_one,
-            self.problem,
-            request.provenance,
-            request.progress,
-            request.began,
-            lambda state: _enough(state, request),
-            request.params,
-        ).run()
-
-    def _one(self, effort: Effort, request: Request) -> Result:
-        """Search the one partition that is given."""
-        key = self.problem.pipeline, effort.rounds
-        if key not in self._solved:
-            params = request.params
-            made = () if self.schedule is None else (self.schedule,)
-            self._solved[key] = search_from(
-                WarmStart(schedules=made),
+            return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
+        request = self._request
+        candidates = candidates_of(self.problem, request.began + request.provenance.time_limit)
+        assert candidates is not None
+        self._search = ConfigurationSearch(
+            candidates,
+            configurations.Request(
+                self._solve_one,
                 self.problem,
                 request.provenance,
                 request.progress,
                 request.began,
-                stop=lambda state: _enough(state, request),
-                params=replace(params, rounds=replace(params.rounds, most=effort.rounds)),
-            )
-            self.searches += 1
-        return self._solved[key]
+                request.enough,
+                request.params,
+            ),
+        )
+        ticks = space_of(self.problem)
+        self.impossible = _needs_too_much(ticks.space)
+        return Fraction(quick_bound(ticks.space), ticks.per_unit)
+
+    def raise_bound(self, deadline: float) -> None:
+        """Bound all of its partitions, as well as may be by the deadline, and search none."""
+        if self._search is None or self.impossible:
+            return
+        self._search.bound(deadline)
+        self.impossible |= self._search.none
+        self.bound = max(self.bound, self._search.least)
+        self.bound_alone = max(self.bound_alone, self._search.candidates.least)
+
+    def search(self, effort: Effort) -> None:
+        """Search it, beginning where the last search ended."""
+        if self._search is None:
+            found = self._one(effort)
+        else:
+            self._effort = effort
+            found = self._search.run()
+        if found is None:
+            return
+        self.impossible |= found.status is Status.INFEASIBLE
+        if found.lower_bound is not None:
+            self.bound = max(self.bound, found.lower_bound)
+        if self.value is None or (found.value is not None and found.value <= self.value):
+            self.result = found
+
+    def _solve_one(
+        self,
+        start: WarmStart,
+        problem: Problem,
+        provenance: Provenance,
+        progress: Callable[[Progress], None] | None = None,
+        began: float | None = None,
+        *,
+        stop: Stop | None = None,
+        params: SolveParams = SolveParams(),
+    ) -> Result:
+        """Search one partition, unless that is beyond the effort: TimeoutError ends the search."""
+        most = params.rounds.most
+        assert stop is not None and most is not None
+        if most > self._effort.rounds or self.searches >= self._effort.searches:
+            raise TimeoutError
+        self.searches += 1
+        enough = self._request.enough
+        return search_from(
+            start,
+            problem,
+            provenance,
+            progress,
+            began,
+            stop=lambda state: enough(state) or stop(state),
+            params=params,
+        )
+
+    def _one(self, effort: Effort) -> Result | None:
+        """Search the one partition that is given, unless it was searched as long."""
+        if effort.rounds <= self._effort.rounds:
+            return None
+        self._effort = effort
+        self.searches += 1
+        request, params = self._request, self._request.params
+        return search_from(
+            WarmStart(schedules=() if self.schedule is None else (self.schedule,)),
+            self.problem,
+            request.provenance,
+            request.progress,
+            request.began,
+            stop=request.enough,
+            params=replace(params, rounds=replace(params.rounds, most=effort.rounds)),
+        )
 
 
 def _needs_too_much(space: PartitionSpace) -> bool:
@@ -177,11 +191,3 @@ def _needs_too_much(space: PartitionSpace) -> bool:
     if space.limits is None:
         return False
     return sum(space.layers.static) + sum(space.layers.activation) > sum(space.limits)
-
-
-def _enough(state: Progress, request: Request, stop: Stop | None = None) -> bool:
-    """Whether what is searched cannot be better than the best schedule, or shall end anyway."""
-    ceiling = request.ceiling()
-    if ceiling is not None and state.lower_bound >= ceiling:
-        return True
-    return request.stop(state) or (stop is not None and stop(state))

@@ -40,6 +40,8 @@ class PlanRow:
     are searched."""
     searches: int
     """Searches of single partitions; 0: it was bounded only."""
+    ruled_out_by_bounds: bool
+    """Whether it is pruned by bounds that need no search of it."""
 
     @property
     def schedule(self) -> Schedule | None:

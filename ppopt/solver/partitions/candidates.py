@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
@@ -28,6 +28,7 @@ from ppopt.solver.partitions.partition_bounds import (
     highest_bound,
     partition_bound,
     quick_bound,
+    weaker_bounds_of,
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
 
@@ -67,10 +68,30 @@ class PartitionCandidates(Candidates):
             bound = partition_bound(self._space, counts)
             yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
+    def bound(self, deadline: float) -> None:
+        """Bound all partitions; where that takes longer, every stage alone."""
+        if self._bounds is not None and self._bounds.complete:
+            return
+        self._bounds = bounds_of(self._space, self._deadline)
+        try:
+            for bounds in (bounds_of(self._space, deadline), self._bounds):
+                _ = bounds.least
+        except TimeoutError:
+            self._bounds = weaker_bounds_of(self._space, inf)
+
+    @property
+    def least(self) -> Fraction:
+        """The least bound of all partitions; 0 where none keeps the memory limits."""
+        if self._bounds is None:
+            return self._time(quick_bound(self._space))
+        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
+
     def first(self) -> Iterator[Counts]:
         """The given rule's partition, before all bounds; then even ones of low bounds."""
         yield self._base.counts
-        bounds = self._bounds = bounds_of(self._space, self._deadline)
+        if self._bounds is None:
+            self._bounds = bounds_of(self._space, self._deadline)
+        bounds = self._bounds
         if bounds.least == FOREVER:
             return
         self._order = _Order(self._space, bounds)
@@ -112,14 +133,18 @@ class PartitionCandidates(Candidates):
         )
 
     def _infeasible(self, bounds: PartitionBounds) -> str:
-        least = Fraction(bounds.least_limit, self._ticks.memory_per_unit)
+        none = (
+            f"no partition of {self._space.num_layers} layers keeps the limits even for one "
+            "microbatch at a time"
+        )
+        try:
+            least = Fraction(bounds.least_limit, self._ticks.memory_per_unit)
+        except TimeoutError:
+            return none
         words = "the least limit that works on every device is"
         if not bounds.complete or self._ticks.passing:
             words = "one that works on every device is at least"
-        return (
-            f"no partition of {self._space.num_layers} layers keeps the limits "
-            f"even for one microbatch at a time; {words} {exact.plain(least)}"
-        )
+        return f"{none}; {words} {exact.plain(least)}"
 
     def _time(self, ticks: int) -> Fraction:
         return Fraction(ticks, self._ticks.per_unit)
