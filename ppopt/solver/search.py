@@ -370,7 +370,7 @@ def _proof(search: Search) -> str:
     incumbent = search.incumbent
     if incumbent.infeasible:
         return incumbent.infeasible
-    return incumbent.bound.proof + device_bounds.proof_scope(search.asked)
+    return incumbent.bound.proof + device_bounds.bound_scope(search.asked, incumbent.bound)
 
 
 def _status(incumbent: Incumbent) -> Status:
