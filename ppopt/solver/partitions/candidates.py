@@ -6,11 +6,6 @@ from collections.abc import Iterator
 
 from ppopt.solver.partitions.cut_program import Counts
 
-SHARES = (0.0, 0.01, 0.02, 0.05)
-"""How far above the least bound the bound of a most even partition may be: no single share is
-always best."""
-
-
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:
     """Partitions that move one layer over one cut."""
     for stage in range(len(counts) - 1):

@@ -27,9 +27,10 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.partitions.candidates import SHARES, one_layer_moves
+from ppopt.solver.partitions.candidates import one_layer_moves
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
     PartitionBounds,
     bounds_of,
     highest_bound,
