@@ -9,15 +9,20 @@ with more and more effort, so that an easy one does not wait for a hard one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from math import ceil
-from typing import Protocol
+from random import Random
+from typing import NamedTuple, Protocol
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Certificate
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.parameters import SolveParams
@@ -63,16 +68,6 @@ class Request:
     params: SolveParams
 
 
-class Space(Protocol):
-    """The configurations to choose from."""
-
-    name: str
-    """What a configuration is called."""
-
-    def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline of a configuration."""
-
-
 @dataclass(eq=False)
 class Configuration:
     """What is known of one configuration; values in the user's unit."""
@@ -95,25 +90,192 @@ class Configuration:
         return None if self.result is None else self.result.value
 
 
-class Configurations:
-    """The configurations known, the best schedule of any, and the bound over all."""
+class Unknown(NamedTuple):
+    """What is known of the configurations that are not known yet."""
 
-    def __init__(self, space: Space, request: Request, unknown: Fraction | None) -> None:
-        """`unknown`: no configuration that is not added is below; None: all are added."""
-        self._space, self._request, self._unknown = space, request, unknown
+    bound: Fraction
+    """No schedule of them is below."""
+    key: Key | None = None
+    """One of this bound; None: they have no order."""
+
+
+class Candidates(ABC):
+    """The configurations to choose from: what each is, and which to try."""
+
+    name: str
+    """What a configuration is called."""
+    argument: Argument
+    """The argument behind the bound over all of them."""
+
+    @abstractmethod
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline of a configuration."""
+
+    @abstractmethod
+    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
+        """Configurations with their bounds."""
+
+    @abstractmethod
+    def first(self) -> Iterable[Key]:
+        """Configurations to schedule before all others; the next is asked for when it is due."""
+
+    @abstractmethod
+    def moves(self, key: Key) -> Iterable[Key]:
+        """Configurations that differ little from one."""
+
+    @abstractmethod
+    def proof(self, search: ConfigurationSearch) -> str:
+        """The argument behind the bound over all, or why there is no schedule, in words."""
+
+    def listed(self) -> Sequence[Key]:
+        """All configurations; none: there are too many, or they are found on the way."""
+        return ()
+
+    def unknown(
+        self,
+        known: Container[Key],  # noqa: ARG002
+        ceiling: Fraction | None,  # noqa: ARG002
+    ) -> Unknown | None:
+        """The least bound of the configurations that are not known; None: all are known.
+
+        Where they are given in the order of their bounds, also None where the next one is not below
+        the ceiling, if there is one.
+        """
+        return None
+
+    def kicked(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
+        """A configuration some random moves away; None: all are tried in another way."""
+        return None
+
+
+class ConfigurationSearch:
+    """One search over configurations: those known, the best schedule, and the bound over all."""
+
+    def __init__(self, candidates: Candidates, request: Request) -> None:
+        self.candidates, self._request = candidates, request
+        self._params = request.params.configurations
+        self._random = Random(request.provenance.seed)
         self.known: dict[Key, Configuration] = {}
         self.best: Configuration | None = None
-        self.interrupted = False
-        self._least = unknown or Fraction(0)
+        self._interrupted = False
+        self._begun = False
+        """Whether a configuration was searched: the first one is, at any time left."""
+        self._listed = False
+        """Whether all configurations are known."""
+        self._unknown: Unknown | None = None
+        """Of the configurations that are not known; None: none may be better."""
+        self._least = Fraction(0)
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
 
-    def add(self, configurations: Iterable[Configuration]) -> None:
+    def run(self) -> Result:
+        """Search until proof, until the time is up, or until Ctrl-C."""
+        try:
+            with interrupts.heard(), suppress(TimeoutError):
+                self._list()
+                self._begin()
+                self._deepen()
+        except KeyboardInterrupt:
+            self._interrupted = True
+        return self._result()
+
+    # Which configurations, and how long.
+
+    def _list(self) -> None:
+        listed = self.candidates.listed()
+        self._listed = len(listed) > 0
+        self._add(listed)
+
+    def _begin(self) -> None:
+        """Schedule the first candidates quickly, then those of least bounds."""
+        for key in self.candidates.first():
+            if self._over:
+                return
+            self._solve(self._at(key), 0)
+        for one in self._open()[: self._params.quick]:
+            self._solve(one, 0)
+
+    def _deepen(self) -> None:
+        """Search longer and longer; between, try moves of the best."""
+        level = 1
+        while not self._over:
+            self._climb()
+            tried = sum(self._solve(one, level) for one in self._chosen(level))
+            if tried:
+                level += 1
+            elif not self._kick():
+                return
+
+    def _climb(self) -> None:
+        """Try the moves of the best configuration, while one of them is better.
+
+        Where no schedule is known yet: of the first configuration.
+        """
+        tried = 0
+        while not self._over:
+            best = self.best
+            begin = best or next(iter(self.known.values()))
+            moves = list(dict.fromkeys(self.candidates.moves(begin.key)))
+            self._add(moves)
+            fresh = [one for one in map(self._at, moves) if one.level < 0]
+            for one in sorted(fresh, key=_by_bound):
+                if self._over or tried >= self._params.moves:
+                    return
+                tried += self._solve(one, 0)
+            if self.best is best:
+                return
+
+    def _chosen(self, level: int) -> Iterator[Configuration]:
+        """The configurations to search at a level of effort.
+
+        The best one, then those of least bounds: all of them, or where not all are known a few,
+        added in the order of their bounds. Where they have no order, those of best values.
+        """
+        if self._unknown is not None and self._unknown.key is None:
+            valued = [one for one in self._open() if one.value is not None]
+            valued.sort(key=lambda one: (one.value, one.key))
+            yield from valued[: self._params.together] or self._open()
+            return
+        if self.best is not None:
+            yield self.best
+        if self._listed:
+            yield from self._open()
+            return
+        for _ in range(self._params.together):
+            self._follow()
+            waiting = (one for one in self._open() if one.level < level)
+            yield from islice(waiting, 1)
+
+    def _follow(self) -> None:
+        """Add the next configuration, if no known one that may be better has a lower bound."""
+        if self._unknown is not None and self._unknown.key is not None:
+            self._add([self._unknown.key])
+
+    def _kick(self) -> bool:
+        """Schedule a configuration some random moves away from the best; False: none is new."""
+        best = self.best or next(iter(self.known.values()))
+        for _ in range(self._params.kicks):
+            key = self.candidates.kicked(best.key, self._random)
+            if key is None:
+                return False
+            if key not in self.known or self.known[key].level < 0:
+                self._solve(self._at(key), 0)
+                return True
+        return False
+
+    # What is known.
+
+    def _add(self, keys: Iterable[Key]) -> None:
         """Add configurations that are not known yet."""
-        for one in configurations:
-            self.known.setdefault(one.key, one)
+        fresh = [key for key in dict.fromkeys(keys) if key not in self.known]
+        self.known |= {one.key: one for one in self.candidates.configurations(fresh)}
         self._raise_bound()
+
+    def _at(self, key: Key) -> Configuration:
+        if key not in self.known:
+            self._add([key])
+        return self.known[key]
 
     @property
     def value(self) -> Fraction | None:
@@ -138,38 +300,63 @@ class Configurations:
         return self._exhausted and self.value is None
 
     @property
-    def left(self) -> float:
+    def searched(self) -> int:
+        """How many configurations were searched."""
+        return sum(one.level >= 0 for one in self.known.values())
+
+    @property
+    def ruled_out(self) -> int:
+        """How many configurations were ruled out by their bounds, without a search."""
+        return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
+
+    @property
+    def _left(self) -> float:
         """Seconds left."""
         request = self._request
         return request.began + request.provenance.time_limit - time.monotonic()
 
     @property
-    def over(self) -> bool:
+    def _over(self) -> bool:
         """Whether the search ends now."""
-        if self.interrupted or self.left <= 0 or self.closed:
+        late = self._begun and self._left <= 0
+        if self._interrupted or late or self.closed:
             return True
         stop = self._request.stop
-        return stop is not None and stop(self._state(f"{self._space.name}s"))
+        return stop is not None and stop(self._state(f"{self.candidates.name}s"))
 
     def is_open(self, one: Configuration) -> bool:
         """Whether it may have a better schedule than the best one."""
         return not one.impossible and (self.value is None or one.bound < self.value)
 
-    def open(self) -> list[Configuration]:
+    def _open(self) -> list[Configuration]:
         """Those that may be better than the best, of least bounds first."""
-        return sorted(
-            filter(self.is_open, self.known.values()), key=lambda one: (one.bound, one.key)
-        )
+        return sorted(filter(self.is_open, self.known.values()), key=_by_bound)
 
-    def solve(self, one: Configuration, level: int) -> None:
-        """Search an open configuration with so many rounds of all methods, from what is known."""
-        if self.over or one.level >= level or not self.is_open(one):
-            return
-        problem = replace(self._request.problem, pipeline=self._space.pipeline(one.key))
+    def _raise_bound(self) -> None:
+        bounds = [one.bound for one in self.known.values() if self.is_open(one)]
+        ends = bounds if self.value is None else [*bounds, self.value]
+        self._unknown = self.candidates.unknown(self.known, min(ends, default=None))
+        if self._unknown is not None and (self.value is None or self._unknown.bound < self.value):
+            bounds.append(self._unknown.bound)
+        self._exhausted = not bounds
+        self._least = max(self._least, min(bounds, default=self._least))
+
+    # One configuration.
+
+    def _solve(self, one: Configuration, level: int) -> bool:
+        """Search an open configuration with so many rounds of all methods, from what is known.
+
+        False: it is not open, or was searched as long.
+        """
+        if self._over or one.level >= level or not self.is_open(one):
+            return False
+        self._begun = True
+        problem = replace(self._request.problem, pipeline=self.candidates.pipeline(one.key))
         self._refine(one, problem)
         if self.is_open(one):
             self._search(one, problem, level)
         self._raise_bound()
+        return True
 
     def _refine(self, one: Configuration, problem: Problem) -> None:
         """Bound a configuration by the bounds of its devices."""
@@ -188,7 +375,7 @@ class Configurations:
         result = request.solve_one(
             self._known_of(one, problem),
             problem,
-            replace(request.provenance, time_limit=max(self.left, 0.01)),
+            replace(request.provenance, time_limit=max(self._left, 0.01)),
             lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
             params=replace(params, rounds=replace(params.rounds, most=level)),
@@ -201,7 +388,7 @@ class Configurations:
             one.result = result
         if one.value is not None and (self.value is None or one.value < self.value):
             self.best = one
-        self.interrupted |= result.interrupted
+        self._interrupted |= result.interrupted
 
     @staticmethod
     def _known_of(one: Configuration, problem: Problem) -> WarmStart:
@@ -214,17 +401,10 @@ class Configurations:
         bound = Bound(ceil(known.lower_bound * ticks.per_unit), known.proof, known.certificate)
         return WarmStart(schedules=(known.schedule,), bound=bound)
 
-    def _raise_bound(self) -> None:
-        bounds = [one.bound for one in self.known.values() if self.is_open(one)]
-        if self._unknown is not None and (self.value is None or self._unknown < self.value):
-            bounds.append(self._unknown)
-        self._exhausted = not bounds
-        self._least = max(self._least, min(bounds, default=self._least))
-
     # What is told.
 
     def _words(self, one: Configuration) -> str:
-        return f"{self._space.name} {','.join(map(str, one.key))}"
+        return f"{self.candidates.name} {','.join(map(str, one.key))}"
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
         found = [one for one in (value, self.value) if one is not None]
@@ -238,14 +418,15 @@ class Configurations:
 
     def _enough(self, one: Configuration, state: Progress) -> bool:
         """Whether one configuration can no longer be better, or the caller has enough."""
-        if self.value is not None and state.lower_bound >= self.value:
+        found = [value for value in (state.value, self.value) if value is not None]
+        if found and max(state.lower_bound, one.bound) >= min(found):
             return True
         stop = self._request.stop
         return stop is not None and stop(self._state(self._words(one), state.value))
 
     # The result.
 
-    def result(self, proof: str, certificate: Certificate) -> Result:
+    def _result(self) -> Result:
         """The best schedule, with the bound over all configurations."""
         request, problem = self._request, self._request.problem
         best = None if self.best is None else self.best.result
@@ -257,11 +438,11 @@ class Configurations:
             schedule=None,
             value=self.value,
             lower_bound=None if self.none else self.least,
-            proof=proof,
-            certificate=certificate,
+            proof=self.candidates.proof(self),
+            certificate=Certificate(self.candidates.argument),
             provenance=request.provenance,
             solve_seconds=time.monotonic() - request.began,
-            interrupted=self.interrupted,
+            interrupted=self._interrupted,
         )
         if best is None or best.schedule is None:
             return result
@@ -273,3 +454,7 @@ class Configurations:
         if self.value is None:
             return Status.INFEASIBLE if self.none else Status.UNKNOWN
         return Status.OPTIMAL if self.closed else Status.FEASIBLE
+
+
+def _by_bound(one: Configuration) -> tuple[Fraction, Key]:
+    return one.bound, one.key

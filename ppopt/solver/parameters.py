@@ -435,6 +435,20 @@ class RemoteParams:
 
 
 @dataclass(frozen=True)
+class ConfigurationParams:
+    """The search over configurations, such as partitions, placements and recompute."""
+
+    quick: int = 20
+    """Configurations of least bounds that are scheduled quickly before any is searched."""
+    moves: int = 60
+    """Most moves of the best configuration that are scheduled quickly, each time it is searched."""
+    together: int = 3
+    """Configurations that are searched at a level of effort, where not all are known."""
+    kicks: int = 50
+    """Random moves in a row that may end at configurations that are known."""
+
+
+@dataclass(frozen=True)
 class SolveParams:
     """All tuning constants of a search, per method."""
 
@@ -456,3 +470,4 @@ class SolveParams:
     full_model: FullModelParams = field(default_factory=FullModelParams)
     questions: QuestionParams = field(default_factory=QuestionParams)
     remote: RemoteParams = field(default_factory=RemoteParams)
+    configurations: ConfigurationParams = field(default_factory=ConfigurationParams)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
 from ppopt.errors import InputError
@@ -37,6 +37,9 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
+
+if TYPE_CHECKING:
+    from ppopt.solver.configurations import Candidates
 
 TIME_LIMIT = 60.0
 """Default seconds of a search."""
@@ -80,7 +83,7 @@ def solve(
     than one, and several stages per device, part of the search runs in a process of its own.
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
-    over all partitions (`ppopt.solver.partitions.search`).
+    over all partitions (`ppopt.solver.partitions`).
     With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
     chosen with the schedule, and the bound is over all placements that use all of its devices
     (`ppopt.solver.placements`).
@@ -101,36 +104,45 @@ def solve(
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
-    if placements.SEARCH in (placement, pipeline.placement) or pipeline.partition == SEARCH:
-        pipeline.refuse_recompute_search("a search of partition or placement")
-    if placements.SEARCH in (placement, pipeline.placement):
+    chosen = _chosen_with_the_schedule(pipeline, placement)
+    if chosen is not None:
         if hint is not None:
-            raise InputError("hint: does not go with placement search; give the hint's placement")
-        from ppopt.solver.configurations import Request  # noqa: PLC0415  loads on use
-        from ppopt.solver.placements.search import search_placements  # noqa: PLC0415
+            own = "layers" if chosen == "recompute" else chosen
+            raise InputError(f"hint: does not go with {chosen} search; give the hint's {own}")
+        from ppopt.solver.configurations import ConfigurationSearch, Request  # noqa: PLC0415
 
-        return search_placements(
-            Request(search_from, problem, provenance, progress, began, stop, params)
-        )
-    if pipeline.partition == SEARCH:
-        if hint is not None:
-            raise InputError("hint: does not go with partition search; give the hint's partition")
-        from ppopt.solver.partitions.search import PartitionSearch  # noqa: PLC0415  needs numpy
-
-        return PartitionSearch(
-            search_from, problem, provenance, progress, began, stop, params
-        ).run()
-    if pipeline.recompute == SEARCH_RECOMPUTE:
-        if hint is not None:
-            raise InputError("hint: does not go with recompute search; give the hint's layers")
-        from ppopt.solver.configurations import Request  # noqa: PLC0415  loads on use
-        from ppopt.solver.recompute.search import search_recompute  # noqa: PLC0415
-
-        return search_recompute(
-            Request(search_from, problem, provenance, progress, began, stop, params)
-        )
+        request = Request(search_from, problem, provenance, progress, began, stop, params)
+        return ConfigurationSearch(_candidates(chosen, problem, began + time_limit), request).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
+
+
+def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
+    """What is chosen with the schedule: partition, placement, recompute, or nothing."""
+    found = None
+    if placements.SEARCH in (placement, pipeline.placement):
+        found = "placement"
+    elif pipeline.partition == SEARCH:
+        found = "partition"
+    if found is not None:
+        pipeline.refuse_recompute_search("a search of partition or placement")
+        return found
+    return "recompute" if pipeline.recompute == SEARCH_RECOMPUTE else None
+
+
+def _candidates(chosen: str, problem: Problem, deadline: float) -> Candidates:
+    """The configurations to choose from; they load on use."""
+    if chosen == "placement":
+        from ppopt.solver.placements.candidates import PlacementCandidates  # noqa: PLC0415
+
+        return PlacementCandidates(problem)
+    if chosen == "partition":
+        from ppopt.solver.partitions.candidates import PartitionCandidates  # noqa: PLC0415
+
+        return PartitionCandidates(problem, deadline)
+    from ppopt.solver.recompute.candidates import RecomputeCandidates  # noqa: PLC0415
+
+    return RecomputeCandidates(problem)
 
 
 def _check_names(without: frozenset[str]) -> None:

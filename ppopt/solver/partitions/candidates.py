@@ -1,10 +1,153 @@
-"""Partitions worth trying first, and those next to one."""
+"""The partitions that a search chooses from: in the order of their bounds.
+
+Every partition has a bound of its own (`ppopt.solver.partitions.device_bounds`), and dynamic
+programs give the partitions in its order. The first to be scheduled are the most even partitions
+whose bound is within 0 to 5 % of the least, and those made by rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from itertools import islice
+from math import ceil
 
+from ppopt.errors import InputError
+from ppopt.problem import exact
+from ppopt.problem.partition import RULES
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
 from ppopt.solver.partitions.cut_program import Counts
+from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
+    PartitionBounds,
+    bounds_of,
+    highest_bound,
+    partition_bound,
+    quick_bound,
+)
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
+
+FURTHER = 0.01
+"""Share by which the order of partitions is followed further; it doubles every time."""
+
+
+class PartitionCandidates(Candidates):
+    """The partitions of a model's layers into the stages of a placement."""
+
+    name = "partition"
+    argument = Argument.PARTITIONS
+
+    def __init__(self, problem: Problem, deadline: float) -> None:
+        """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
+
+        Raises InputError where partitions cannot be searched.
+        """
+        self._base = replace(problem.pipeline, mem_limit=problem.pipeline.limits)
+        self._deadline = deadline
+        self._ticks = space_of(replace(problem, pipeline=self._base))
+        self._space = self._ticks.space
+        self._bounds: PartitionBounds | None = None
+        """None: not worked out yet."""
+        self._order: _Order | None = None
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline cut into these counts of layers."""
+        return replace(self._base, partition=key)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Partitions with their bounds; one whose memory cannot suffice is impossible."""
+        for counts in keys:
+            bound = partition_bound(self._space, counts)
+            yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
+
+    def first(self) -> Iterator[Counts]:
+        """The given rule's partition, before all bounds; then even ones of low bounds."""
+        yield self._base.counts
+        bounds = self._bounds = bounds_of(self._space, self._deadline)
+        if bounds.least == FOREVER:
+            return
+        self._order = _Order(self._space, bounds)
+        for share in SHARES:
+            counts = bounds.most_even(share)
+            if counts is not None:
+                yield counts
+        for rule in RULES.values():
+            with suppress(InputError):
+                yield rule(self._base.model, self._base.num_stages, None)
+        yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
+
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
+        """The next partition in the order of bounds; where there is no order, the least bound."""
+        if self._bounds is None:
+            return Unknown(self._time(quick_bound(self._space)))
+        if self._bounds.least == FOREVER:
+            return None
+        if not self._bounds.complete or self._order is None:
+            return Unknown(self._time(self._bounds.least))
+        most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
+        following = self._order.peek(known, most)
+        return None if following is None else Unknown(self._time(following[0]), following[1])
+
+    def moves(self, key: Key) -> Iterator[Counts]:
+        """Partitions that move one layer over one cut."""
+        return one_layer_moves(key)
+
+    def proof(self, search: ConfigurationSearch) -> str:
+        """The argument behind the bound over all partitions, in words."""
+        space, searched = self._space, search.searched
+        if search.none and self._bounds is not None:
+            return self._infeasible(self._bounds)
+        return (
+            f"over all {space.size} partitions of {space.num_layers} layers into "
+            f"{space.num_stages} stages: every one but the {searched} searched has a device that "
+            "alone needs as long, by head, work, forced idle time and way out; the searches of "
+            f"these {searched} found as much"
+        )
+
+    def _infeasible(self, bounds: PartitionBounds) -> str:
+        least = Fraction(bounds.least_limit, self._ticks.memory_per_unit)
+        words = "the least limit that works on every device is"
+        if not bounds.complete or self._ticks.passing:
+            words = "one that works on every device is at least"
+        return (
+            f"no partition of {self._space.num_layers} layers keeps the limits "
+            f"even for one microbatch at a time; {words} {exact.plain(least)}"
+        )
+
+    def _time(self, ticks: int) -> Fraction:
+        return Fraction(ticks, self._ticks.per_unit)
+
+
+class _Order:
+    """Partitions in the order of their bounds, followed as far as is asked for."""
+
+    def __init__(self, space: PartitionSpace, bounds: PartitionBounds) -> None:
+        self._bounds = bounds
+        self._reached = bounds.least
+        """Bounds up to this are in the order at hand."""
+        self._highest = highest_bound(space)
+        self._share = FURTHER
+        self._rest = bounds.in_order(self._reached)
+        self._next: tuple[int, Counts] | None = None
+
+    def peek(self, known: Container[Counts], ceiling: int | None) -> tuple[int, Counts] | None:
+        """The next unknown partition and its bound; None: no more have bounds up to the ceiling."""
+        ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
+        while self._next is None or self._next[1] in known:
+            self._next = next(self._rest, None)
+            if self._next is None:
+                if self._reached >= ceiling or not self._bounds.complete:
+                    return None
+                self._reached = min(ceiling, self._reached + 1 + int(self._share * self._reached))
+                self._share *= 2
+                self._rest = self._bounds.in_order(self._reached)
+        return self._next if self._next[0] <= ceiling else None
+
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:
     """Partitions that move one layer over one cut."""

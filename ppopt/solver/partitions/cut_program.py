@@ -243,7 +243,7 @@ class CutProgram:
 
     @cached_property
     def _parts_upto(self) -> Ints:
-        """Sum of the parts of the first layers; that of a stage is no less than those of its layers."""
+        """Sum of the parts of the first layers; the part of a stage is no less than its layers'."""
         places = np.arange(self.space.num_layers)
         return np.concatenate([[0], np.cumsum(self._figure.part(self.space, places, places + 1))])
 

@@ -64,8 +64,10 @@ class Hosted(NamedTuple):
 
     def at(self, places: Ints) -> Hosted:
         """Some of the choices."""
-        rows = (self.low, self.high, self.again, self.saved)
-        return Hosted(self.stage, *(row if isinstance(row, int) else row[places] for row in rows))
+        again, saved = (
+            row if isinstance(row, int) else row[places] for row in (self.again, self.saved)
+        )
+        return Hosted(self.stage, self.low[places], self.high[places], again, saved)
 
 
 class DeviceBound(NamedTuple):
@@ -219,7 +221,9 @@ class _Device:
         self.b = [time.hand_on + one.again for time, one in zip(times, hosted, strict=True)]
         self.u = [time.least + one.again for time, one in zip(times, hosted, strict=True)]
         self.x = [time.most + one.again for time, one in zip(times, hosted, strict=True)]
-        self.a = [sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted]
+        self.a = [
+            sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
+        ]
         self.y = [sums.memory_b[one.high] - sums.memory_b[one.low] + one.saved for one in hosted]
         if not space.split:
             self.y = [0 * change for change in self.y]

@@ -174,7 +174,7 @@ class _Programmed:
     @cached_property
     def least_limit(self) -> int:
         figure, least = Figure(_need, _memory), FOREVER
-        ceiling = -(-_memory_of_all(self._space) // self._space.num_devices)
+        ceiling = -(-memory_of_all(self._space) // self._space.num_devices)
         while least == FOREVER:
             ceiling += 1 + ceiling // 4
             least = self._stated(ceiling, figure).least
@@ -221,7 +221,9 @@ class _Listed:
     def least_limit(self) -> int:
         space = self._space
         return min(
-            max(int(chosen_memory(space, d, one)[0]) for d, one in enumerate(_hosted(space, counts)))
+            max(
+                int(chosen_memory(space, d, one)[0]) for d, one in enumerate(_hosted(space, counts))
+            )
             for counts in every_partition(space)
         )
 
@@ -269,7 +271,8 @@ def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     return np.asarray(sum(row[high] - row[low] for row in (sums.static, kept)))
 
 
-def _memory_of_all(space: PartitionSpace) -> int:
+def memory_of_all(space: PartitionSpace) -> int:
+    """Memory that all devices together need, however the layers are cut and recompute."""
     sums = space.sums
     return int(sums.static[-1] + sums.activation[-1] - sums.saved[-1])
 

@@ -61,31 +61,33 @@ def chosen_bound(
     if space.limits is None or not kept.size:
         return floor
     stages = [stage.at(kept) for stage in hosted]
-    floor_kept = DeviceBound(*(row[kept] for row in floor))
-    best = device_bound(space, device, stages)
-    if space.recompute is not None:
-        best = _with_recompute(space, device, stages, floor_kept, best, ceiling)
+    if space.recompute is None:
+        best = device_bound(space, device, stages)
+    else:
+        least = DeviceBound(*(row[kept] for row in floor))
+        best = _least_over_points(space, device, stages, least, ceiling)
     for row, own in zip(floor, best, strict=True):
         row[kept] = own
     return floor
 
 
-def _with_recompute(
+def _least_over_points(
     space: PartitionSpace,
     device: int,
     hosted: Sequence[Hosted],
     floor: DeviceBound,
-    best: DeviceBound,
     ceiling: int,
 ) -> DeviceBound:
-    """The least of the bounds `best`, without recompute, and those with any.
+    """The least bound over all combinations of points of a device's stages.
 
-    `floor` is the bound without recompute and without a memory limit: it holds for all. A choice is
-    left out where its head and work are no less than the least bound so far, or above the ceiling.
+    `floor` is the bound without recompute and without a memory limit: it holds for all. A
+    combination is left out where its head and work are no less than the least bound so far, or
+    above the ceiling.
     """
-    alone, through = (row.copy() for row in best)
+    first, *others = _recomputing(space, hosted)
+    alone, through = device_bound(space, device, first)
     tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
-    for stages in _recomputing(space, hosted)[1:]:
+    for stages in others:
         least = head_and_work(space, device, stages)
         worth = (least < np.maximum(alone, through + tail)) & (least <= ceiling)
         worth &= (floor.alone < alone) | (floor.through < through)
@@ -139,8 +141,8 @@ def _table(space: PartitionSpace, most: int) -> Points:
 @lru_cache(maxsize=8)
 def _widths(space: PartitionSpace, most: int) -> Ints:
     """Different points of all stages: [first layer][end]."""
-    time = _table(space, most).time
-    return 1 + np.count_nonzero(np.diff(time, axis=2), axis=2)
+    steps = np.diff(_table(space, most).time, axis=2)
+    return np.asarray(1 + np.count_nonzero(steps, axis=2))
 
 
 def _growing(space: PartitionSpace, low: int) -> list[list[Point]]:

@@ -1,0 +1,130 @@
+"""The placements that a search chooses from.
+
+Where there are few placements, all are bounded one by one, and most are ruled out by that. Where
+there are many, one bound holds for all of them; the placements that have names are searched, and
+those that exchange two devices or move one stage of the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+from ppopt.problem import exact
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.placements.space import Hosts, PlacementSpace
+
+KICK = 4
+"""Random moves away from the best placement, where not all are known and moves gain no more."""
+MOST_MEASURED = 1000
+"""Most placements whose least memory limits are compared, where none keeps the limits."""
+
+
+class PlacementCandidates(Candidates):
+    """The placements of a problem's stages on its devices."""
+
+    name = "placement"
+    argument = Argument.PLACEMENTS
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises InputError where placements cannot be searched."""
+        self._problem = problem
+        self._space = PlacementSpace(problem)
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The stages on these devices."""
+        return self._space.pipeline(key)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
+        """Placements with their bounds; one whose memory cannot suffice is impossible."""
+        return self._space.configurations(keys)
+
+    def listed(self) -> list[Hosts]:
+        """Every placement that stands for others; none: there are too many."""
+        return self._space.listed or []
+
+    def first(self) -> Iterator[Hosts]:
+        """Placements that have names; where not all are known, also what moves make of them."""
+        space, simple = self._space, self._space.simple()
+        yield from map(space.representative, simple)
+        if space.listed is None:
+            yield from map(space.representative, map(space.descended, simple))
+
+    def unknown(
+        self,
+        known: Container[Key],  # noqa: ARG002
+        ceiling: Fraction | None,  # noqa: ARG002
+    ) -> Unknown | None:
+        """The bound of all placements, where not all are known."""
+        return Unknown(self._space.least) if self._space.listed is None else None
+
+    def moves(self, key: Key) -> Iterator[Hosts]:
+        """Placements that exchange two devices, or move one stage to another device."""
+        return self._space.moves(key)
+
+    def kicked(self, key: Key, random: Random) -> Hosts | None:
+        """A placement some random moves away, and moved on; None: all placements are known."""
+        space, hosts = self._space, key
+        if space.listed is not None:
+            return None
+        for _ in range(KICK):
+            hosts = random.choice(list(space.moves(hosts)))
+        return space.representative(space.descended(hosts))
+
+    def proof(self, search: ConfigurationSearch) -> str:
+        """The argument behind the bound over all placements, in words."""
+        if search.none:
+            return self._infeasible(search.known)
+        if self._space.listed is None:
+            return (
+                f"over all {self._scope}: the work of all devices together, the stages that fit "
+                "on them, the stage of most work, or the way of one microbatch takes that long; "
+                f"{search.searched} were searched"
+            )
+        left = sum(map(search.is_open, search.known.values()))
+        words = (
+            f"over all {self._scope}: {search.ruled_out} are ruled out by bounds alone (memory for "
+            f"one microbatch, head, work and forced idle time of a device, one microbatch's way), "
+            f"{search.searched} were searched"
+        )
+        if left and not search.closed:
+            words += f"; {left} may still be better, none of them below the bound"
+        return words
+
+    @property
+    def _scope(self) -> str:
+        """How many placements there are, in words."""
+        space, listed = self._space, self._space.listed
+        words = (
+            f"{space.size} placements of {space.num_stages} stages that use all "
+            f"{space.num_devices} devices"
+        )
+        if listed is not None and len(listed) < space.size:
+            words += f", {len(listed)} once devices that are alike are exchanged"
+        if space.cut_anew:
+            words += ", the layers cut anew by balanced for each"
+        return words
+
+    def _infeasible(self, known: Collection[Hosts]) -> str:
+        """Why no placement has a schedule, with the least limit where that is known."""
+        words = f"none of the {self._scope} keeps the memory limits"
+        if len(known) > MOST_MEASURED:
+            return words
+        needs = []
+        for hosts in known:
+            pipeline = self._space.pipeline(hosts)
+            least = max(
+                device_bounds.minimum_memory(replace(self._problem, pipeline=pipeline).instance)
+            )
+            needs.append((pipeline.ticks.memory(least), hosts))
+        need, hosts = min(needs)
+        return (
+            f"{words}; the least limit for every device that works for any is about "
+            f"{exact.plain(need)}, of placement {','.join(map(str, hosts))}"
+        )
