@@ -6,15 +6,11 @@
     best = ppopt.solve(pipe, mem_limit="1f1b")
     hand = ppopt.evaluate(pipe, "zb-1p")
 
-Heavy libraries load on use: importing this package loads none of them. Messages go to the logger
+All else loads on use: importing this package loads no other module. Messages go to the logger
 `ppopt`, which is silent by default; `logging.basicConfig(level="INFO")` shows them.
 """
 
-from __future__ import annotations
-
-import importlib
-import logging
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all that is done here
 
 if TYPE_CHECKING:
     from ppopt.errors import DeadlockError as DeadlockError
@@ -110,10 +106,10 @@ _DISTRIBUTION = "ppopt-pipeline"
 
 __all__ = tuple(sorted((*_HOME_OF, *_MODULES, "__version__", "show_versions")))
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())
-
 
 def __getattr__(name: str) -> object:
+    import importlib  # noqa: PLC0415  loads on use
+
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version(_DISTRIBUTION)
     if name in _MODULES:

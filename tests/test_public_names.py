@@ -159,9 +159,9 @@ def test_compare_takes_what_solve_takes() -> None:
 def test_silent_unless_logging_is_asked_for(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert any(isinstance(one, logging.NullHandler) for one in logging.getLogger("ppopt").handlers)
     ppopt.compare(PIPELINE, workers=1)
     assert capfd.readouterr() == ("", "")
+    assert any(isinstance(one, logging.NullHandler) for one in logging.getLogger("ppopt").handlers)
     with caplog.at_level("INFO", logger="ppopt"):
         ppopt.compare(PIPELINE, workers=1)
     assert "strategy 1f1b" in caplog.messages
