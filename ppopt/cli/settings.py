@@ -17,7 +17,7 @@ from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
-from ppopt.problem.model import LAYER_SETTINGS
+from ppopt.problem.layers import LAYER_SETTINGS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
