@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ppopt.formats.schedule_json import read_schedule as read_schedule
     from ppopt.problem.costs import StageCosts as StageCosts
     from ppopt.problem.costs import Ticks as Ticks
-    from ppopt.problem.model import Layer as Layer
-    from ppopt.problem.model import Model as Model
+    from ppopt.problem.layers import Layer as Layer
     from ppopt.problem.objective import Objective as Objective
     from ppopt.problem.operation import Op as Op
     from ppopt.problem.operation import OpKind as OpKind
+    from ppopt.problem.pipeline import Model as Model
     from ppopt.problem.pipeline import Pipeline as Pipeline
     from ppopt.rechecker import Recheck as Recheck
     from ppopt.rechecker import Verdict as Verdict
@@ -81,9 +81,9 @@ _HOMES = {
     "formats.models": ("models", "read_model", "read_pipeline"),
     "formats.schedule_json": ("read_schedule",),
     "problem.costs": ("StageCosts", "Ticks"),
-    "problem.model": ("Layer", "Model"),
+    "problem.layers": ("Layer",),
     "problem.operation": ("Op", "OpKind"),
-    "problem.pipeline": ("Pipeline",),
+    "problem.pipeline": ("Model", "Pipeline"),
     "problem.objective": ("Objective",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
     "rechecker.claim": ("Claim",),

@@ -14,8 +14,8 @@ from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
-from ppopt.problem.model import LAYER_NAMES, LAYER_SETTINGS, Model, flat
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
     NAMED,

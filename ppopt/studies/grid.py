@@ -15,8 +15,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import canonical, merged, pipeline_of
 from ppopt.formats.fields import unknown_key
 from ppopt.problem.exact import plain
-from ppopt.problem.model import Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve

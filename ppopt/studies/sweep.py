@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
 from ppopt.errors import InputError
-from ppopt.problem.model import Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.studies import outcome
