@@ -19,9 +19,9 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.model import Model
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Model
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts

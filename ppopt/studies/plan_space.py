@@ -8,9 +8,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.problem.model import Model
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 
 PLACEMENTS = ("linear", "interleaved", "v")
 """The placements of a plan, and its default."""

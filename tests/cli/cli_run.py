@@ -20,6 +20,7 @@ from ppopt.cli import (  # noqa: F401
     profiling,
     running,
     schedule_files,
+    sweeping,
 )
 
 ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")
