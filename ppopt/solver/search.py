@@ -118,8 +118,7 @@ def solve(
 
 
 def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
-    """What is chosen with the schedule: partition, placement, recompute (or both the first and the
-    last), or nothing."""
+    """What is chosen with the schedule: one of the keys of `_candidates`, or nothing."""
     recomputing = pipeline.recompute == SEARCH_RECOMPUTE
     if placements.SEARCH in (placement, pipeline.placement):
         pipeline.refuse_recompute_search("a search of placement")

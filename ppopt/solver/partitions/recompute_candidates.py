@@ -251,17 +251,10 @@ class PartitionRecomputeCandidates(Candidates):
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
         front = self._fronts(low, high)
-        whole = front[0].kept + sum(
-            (layer.activation - layer.kept for place, layer in enumerate(
-                self._base.model.layers[low:high]) if place in front[0].layers), Fraction(0)
-        )  # fmt: skip
-        times = [int(one.time * self._again_ticks) for one in front]
+        whole = sum((layer.activation for layer in self._base.model.layers[low:high]), Fraction(0))
+        per_unit = self._ticks.per_unit / self._base.device_speed[0]
+        times = [int(one.time * per_unit) for one in front]
         return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
-
-    @property
-    def _again_ticks(self) -> Fraction:
-        """Ticks of one unit of recompute time."""
-        return self._ticks.per_unit / self._base.device_speed[0]
 
     def _held(self, device: int, hosted: list[Hosted]) -> np.ndarray:
         """Microbatches for which there is memory before their backwards, as the last one runs."""
@@ -273,14 +266,14 @@ class PartitionRecomputeCandidates(Candidates):
         kept = sum(
             sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
         )
-        more = np.max([one.saved for one in hosted], axis=0)
+        more = np.max([np.asarray(one.saved) for one in hosted], axis=0)
         held = np.maximum(0, limits[device] - static - more) // np.maximum(kept, 1)
         return np.asarray(np.minimum(held, self._space.batches))
 
     def _simple(self, counts: Counts) -> Iterable[Key]:
         """The bound's own choice, the least that 1F1B's microbatches fit in, none and all."""
         choices = self._choices(counts)
-        own = tuple(min(range(len(one)), key=lambda n: one[n].bound) for one in choices)  # noqa: B023
+        own = tuple(min(range(len(one)), key=lambda n: one[n].bound) for one in choices)
         devices = self._space.num_devices
         like_1f1b = self._holding(counts, [devices - device for device in range(devices)])
         fits = tuple(
@@ -312,9 +305,7 @@ class PartitionRecomputeCandidates(Candidates):
         """Number of the choice of every device."""
         choices = self._choices(key[: self._stages])
         return tuple(
-            next(
-                n for n, one in enumerate(own) if one.stages == self._stages_of(key, device)
-            )
+            next(n for n, one in enumerate(own) if one.stages == self._stages_of(key, device))
             for device, own in enumerate(choices)
         )
 
