@@ -32,7 +32,8 @@ def plan(
         str | None,
         _list(
             "--recompute",
-            "Recompute to try: none, full, layers: as the layers say (none,full with a limit).",
+            "Recompute to try: none, full, search: chosen per stage, layers: as the layers say "
+            "(none,full,search with a limit).",
         ),
     ] = None,
 ) -> int:

@@ -73,8 +73,9 @@ def plan(
 
     Every combination of `batches`, `placement`, `chunks` and `recompute` (one value or a list each)
     that goes together is a configuration; its partition is searched with its schedule, unless
-    `partition` gives one. `recompute` is of `none`, `full` and `layers` (as the layers say); None:
-    `layers` where any layer says so, else `none`, and `full` too where there is a memory limit.
+    `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per stage with the
+    schedule) and `layers` (as the layers say); None: `layers` where any layer says so, else `none`,
+    and `full` and `search` too where there is a memory limit.
     Configurations of several batch counts compare by the time per microbatch. `mem_limit` is one
     number, a list with one number per device, or `1f1b`: the largest device peak of 1F1B on the
     balanced partition of the first batch count. `fields` are further fields of `ppopt.Pipeline`,
@@ -339,7 +340,10 @@ class _PlanSearch:
 
     def _bounded(self, one: PlanCandidate) -> Result:
         """The result of a configuration that was bounded and not searched."""
-        searched = one.problem.pipeline.partition == SEARCH
+        pipeline = one.problem.pipeline
+        argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
+        if pipeline.recompute == SEARCH:
+            argument = Argument.PARTITIONS_RECOMPUTE
         return Result(
             pipeline=one.problem.pipeline,
             objective=self._objective,
@@ -349,7 +353,7 @@ class _PlanSearch:
             value=None,
             lower_bound=None if one.impossible else one.bound,
             proof=_BOUNDED,
-            certificate=Certificate(Argument.PARTITIONS if searched else Argument.ENDS),
+            certificate=Certificate(argument),
             provenance=self._provenance,
             solve_seconds=0.0,
         )

@@ -15,8 +15,8 @@ from ppopt.solver import configurations
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.configurations import ConfigurationSearch
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.partitions.partition_bounds import quick_bound
-from ppopt.solver.partitions.space import PartitionSpace, space_of
+from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
+from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import Stop, candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
@@ -67,7 +67,7 @@ class PlanCandidate:
         """Searches of single partitions that were made."""
         self._effort = Effort(-1)
         self._search: ConfigurationSearch | None = None
-        """The search over its partitions; None: one is given."""
+        """The search over its partitions and choices of recompute; None: they are given."""
         self.bound = self._first_bound()
         """No schedule of it is below."""
         self.bound_alone = self.bound
@@ -89,13 +89,12 @@ class PlanCandidate:
 
     def _first_bound(self) -> Fraction:
         """A bound that takes no time."""
-        if self.problem.pipeline.partition != SEARCH:
+        request = self._request
+        candidates = candidates_of(self.problem, request.began + request.provenance.time_limit)
+        if candidates is None:
             reduced = self.problem.reduced
             self.impossible = device_bounds.infeasibility(reduced.instance) is not None
             return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
-        request = self._request
-        candidates = candidates_of(self.problem, request.began + request.provenance.time_limit)
-        assert candidates is not None
         self._search = ConfigurationSearch(
             candidates,
             configurations.Request(
@@ -108,8 +107,11 @@ class PlanCandidate:
                 request.params,
             ),
         )
+        if self.problem.pipeline.partition != SEARCH:
+            return candidates.least
         ticks = space_of(self.problem)
-        self.impossible = _needs_too_much(ticks.space)
+        limits = ticks.space.limits
+        self.impossible = limits is not None and memory_of_all(ticks.space) > sum(limits)
         return Fraction(quick_bound(ticks.space), ticks.per_unit)
 
     def raise_bound(self, deadline: float) -> None:
@@ -180,14 +182,3 @@ class PlanCandidate:
             stop=request.enough,
             params=replace(params, rounds=replace(params.rounds, most=effort.rounds)),
         )
-
-
-def _needs_too_much(space: PartitionSpace) -> bool:
-    """Whether one microbatch alone needs more than the memory of all devices, however it is cut.
-
-    A device comes to hold its static memory and what F of one microbatch leaves behind in each of
-    its stages. Summed over the devices, that is the same in all partitions.
-    """
-    if space.limits is None:
-        return False
-    return sum(space.layers.static) + sum(space.layers.activation) > sum(space.limits)

@@ -17,7 +17,7 @@ CHUNKS = (1, 2)
 """Default stages per device."""
 AS_GIVEN = "layers"
 """The value of `recompute` that means: as the layers of the model say."""
-RECOMPUTE = ("none", "full", AS_GIVEN)
+RECOMPUTE = ("none", "full", "search", AS_GIVEN)
 """What `recompute` may be in a plan."""
 
 
@@ -30,7 +30,8 @@ class PlanConfiguration(NamedTuple):
     chunks: int
     """Stages per device."""
     recompute: str
-    """Which layers recompute: `none`, `full`, or `layers`: as the layers of the model say."""
+    """Which layers recompute: `none`, `full`, `search` (chosen per stage with the schedule), or
+    `layers` (as the layers of the model say)."""
 
     def __str__(self) -> str:
         chunks = f"/{self.chunks}" if self.chunks > 1 else ""
@@ -98,7 +99,7 @@ def default_recompute(model: Model, *, limited: bool) -> tuple[str, ...]:
     """
     if any(layer.recompute for layer in model.layers):
         return (AS_GIVEN,)
-    return ("none", "full") if limited else ("none",)
+    return ("none", "full", "search") if limited else ("none",)
 
 
 def _go_together(placement: str, chunks: int) -> bool:

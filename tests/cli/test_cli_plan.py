@@ -47,9 +47,9 @@ def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) ->
     assert_types(found, PLANNED)
     assert found["status"] == "optimal" and found["gap"] == 0
     rows = found["rows"]
-    assert len(rows) == found["space"]["configurations"] == 6
+    assert len(rows) == found["space"]["configurations"] == 9
     assert found["space"]["placement"] == ["linear", "interleaved", "v"]
-    assert found["space"]["recompute"] == ["none", "full"]
+    assert found["space"]["recompute"] == ["none", "full", "search"]
     assert found["space"]["chunks"] == [1, 2] and found["space"]["partition"] == "search"
     best = rows[0]
     assert best["value"] == found["value"] and best["status"] == "optimal"
@@ -78,7 +78,7 @@ def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> N
     lines = out.splitlines()
     assert lines[0].startswith("best: ") and lines[1].startswith("status")
     assert "proved optimal" in lines[1]
-    assert "over all 6 configurations" in out
+    assert "over all 9 configurations" in out
     assert "slower or more" in out or "no faster" in out
 
 
