@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from ppopt.studies.partition_choice import choose_partition as choose_partition
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
+    from ppopt.studies.sweep import Study as Study
+    from ppopt.studies.sweep import SweepRow as SweepRow
+    from ppopt.studies.sweep import sweep as sweep
     from ppopt.verifier import Rule as Rule
     from ppopt.verifier import Violation as Violation
     from ppopt.verifier import explain as explain
@@ -97,6 +100,7 @@ _HOMES = {
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
     "studies.partition_choice": ("PartitionChoice", "choose_partition"),
     "studies.robustness": ("Jitter", "jitter"),
+    "studies.sweep": ("Study", "SweepRow", "sweep"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
