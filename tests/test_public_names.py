@@ -46,6 +46,8 @@ NAMES = [
     "SolveParams",
     "StageCosts",
     "Status",
+    "Study",
+    "SweepRow",
     "Ticks",
     "Verdict",
     "VerificationError",
@@ -67,6 +69,7 @@ NAMES = [
     "solve",
     "stop",
     "strategies",
+    "sweep",
     "verify",
 ]
 PIPELINE = ppopt.Pipeline(stages=2, batches=3)

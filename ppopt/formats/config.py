@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -14,8 +14,8 @@ from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
-from ppopt.problem.model import LAYER_NAMES, LAYER_SETTINGS, Model, flat
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
     NAMED,
@@ -23,8 +23,10 @@ from ppopt.problem.settings import (
     Part,
     Setting,
     Shape,
+    Unit,
     same_setting,
 )
+from ppopt.problem.units import attached
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""
@@ -72,6 +74,35 @@ def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
             found = about if setting.part is Part.ABOUT else settings
             found[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
     return settings | ({"about": about} if about else {})
+
+
+def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two layers of settings; a new full backward also drops an older B of the lower one.
+
+    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
+    """
+    void = {"backward_input"} if "backward" in upper else set()
+    kept = {name: value for name, value in lower.items() if name not in void}
+    for measure in Unit:
+        key = f"{measure}_unit"
+        unit = lower.get(key)
+        if unit is not None and upper.get(key, unit) != unit:
+            kept = _attached(kept, measure, unit, SETTINGS)
+            if "model" in kept:
+                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
+                kept["model"] = list(layers)
+    return kept | dict(upper)
+
+
+def _attached(
+    values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
+) -> dict[str, Any]:
+    """Write a unit behind the numbers of a measure that carry none."""
+    return values | {
+        one.field: attached(values[one.field], unit)
+        for one in settings
+        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
+    }
 
 
 def model_of(settings: Mapping[str, Any]) -> Model:
