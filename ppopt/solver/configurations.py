@@ -34,8 +34,6 @@ from ppopt.verifier import checked
 Key = tuple[int, ...]
 """What tells a configuration from the others, such as the device of every stage."""
 Stop = Callable[[Progress], bool]
-LATER = frozenset({"tiny model"})
-"""Methods before the first round that are left out where many configurations are tried quickly."""
 
 
 class SolveOne(Protocol):
@@ -386,16 +384,13 @@ class ConfigurationSearch:
 
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
         request = self._request
-        params = request.params
-        if not level:
-            params = replace(params, without=params.without | LATER)
         result = request.solve_one(
             self._known_of(one, problem),
             problem,
             replace(request.provenance, time_limit=max(self._left, 0.01)),
             lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
-            params=replace(params, rounds=replace(params.rounds, most=level)),
+            params=replace(request.params, rounds=replace(request.params.rounds, most=level)),
         )
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE
