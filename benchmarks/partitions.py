@@ -4,11 +4,11 @@
 
 Two models: DeepSeek-V3 as `models/deepseek-v3.yaml` has it (61 blocks with embedding, prediction
 module and head; times derived from its configuration), and the same with 43 blocks. The search has
-`--seconds` for each row, every other partition a tenth of that. Where `recompute` is `search`, it is
-chosen with the schedule in every column. A record that is there is gone on with: its rows stay. `moves` is the best of all
+`--seconds` for each row, every other partition a tenth of that. `moves` is the best of all
 partitions that move one layer of the balanced one, each scheduled by construction alone. The
 published layout is that of Megatron-LM's documentation for this model. Memory limits are shares of
-1F1B's largest device peak on the balanced partition.
+1F1B's largest device peak on the balanced partition. Where `recompute` is `search`, it is chosen
+with the schedule in every column. Rows of a record that is there stay as they are.
 """
 
 from __future__ import annotations
