@@ -25,6 +25,10 @@ class Stage(NamedTuple):
     number: int
     low: int
     high: int
+    again: int = 0
+    """Time of its recompute, part of every backward."""
+    saved: int = 0
+    """Memory that its F does not keep."""
 
 
 class Costs(NamedTuple):
@@ -79,7 +83,8 @@ class DeviceTime:
     def _costs_of(self, stage: Stage) -> Costs:
         sums = self._sums
         rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
-        return Costs(*(row[stage.high] - row[stage.low] for row in rows))
+        f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
+        return Costs(f, g + stage.again, r, k - stage.saved, p)
 
     def _room(self, device: int, stages: Sequence[Stage]) -> int | None:
         if self._sums.limits is None:
@@ -120,11 +125,13 @@ class DeviceTime:
         sums, stage, lowest = self._sums, stages[place], stages[0]
         up = sums.gradient[stage.high] - sums.gradient[lowest.high]
         up += sums.up[stage.number] - sums.up[lowest.number]
+        again = sum(one.again for one in stages[1 : place + 1])
+        up += again
         own = up + self._costs(lowest).g + self._costs(lowest).r
         if self._span:
             return own
         way = sums.gradient[stage.high] + sums.up[stage.number] + sums.rest[first]
-        return max(own, way)
+        return max(own, way + again + lowest.again)
 
     # Arguments.
 

@@ -32,6 +32,10 @@ class LayerSums:
         one, places = claim._replace(pipeline=single), range(count)
         own, links = single.ticks, pipeline.ticks
         self.per_unit = lcm(own.per_unit, links.per_unit)
+        layers = pipeline.model.layers if claim.recompute else ()
+        speed = pipeline.device_speed[0]
+        for layer in layers:
+            self.per_unit = lcm(self.per_unit, (layer.recompute_time / speed).denominator)
         factor, delay = self.per_unit // own.per_unit, self.per_unit // links.per_unit
         kinds = claim.kinds
         self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)
@@ -40,12 +44,15 @@ class LayerSums:
         rest = (sum(own.durations[kind][place] for kind in kinds[2:]) for place in places)
         self.rest = _sums(rest, factor)
         """W, or nothing."""
-        self.kept = _sums((one.kept(place) for place in places), 1)
+        self.memory_per_unit = own.memory_per_unit
+        for layer in layers:
+            self.memory_per_unit = lcm(self.memory_per_unit, layer.kept.denominator)
+        more = self.memory_per_unit // own.memory_per_unit
+        self.kept = _sums((one.kept(place) for place in places), more)
         """Memory between F and the backward."""
         pending = (0 if claim.fused else one.unfinished(place) for place in places)
-        self.pending = _sums(pending, 1)
+        self.pending = _sums(pending, more)
         """Memory between B and W."""
-        self.memory_per_unit = own.memory_per_unit
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
         times = RouteTimes(claim, pipeline.hosts[0])
