@@ -17,6 +17,7 @@ from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
+from ppopt.problem.link import in_unit
 from ppopt.problem.model import LAYER_SETTINGS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
@@ -31,6 +32,12 @@ from ppopt.problem.settings import (
 )
 from ppopt.problem.units import attached
 
+_REPLACES = {
+    "backward": ("backward_input",),
+    "p2p": ("link",),
+    "link": ("p2p", "backward_p2p"),
+}
+"""Setting of a flag -> what it makes void in a file."""
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
@@ -160,11 +167,11 @@ def _settings(
 
 
 def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Merge two layers; a new full backward also drops an older B of the lower layer.
+    """Merge two layers; a new full backward drops an older B, and delays of one form the other.
 
     Where the upper layer declares another unit, the numbers of the lower one keep theirs.
     """
-    void = {"backward_input"} if "backward" in upper else set()
+    void = {lower for name, lowers in _REPLACES.items() if name in upper for lower in lowers}
     kept = {name: value for name, value in lower.items() if name not in void}
     for measure in Unit:
         key = f"{measure}_unit"
@@ -174,6 +181,8 @@ def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
             if "model" in kept:
                 layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
                 kept["model"] = list(layers)
+            if "link" in kept:
+                kept["link"] = in_unit(kept["link"], measure, unit, upper[key])
     return kept | upper
 
 

@@ -13,7 +13,7 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
-from ppopt.problem import exact
+from ppopt.problem import exact, link
 from ppopt.problem.model import LAYER_NAMES, LAYER_SETTINGS, Model, flat
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
@@ -201,6 +201,12 @@ def _mapping_or(check: _Check) -> _Check:
     return checked
 
 
+def _link(value: object, _: Setting) -> object:
+    if not isinstance(value, dict | str):
+        raise InputError(f"{shown(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}")
+    return link.checked(value)
+
+
 def _partition(value: object, setting: Setting) -> object:
     return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
@@ -236,6 +242,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
+    Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
     Shape.PLACEMENT: _placement,
@@ -309,6 +316,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.STAGES: numbers,
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
         Shape.LINKS: [*number, _list(*numbers)],
+        Shape.LINK: [line, _link_schema(number)],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
@@ -316,6 +324,12 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.FILES: [line, _list(line)],
     }
     return forms.get(setting.shape, [line])
+
+
+def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
+    members = {"latency": {"anyOf": number}, "bandwidth": {"anyOf": number}}
+    back = {"type": "object", "properties": members, "additionalProperties": False}
+    return {**back, "properties": {**members, "backward": back}, "required": ["bandwidth"]}
 
 
 def _list(*entry: dict[str, Any]) -> dict[str, Any]:
