@@ -6,15 +6,11 @@
     best = ppopt.solve(pipe, mem_limit="1f1b")
     hand = ppopt.evaluate(pipe, "zb-1p")
 
-Heavy libraries load on use: importing this package loads none of them. Messages go to the logger
+All else loads on use: importing this package loads no other module. Messages go to the logger
 `ppopt`, which is silent by default; `logging.basicConfig(level="INFO")` shows them.
 """
 
-from __future__ import annotations
-
-import importlib
-import logging
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all that is done here
 
 if TYPE_CHECKING:
     from ppopt.errors import DeadlockError as DeadlockError
@@ -28,11 +24,11 @@ if TYPE_CHECKING:
     from ppopt.formats.schedule_json import read_schedule as read_schedule
     from ppopt.problem.costs import StageCosts as StageCosts
     from ppopt.problem.costs import Ticks as Ticks
-    from ppopt.problem.model import Layer as Layer
-    from ppopt.problem.model import Model as Model
+    from ppopt.problem.layers import Layer as Layer
     from ppopt.problem.objective import Objective as Objective
     from ppopt.problem.operation import Op as Op
     from ppopt.problem.operation import OpKind as OpKind
+    from ppopt.problem.pipeline import Model as Model
     from ppopt.problem.pipeline import Pipeline as Pipeline
     from ppopt.rechecker import Recheck as Recheck
     from ppopt.rechecker import Verdict as Verdict
@@ -66,6 +62,9 @@ if TYPE_CHECKING:
     from ppopt.studies.partition_choice import choose_partition as choose_partition
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
+    from ppopt.studies.sweep import Study as Study
+    from ppopt.studies.sweep import SweepRow as SweepRow
+    from ppopt.studies.sweep import sweep as sweep
     from ppopt.verifier import Rule as Rule
     from ppopt.verifier import Violation as Violation
     from ppopt.verifier import explain as explain
@@ -82,9 +81,9 @@ _HOMES = {
     "formats.models": ("models", "read_model", "read_pipeline"),
     "formats.schedule_json": ("read_schedule",),
     "problem.costs": ("StageCosts", "Ticks"),
-    "problem.model": ("Layer", "Model"),
+    "problem.layers": ("Layer",),
     "problem.operation": ("Op", "OpKind"),
-    "problem.pipeline": ("Pipeline",),
+    "problem.pipeline": ("Model", "Pipeline"),
     "problem.objective": ("Objective",),
     "rechecker": ("Recheck", "Verdict", "recheck"),
     "rechecker.claim": ("Claim",),
@@ -101,6 +100,7 @@ _HOMES = {
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
     "studies.partition_choice": ("PartitionChoice", "choose_partition"),
     "studies.robustness": ("Jitter", "jitter"),
+    "studies.sweep": ("Study", "SweepRow", "sweep"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -110,10 +110,10 @@ _DISTRIBUTION = "ppopt-pipeline"
 
 __all__ = tuple(sorted((*_HOME_OF, *_MODULES, "__version__", "show_versions")))
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())
-
 
 def __getattr__(name: str) -> object:
+    import importlib  # noqa: PLC0415  loads on use
+
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version(_DISTRIBUTION)
     if name in _MODULES:

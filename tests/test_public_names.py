@@ -46,6 +46,8 @@ NAMES = [
     "SolveParams",
     "StageCosts",
     "Status",
+    "Study",
+    "SweepRow",
     "Ticks",
     "Verdict",
     "VerificationError",
@@ -67,6 +69,7 @@ NAMES = [
     "solve",
     "stop",
     "strategies",
+    "sweep",
     "verify",
 ]
 PIPELINE = ppopt.Pipeline(stages=2, batches=3)
@@ -159,9 +162,9 @@ def test_compare_takes_what_solve_takes() -> None:
 def test_silent_unless_logging_is_asked_for(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert any(isinstance(one, logging.NullHandler) for one in logging.getLogger("ppopt").handlers)
     ppopt.compare(PIPELINE, workers=1)
     assert capfd.readouterr() == ("", "")
+    assert any(isinstance(one, logging.NullHandler) for one in logging.getLogger("ppopt").handlers)
     with caplog.at_level("INFO", logger="ppopt"):
         ppopt.compare(PIPELINE, workers=1)
     assert "strategy 1f1b" in caplog.messages

@@ -37,8 +37,6 @@ OUTPUTS: tuple[list[str], ...] = (
 )
 
 
-BOOT = 2.0
-"""Seconds in which Python may still be starting, on a busy machine."""
 SEARCH = {True: 30.0, False: 1.5}
 """Seconds of the search where the trouble can be seen before it, and where it cannot. The first is
 far longer than a start on a busy machine."""
@@ -78,6 +76,7 @@ class Killed(Category):
             began = time.monotonic()
             process = command.started(words(case["line"], case["outputs"]), where)
             _moment(process, where, case["after"])
+            heard = _hears(process.pid)
             for name in case["signals"].split():
                 process.send_signal(getattr(signal, f"SIG{name}"))
                 time.sleep(case["apart"] if " " in case["signals"] else 0)
@@ -86,7 +85,7 @@ class Killed(Category):
             if case["signals"] == "KILL":
                 yield from _after_kill(where, case)
             else:
-                yield from _after_signal(ran, where, case)
+                yield from _after_signal(ran, where, case, heard=heard)
 
 
 def _moment(process: subprocess.Popen[str], where: Path, after: float | None) -> None:
@@ -96,6 +95,19 @@ def _moment(process: subprocess.Popen[str], where: Path, after: float | None) ->
         if after is None and any(where.iterdir()):
             return
         time.sleep(0.0005)
+
+
+def _hears(number: int) -> bool:
+    """Whether a process of this number holds SIGTERM back or handles it: `main` has begun.
+
+    Read from the kernel's record of the process, so Linux only.
+    """
+    try:
+        status = Path(f"/proc/{number}/status").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    masks = [line.split()[1] for line in status.splitlines() if line[:7] in ("SigBlk:", "SigCgt:")]
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _whole(where: Path, case: Case) -> Iterator[Finding]:
@@ -119,11 +131,10 @@ def _hidden(where: Path) -> list[str]:
     return sorted(path.name for path in where.iterdir() if path.name.startswith("."))
 
 
-def _after_signal(ran: Ran, where: Path, case: Case) -> Iterator[Finding]:
+def _after_signal(ran: Ran, where: Path, case: Case, *, heard: bool) -> Iterator[Finding]:
     names = case["signals"].replace(" ", "-").lower()
-    booting = case["after"] is not None and case["after"] < BOOT and ", in main\n" not in ran.err
-    if ran.code < 0 and booting and not ran.out:
-        return  # Python was still starting or importing: nothing of ours could hear it
+    if ran.code < 0 and not heard and not ran.out:
+        return  # Python was still starting: the first line of `main` had not run
     if "Traceback" in ran.err or ran.code == 1:
         yield Finding(f"traceback-after-{names}", ran.last)
     elif ran.code < 0:

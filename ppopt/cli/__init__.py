@@ -1,47 +1,34 @@
-"""The command line: `ppopt`."""
+"""The command line: `ppopt`.
 
-from __future__ import annotations
+This module and the package above it load nothing but `signal`, so that Ctrl-C during the start of
+a command falls into Python's own start or into `main`.
+"""
 
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+import signal
 
-from ppopt.cli import streams
-from ppopt.solver import interrupts
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all that is done here
 
 if TYPE_CHECKING:
-    from typer import Typer
+    from collections.abc import Sequence
+    from typing import NoReturn
 
     from ppopt.cli.application import app as app
 
 __all__ = ["app", "main"]
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     """Entry point of `ppopt`: the process does nothing else.
 
-    All else is loaded here, so that Ctrl-C in the meantime is one line.
+    The system holds signals back until the program records them, so that none meets an import.
     """
-    interrupts.hear_terminations()
-    with interrupts.recorded(inner=True):
-        try:
-            with interrupts.heard():
-                app = _loaded()
-            app(arguments, prog_name="ppopt")
-        except KeyboardInterrupt:
-            streams.interrupted(sys.argv[1:] if arguments is None else arguments)
-        finally:
-            interrupts.ignore()
-    raise AssertionError("the application exits by itself")
+    blocked = None
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        ours = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    from ppopt.cli import program  # noqa: PLC0415
 
-
-def _loaded() -> Typer:
-    """The application with its commands, each of which registers itself."""
-    streams.open_closed()
-    from ppopt.cli import commands, init, profiling, running, schedule_files  # noqa: F401, PLC0415
-    from ppopt.cli.application import app  # noqa: PLC0415
-
-    return app
+    program.run(arguments, blocked)
 
 
 def __getattr__(name: str) -> object:

@@ -45,7 +45,7 @@ def result(
     """
     code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
     if _table_wanted(settings, shown):
-        _print(table.result_table({**shown, "stopped_early": stopped}))
+        print_table(table.result_table({**shown, "stopped_early": stopped}))
         if schedule is not None:
             _print_gantt(schedule)
             _note_rounding(schedule)
@@ -81,17 +81,17 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
 
 def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
     rows = shown["rows"]
-    _print(table.compare_table(rows))
+    print_table(table.compare_table(rows))
     known = any(row["tokens_per_second"] is not None or row["mfu"] is not None for row in rows)
     rates = [table.throughput_table] if known else []
     for further in (*rates, table.why_table, table.peaks_table):
         print()
-        _print(further(rows))
+        print_table(further(rows))
     for line in _partitions(rows):
         print(line)
     if "steadiest" in shown:
         print()
-        _print(table.jitter_table(rows))
+        print_table(table.jitter_table(rows))
     for sentence in robustness_words(shown):
         print(sentence)
     if compared.optimum.schedule is None:
@@ -120,7 +120,7 @@ def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> i
 def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
     if not found.points:
         print(f"{found.status}: {found.proof}")
-    _print(table.frontier_table(shown))
+    print_table(table.frontier_table(shown))
     for line in what_if(shown):
         print(line)
     for name, reason in found.skipped:
@@ -239,7 +239,7 @@ def print_json(shown: Mapping[str, Any]) -> None:
     print(json.dumps(shown, allow_nan=False, default=schedule_json.to_object))
 
 
-def _print(renderable: RenderableType) -> None:
+def print_table(renderable: RenderableType) -> None:
     """Print by Python's own print: rich would end the process on a closed pipe."""
     console = Console(highlight=False)
     with console.capture() as captured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
@@ -17,27 +17,16 @@ from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
-from ppopt.problem.link import in_unit
-from ppopt.problem.model import LAYER_SETTINGS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
-    LIMIT_1F1B,
     SETTINGS,
     STAGE_COSTS,
     Part,
     Setting,
     Shape,
-    Unit,
 )
-from ppopt.problem.units import attached
 
-_REPLACES = {
-    "backward": ("backward_input",),
-    "p2p": ("link",),
-    "link": ("p2p", "backward_p2p"),
-}
-"""Setting of a flag -> what it makes void in a file."""
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
@@ -156,45 +145,18 @@ def _settings(
     **flags: Any,
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""
-    from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
+    from ppopt.formats.config import (  # noqa: PLC0415  commands load on use
+        canonical,
+        merged,
+        read_config,
+    )
     from ppopt.formats.models import read_settings  # noqa: PLC0415
 
     given = {setting.name: _value(setting, flags[setting.field]) for setting in _FLAGS}
-    merged: dict[str, Any] = {} if model is None else read_settings(model)
+    values: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
-        merged = _over(merged, layer)
-    return Settings(merged, writable(merged.get("output") or []), json, quiet)
-
-
-def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Merge two layers; a new full backward drops an older B, and delays of one form the other.
-
-    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
-    """
-    void = {lower for name, lowers in _REPLACES.items() if name in upper for lower in lowers}
-    kept = {name: value for name, value in lower.items() if name not in void}
-    for measure in Unit:
-        key = f"{measure}_unit"
-        unit = lower.get(key)
-        if unit is not None and upper.get(key, unit) != unit:
-            kept = _attached(kept, measure, unit, SETTINGS)
-            if "model" in kept:
-                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
-                kept["model"] = list(layers)
-            if "link" in kept:
-                kept["link"] = in_unit(kept["link"], measure, unit, upper[key])
-    return kept | upper
-
-
-def _attached(
-    values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
-) -> dict[str, Any]:
-    """Write a unit behind the numbers of a measure that carry none."""
-    return values | {
-        one.field: attached(values[one.field], unit)
-        for one in settings
-        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
-    }
+        values = merged(values, layer)
+    return Settings(values, writable(values.get("output") or []), json, quiet)
 
 
 def _value(setting: Setting, given: Any) -> Any:

@@ -55,9 +55,9 @@ def note(message: str) -> None:
             drop(sys.stderr.fileno())
 
 
-def interrupted(arguments: Sequence[str]) -> NoReturn:
-    """End a command that Ctrl-C ended before there was a result."""
-    if "--json" in arguments:
+def interrupted(arguments: Sequence[str] | None) -> NoReturn:
+    """End a command that Ctrl-C ended before there was a result; None: the words of the process."""
+    if "--json" in (sys.argv[1:] if arguments is None else arguments):
         with suppress(OSError):
             print(json.dumps(NO_RESULT), flush=True)
     note(f"error: {INTERRUPTED}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import tempfile
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import TextIO
 
 from ppopt.errors import InputError
+from ppopt.loggers import logger
 
 try:
     import fcntl
 except ImportError:  # not on Windows; there, files of dead processes stay
     fcntl = None  # type: ignore[assignment]
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 SUFFIX = ".ppopt-part"
 _PART = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
 """Names of temporary files: `.NAME.RANDOM.ppopt-part`."""

@@ -17,9 +17,9 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import exact, placement
 from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.layers import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, runs_of
 from ppopt.problem.link import Link
-from ppopt.problem.model import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, Model, runs_of
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import Setting, Unit
 
 MEMBER = "model"

@@ -13,8 +13,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES, model_of, parse_config, pipeline_of, read_config
 from ppopt.formats.documents import label
 from ppopt.formats.fields import shown, within
-from ppopt.problem.model import Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import nearest
 
 _SUFFIX = ".yaml"

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from ppopt.errors import InputError
 from ppopt.problem import layout, placement
-from ppopt.problem.model import Layer, Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.layers import Layer
+from ppopt.problem.pipeline import Model, Pipeline
 
 _STAGES = Sequence[Sequence[Layer]]
 _ENDS = ("embedding", "head")

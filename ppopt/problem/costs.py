@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, pairwise
 from operator import add, sub
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
@@ -75,6 +75,43 @@ class Links(NamedTuple):
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
     up: tuple[tuple[Fraction, ...], ...]
     """From every stage's successor back to it: `up[route][stage]`; 0 on one device."""
+
+
+def links_of(hosts: tuple[Row, ...], down: Any, up: Any) -> Links:
+    """Delays between stages on `hosts[route][stage]`, given as a pipeline holds them.
+
+    A number, one per boundary of stages, or a matrix [from device][to device].
+    """
+    pairs = [tuple(pairwise(route)) for route in hosts]
+    return Links(
+        (*_flat(down), *_flat(up)),
+        tuple(
+            tuple(_delay(down, stage, *pair) for stage, pair in enumerate(route)) for route in pairs
+        ),
+        tuple(
+            tuple(_delay(up, stage, *pair[::-1]) for stage, pair in enumerate(route))
+            for route in pairs
+        ),
+    )
+
+
+def _flat(delays: Any) -> Iterator[Fraction]:
+    """All numbers of delays in any form."""
+    if isinstance(delays, tuple):
+        for one in delays:
+            yield from _flat(one)
+    else:
+        yield delays
+
+
+def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
+    """Delay over the boundary after a stage, from one device to another."""
+    if source == target:
+        return Fraction(0)
+    found = delays
+    if isinstance(delays, tuple):
+        found = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
+    return found  # type: ignore[no-any-return]
 
 
 class Ticks(NamedTuple):

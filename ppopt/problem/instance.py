@@ -106,8 +106,9 @@ class Instance:
 
     @property
     def operations(self) -> int:
-        """Operations of a schedule, where the kinds leave no choice."""
-        return len(self.classes) * self.batches
+        """Operations of a schedule; the most of any where its backwards may be split or whole."""
+        pieces = self.pipeline.batches * self.pipeline.num_slices
+        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
 
     @property
     def backward(self) -> OpKind:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ppopt.errors import InputError
-from ppopt.problem.model import LETTERS, MOST_LAYERS, Model
+from ppopt.problem.layers import LETTERS, MOST_LAYERS, Layers
 
 _TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
 _LONGEST = 2 * MOST_LAYERS
@@ -36,7 +36,7 @@ def stages(text: str) -> tuple[str, ...]:
     return found
 
 
-def counts(text: str, model: Model) -> tuple[int, ...]:
+def counts(text: str, model: Layers) -> tuple[int, ...]:
     """Layers per stage; raises InputError where the layers are not those of the model."""
     found = stages(text)
     named, there = "".join(found), _letters(model)
@@ -49,7 +49,7 @@ def counts(text: str, model: Model) -> tuple[int, ...]:
     return tuple(map(len, found))
 
 
-def write(model: Model, partition: Sequence[int]) -> str:
+def write(model: Layers, partition: Sequence[int]) -> str:
     """Layout of a partition: equal layers and equal stages in a row are repeats.
 
     `counts` reads the same counts from it.
@@ -78,7 +78,7 @@ def _runs(letters: str) -> str:
     )
 
 
-def _letters(model: Model) -> str:
+def _letters(model: Layers) -> str:
     return "".join(LETTERS[layer.role] for layer in model.layers)
 
 

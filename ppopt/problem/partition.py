@@ -11,7 +11,7 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, layout
-from ppopt.problem.model import DECODER, LETTERS, Model
+from ppopt.problem.layers import DECODER, LETTERS, Layers
 
 Counts = tuple[int, ...]
 """Layers of every stage, in stage order."""
@@ -22,7 +22,7 @@ _WORD = re.compile(rf"(?![{''.join(LETTERS.values())}]+$)[A-Za-z0-9_-]+")
 """Text that is the name of a rule, if anything: a layout has other signs, or its letters alone."""
 
 
-def even(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:  # noqa: ARG001
+def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  # noqa: ARG001
     """Counts of decoder layers that differ by at most one, the larger ones first.
 
     What comes before the first decoder layer (the embedding) goes to the first stage, and every
@@ -41,7 +41,7 @@ def even(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:  # 
     return tuple(end - start for start, end in pairwise(cuts))
 
 
-def balanced(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:
+def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:
     """Counts whose largest F + BW of a stage is least, each on a device of its speed (default 1).
 
     Of several such partitions: the one of least sum of squares of F + BW over the stages; of these,
@@ -57,7 +57,7 @@ def balanced(model: Model, stages: int, speeds: Speeds | None = None) -> Counts:
     return _flattest(sums, [int(factor * per_slow) for factor in slow])
 
 
-def bottleneck(model: Model, counts: Sequence[int]) -> Fraction:
+def bottleneck(model: Layers, counts: Sequence[int]) -> Fraction:
     """Largest F + BW of a stage, in the user's unit, on devices of speed 1; recompute counts."""
     stages = model.stage_layers(counts)
     return max(sum((layer.work for layer in stage), Fraction(0)) for stage in stages)
@@ -131,7 +131,7 @@ def _least_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Coun
 
 SEARCH = "search"
 """The partition is chosen with the schedule; until then the pipeline is that of `balanced`."""
-RULES: dict[str, Callable[[Model, int, Speeds | None], Counts]] = {
+RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
     "even": even,
     BALANCED: balanced,
     SEARCH: balanced,
@@ -177,7 +177,7 @@ def stages_of(partition: str | Counts) -> int | None:
 
 
 def counts_of(
-    model: Model, partition: str | Counts, stages: int, speeds: Speeds | None = None
+    model: Layers, partition: str | Counts, stages: int, speeds: Speeds | None = None
 ) -> Counts:
     """Layers per stage of a partition that `normal` has checked.
 
@@ -196,7 +196,7 @@ def counts_of(
     return model.checked(counts)
 
 
-def _check_stages(model: Model, stages: int) -> None:
+def _check_stages(model: Layers, stages: int) -> None:
     if len(model) < stages:
         raise InputError(
             f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "

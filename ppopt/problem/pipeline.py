@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, link, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
-from ppopt.problem.costs import Links, StageCosts, Ticks, ticks_of
-from ppopt.problem.model import Model
+from ppopt.problem.costs import Links, StageCosts, Ticks, links_of, ticks_of
+from ppopt.problem.layers import Layers
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.settings import (
     COUNTS,
@@ -650,17 +649,7 @@ class Pipeline:
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""
         back = self.p2p if self.backward_p2p is None else self.backward_p2p
-        given = tuple(_flat(self.p2p)) + tuple(_flat(back))
-        pairs = [tuple(pairwise(hosts)) for hosts in self.hosts]
-        down = tuple(
-            tuple(_delay(self.p2p, stage, *pair) for stage, pair in enumerate(route))
-            for route in pairs
-        )
-        up = tuple(
-            tuple(_delay(back, stage, *pair[::-1]) for stage, pair in enumerate(route))
-            for route in pairs
-        )
-        return Links(given, down, up)
+        return links_of(self.hosts, self.p2p, back)
 
     @cached_property
     def ticks(self) -> Ticks:
@@ -678,6 +667,47 @@ class Pipeline:
     def memory_text(self, ticks: int) -> str:
         """Write an amount of memory with its unit, where that is known: `80 GiB`."""
         return _with_unit(self.ticks.memory(ticks), self.memory_unit)
+
+
+class Model(Layers):
+    """The model as it is trained: layers (see `ppopt.problem.layers.Layers`) to put on devices."""
+
+    def pipeline(
+        self,
+        *,
+        devices: int,
+        batches: int,
+        placement: Any = None,
+        chunks: int | None = None,
+        partition: Any = None,
+        **more: Any,
+    ) -> Pipeline:
+        """Place the model on devices: stages of consecutive layers, cut by a partition.
+
+        There are `devices` x `chunks` stages; with a placement list, one per entry. `partition` is
+        `balanced` (the default), `even`, a list of layers per stage, or a layout as Megatron-LM
+        writes it (see `ppopt.problem.partition`). `more` are further fields of `ppopt.Pipeline`,
+        such as `mem_limit` and `p2p`. Raises InputError where that is no pipeline.
+        """
+        stages = devices
+        if placement is not None and not isinstance(placement, str):
+            placement = tuple(placement)
+            stages = len(placement)
+        made = Pipeline(
+            stages=stages,
+            batches=batches,
+            placement=placement,
+            chunks=chunks,
+            model=self,
+            partition=partition,
+            name=self.name,
+            **more,
+        )
+        if made.num_devices != devices:
+            raise InputError(
+                f"placement: the list has {made.num_devices} devices; stages says {devices}"
+            )
+        return made
 
 
 def _with_unit(value: Fraction, unit: str | None) -> str:
@@ -701,25 +731,6 @@ def _is_1f1b(limit: object) -> bool:
 def _is_exact(value: Any) -> bool:
     """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
     return value is None or (_is_list(value) and all(type(one) is Fraction for one in value))
-
-
-def _flat(delays: Any) -> Iterator[Fraction]:
-    """All numbers of delays in any form."""
-    if isinstance(delays, tuple):
-        for one in delays:
-            yield from _flat(one)
-    else:
-        yield delays
-
-
-def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
-    """Delay over the boundary after a stage, from one device to another."""
-    if source == target:
-        return Fraction(0)
-    found = delays
-    if isinstance(delays, tuple):
-        found = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
-    return found  # type: ignore[no-any-return]
 
 
 def _hosted(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:

@@ -40,8 +40,7 @@ class Problem:
     @property
     def operations(self) -> int:
         """Number of operations of every schedule; the largest number where backwards are mixed."""
-        pieces = self.pipeline.batches * self.pipeline.num_slices
-        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
+        return self.instance.operations
 
     @cached_property
     def choice(self) -> BackwardChoice:

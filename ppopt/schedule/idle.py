@@ -72,6 +72,9 @@ class Arrivals(NamedTuple):
     """The same with the time between devices: nothing but device and memory is missing."""
     needed: Ints
     """Row of the operation that arrives last; FREE: none."""
+    awaited: Ints
+    """Row of the operation that ends last; FREE: none. Where links differ, another may arrive
+    later."""
 
 
 def arrivals(schedule: Schedule) -> Arrivals:
@@ -85,15 +88,18 @@ def arrivals(schedule: Schedule) -> Arrivals:
     stands_for[second] = second - 1
     after = stands_for[after]
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
-    needed = np.full(len(schedule), FREE)
+    needed, awaited = np.full((2, len(schedule)), FREE)
     arrival = schedule.end[before] + flow.lag
     np.maximum.at(sent, after, schedule.end[before])
     np.maximum.at(ready, after, arrival)
-    last = arrival == ready[after]
-    needed[after[last]] = before[last]
-    for column in (sent, ready, needed):
+    for row_of, last in (
+        (needed, arrival == ready[after]),
+        (awaited, schedule.end[before] == sent[after]),
+    ):
+        row_of[after[last]] = before[last]
+    for column in (sent, ready, needed, awaited):
         column[second] = column[second - 1]
-    return Arrivals(sent, ready, needed)
+    return Arrivals(sent, ready, needed, awaited)
 
 
 def idle(schedule: Schedule) -> Idle:
@@ -206,8 +212,9 @@ def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
     blocked = (window.opens <= left) & (left < closes)
     causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK]
     cause = np.select([blocked, left < sent, left < ready], causes, Cause.ORDER)
-    needed = np.where(cause == Cause.ORDER, FREE, arrived.needed[following])
-    subject = np.where(blocked, window.row, needed)
+    named = [arrived.awaited[following], arrived.needed[following]]
+    waited = np.select([cause == Cause.INPUT, cause == Cause.LINK], named, FREE)
+    subject = np.where(blocked, window.row, waited)
     columns = (left, right, cause, np.broadcast_to(following, left.shape), subject)
     table = np.stack([column.T.ravel() for column in columns])
     return table[:, table[1] > table[0]]

@@ -25,6 +25,7 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bounds.possible_values import start_scope
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.warm_start import WarmStart
@@ -438,7 +439,7 @@ class ConfigurationSearch:
             schedule=None,
             value=self.value,
             lower_bound=None if self.none else self.least,
-            proof=self.candidates.proof(self),
+            proof=self.candidates.proof(self) + ("" if self.none else start_scope(problem)),
             certificate=Certificate(self.candidates.argument),
             provenance=request.provenance,
             solve_seconds=time.monotonic() - request.began,

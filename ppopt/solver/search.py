@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
 from ppopt.errors import InputError
+from ppopt.loggers import logger
 from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
@@ -50,7 +50,7 @@ FIRST_SCHEDULE = 1000
 """Operations from which the schedule of one microbatch at a time is made before all else."""
 
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
 
@@ -370,7 +370,7 @@ def _proof(search: Search) -> str:
     incumbent = search.incumbent
     if incumbent.infeasible:
         return incumbent.infeasible
-    return incumbent.bound.proof + device_bounds.proof_scope(search.asked)
+    return incumbent.bound.proof + device_bounds.bound_scope(search.asked, incumbent.bound)
 
 
 def _status(incumbent: Incumbent) -> Status:

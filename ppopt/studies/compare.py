@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from math import inf
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
@@ -34,7 +34,7 @@ PARTITION_SECONDS = 5.0
 """Seconds for each strategy to choose its partition, where that is to be searched."""
 FEW = 16
 """Microbatches by which the time of a strategy is judged."""
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
 

@@ -176,7 +176,7 @@ def _point(explorer: Explorer, found: Found) -> FrontierPoint:
         schedule=None,
         value=ticks.time(found.value),
         lower_bound=ticks.time(bound.value),
-        proof=bound.proof + device_bounds.proof_scope(problem),
+        proof=bound.proof + device_bounds.bound_scope(problem, bound),
         certificate=bound.certificate,
         provenance=explorer.provenance,
         solve_seconds=explorer.spent[found.limit],

@@ -172,10 +172,11 @@ class Explorer:
         """The bound of a search; its proof leaves out the words on the search space."""
         assert result.lower_bound is not None
         value = int(result.lower_bound * result.pipeline.ticks.per_unit)
-        proof = result.proof.removesuffix(
-            device_bounds.proof_scope(replace(self.problem, pipeline=result.pipeline))
+        bound = Bound(value, result.proof, result.certificate)
+        asked = replace(self.problem, pipeline=result.pipeline)
+        return bound._replace(
+            proof=bound.proof.removesuffix(device_bounds.bound_scope(asked, bound))
         )
-        return Bound(value, proof, result.certificate)
 
     def _tell(self, limit: int) -> Callable[[Progress], None]:
         ticks = self.problem.pipeline.ticks

@@ -225,20 +225,44 @@ class TestSignals:
         assert "makespan" in ran.stdout
         assert (folder / "a.json").exists()
 
-    def test_while_typer_is_loaded_it_is_one_line(self) -> None:
-        """Python itself is all that comes before."""
+    @pytest.mark.parametrize(
+        ("number", "module"),
+        [
+            *((signal.SIGINT, name) for name in ("ppopt.solver", "ppopt.solver.interrupts")),
+            *((signal.SIGINT, name) for name in ("threading", "ppopt.cli.program", "json")),
+            *((signal.SIGINT, name) for name in ("ppopt.cli.streams", "typer", "rich")),
+            *((signal.SIGTERM, name) for name in ("ppopt.cli.program", "ppopt.solver", "json")),
+            (signal.SIGHUP, "threading"),
+        ],
+    )
+    def test_while_modules_are_loaded_it_is_one_line(
+        self, number: signal.Signals, module: str
+    ) -> None:
+        """From the first line of `main` on."""
         code = (
-            "import os, signal, sys\n"
+            "import os, sys\n"
+            f"left = [{module!r}]\n"
             "class Finder:\n"
             "    def find_spec(name, *_):\n"
-            "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+            "        if name in left:\n"
+            "            left.clear()\n"
+            f"            os.kill(os.getpid(), {int(number)})\n"
             "sys.meta_path.insert(0, Finder)\n"
             "from ppopt.cli import main\n"
-            "main(['strategies'])\n"
+            f"main({['solve', *shlex.split(SMALL), '--json']})\n"
         )
         ran = python(code)
-        assert (ran.returncode, ran.stdout) == (4, "")
+        assert ran.returncode == 4
         assert ran.stderr == "error: interrupted before there was a result\n"
+        assert json.loads(ran.stdout)["status"] == "unknown"
+
+    def test_nothing_but_python_itself_comes_before(self) -> None:
+        """The script that pip installs imports `re` and `sys`, and then `main`."""
+        code = (
+            "import re, sys; before = set(sys.modules); "
+            "from ppopt.cli import main; print(*sorted(set(sys.modules) - before))"
+        )
+        assert python(code).stdout == "ppopt ppopt.cli signal\n"
 
 
 class TestTemporaryFiles:

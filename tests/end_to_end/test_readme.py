@@ -90,7 +90,8 @@ def test_there_is_one_command_for_the_main_job_and_one_for_the_tests() -> None:
     assert found == {
         "main": "python3 -m venv .venv && .venv/bin/pip install . && "
         ".venv/bin/ppopt solve --stages 4 --batches 8 --mem-limit",
-        "test": "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
+        "test": "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && "
+        ".venv/bin/pytest -n 2",
     }
 
 

@@ -110,9 +110,9 @@ def test_the_trained_losses_are_those_of_one_process(
 
 
 def test_the_schedule_and_its_run(folder: Path) -> None:
-    best, _ = read_schedule(folder / "best.json")
+    again, _ = read_schedule(folder / "again.json")
     measured, _ = read_schedule(folder / "measured.json")
-    assert len(measured) == len(best)
+    assert len(measured) == len(again)
     output = (folder / "outputs.txt").read_text()
     assert "8 gradients and 6 losses as in one process" in output
     assert (folder / "references" / "v-2x6.json").exists()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ppopt.problem.model import LETTERS, Layer, Model
+from ppopt.problem.layers import LETTERS, Layer
+from ppopt.problem.pipeline import Model
 
 TINY = Model(
     (

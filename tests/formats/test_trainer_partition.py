@@ -10,8 +10,8 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
-from ppopt.problem.model import Layer, Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.layers import Layer
+from ppopt.problem.pipeline import Model, Pipeline
 from tests.cli.cli_run import done, run
 
 DECODERS = Layer(1, count=61)

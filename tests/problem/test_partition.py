@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ppopt.errors import InputError
 from ppopt.problem import layout
-from ppopt.problem.model import Layer, Model
+from ppopt.problem.layers import Layer
 from ppopt.problem.partition import balanced, bottleneck, counts_of, even, stages_of
+from ppopt.problem.pipeline import Model
 from tests.factories.models import TINY, models
 
 

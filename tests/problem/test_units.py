@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
-from ppopt.problem.model import Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.units import SCALES, attached, resolve
 from tests.cli.cli_run import run, shown
 

@@ -6,8 +6,7 @@ from fractions import Fraction
 
 from hypothesis import given, settings
 
-from ppopt.problem.model import Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.idle import share
 from ppopt.schedule.imbalance import Imbalance, Relief, imbalance
 from ppopt.schedule.schedule import Schedule

@@ -10,7 +10,7 @@ from benchmarks.fuzz import pipelines
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds.possible_values import common_divisor, least_possible_value
+from ppopt.solver.bounds.possible_values import WHOLE_TICKS, common_divisor, least_possible_value
 from tests.oracles import exhaustive
 
 
@@ -65,3 +65,30 @@ def test_a_device_span_may_lie_between_sums_of_times() -> None:
     assert (coarse.status, fine.status) == (Status.OPTIMAL, Status.OPTIMAL)
     assert fine.value == 41
     assert coarse.value == ceil(Fraction(41, 2))
+    assert coarse.proof.endswith(WHOLE_TICKS)
+
+
+def test_a_proof_speaks_of_all_starts_unless_it_says_otherwise() -> None:
+    """Starts at sixths of a tick, all that matter to up to three devices, gain nothing then."""
+    rng = Random(11)
+    silent = 0
+    for _ in range(35):
+        fields = pipelines.draw(rng, ops=9, fused=True, instants=False, devices=(2, 2, 3))
+        pipeline = pipelines.reduced(Pipeline(**fields))[0]
+        finer, _ = pipelines.reduced(pipeline, 6)
+        for objective in Objective:
+            found = solve(pipeline, objective=objective, fused=True, workers=1)
+            if found.status is not Status.OPTIMAL or WHOLE_TICKS in found.proof:
+                continue
+            silent += objective is Objective.DEVICE_SPAN
+            best = exhaustive.best(finer, fused=True, objective=objective.value)
+            assert best == 6 * found.value
+    assert silent > 8
+
+
+def test_chosen_placements_say_it_too() -> None:
+    pipeline = Pipeline(stages=3, batches=2, forward=[1, 2, 3], weight=1, placement=[0, 1, 1])
+    for objective, said in ((Objective.MAKESPAN, False), (Objective.DEVICE_SPAN, True)):
+        found = solve(pipeline, objective=objective, placement="search", workers=1)
+        assert found.status is Status.OPTIMAL
+        assert found.proof.endswith(WHOLE_TICKS) is said

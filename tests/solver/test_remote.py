@@ -96,7 +96,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
         found.append(start(*given, **options))
         return found[-1]
 
-    monkeypatch.setattr("ppopt.solver.remote.subprocess.Popen", noted)
+    monkeypatch.setattr("ppopt.solver.child_process.subprocess.Popen", noted)
     return found
 
 
@@ -163,7 +163,7 @@ def test_where_no_process_can_be_started_they_are_done_here(
 
 
 def test_a_process_that_fails_leaves_them_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ppopt.solver.remote._CODE", "import nothing_of_this_name")
+    monkeypatch.setattr("ppopt.solver.child_process._CODE", "import nothing_of_this_name")
     search = begun(PROBLEM)
     with beside(search) as other:
         other.begin(search.incumbent, search.clock)

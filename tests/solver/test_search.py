@@ -126,12 +126,15 @@ def test_makespan_and_device_span_are_different_objectives() -> None:
 
 
 def test_infeasible_limit_says_the_least_that_works() -> None:
+    """Device 1 holds 5 and one activation of 2; a B takes 1 more, a whole backward nothing."""
     pipe = Pipeline(stages=2, batches=4, activation=[3, 2], static=[1, 5], memory_b=[0, 1])
-    result = solve(pipe, mem_limit=6)
-    assert result.status is Status.INFEASIBLE
-    assert "device 1 needs 8" in result.proof
-    assert "least limit that works on every device is 8" in result.proof
-    assert solve(pipe, mem_limit=8).status is Status.OPTIMAL
+    for kind, least in (("split", 8), ("mixed", 7)):
+        result = solve(pipe, mem_limit=6, backward_kind=kind)
+        assert result.status is Status.INFEASIBLE
+        assert f"device 1 needs {least}" in result.proof
+        assert f"least limit that works on every device is {least}" in result.proof
+        again = solve(pipe, mem_limit=least, backward_kind=kind)
+        assert again.status is Status.OPTIMAL
 
 
 def test_time_limit_returns_the_best_so_far_with_its_gap() -> None:
@@ -216,7 +219,8 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
 
 def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
     """One microbatch at a time through three devices and back, links included: 4 x 11."""
-    found = solve(Pipeline(stages=3, batches=4, p2p=1, mem_limit=1), workers=1, time_limit=30)
+    pipeline = Pipeline(stages=3, batches=4, p2p=1, mem_limit=1)
+    found = solve(pipeline, workers=1, time_limit=30, backward_kind="split")
     assert (found.status, found.value) == ("optimal", 44)
     assert found.proof == "CP-SAT searched all orders of the 36 operations and found none below"
 

@@ -61,6 +61,7 @@ FRONTIER = {
     "bounds": LIST,
     "strategies": LIST,
     "skipped": LIST,
+    "backward_kind": TEXT,
     "fused": FLAG,
     "seed": INT,
     "workers": INT,
@@ -327,11 +328,11 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     """
     times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
-    found = frontier(pipeline, workers=1)
+    found = frontier(pipeline, workers=1, backward_kind="split")
     assert (found.status, found.points) == (Status.INFEASIBLE, ())
     assert found.proof.startswith("all orders within the pipeline's own limits were searched")
-    assert found.proof.endswith("(--fused searches whole ones)")
-    told = solve(replace(pipeline, mem_limit=1)).proof
+    assert found.proof.endswith("whose backwards are all split (--backward split)")
+    told = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
     assert "one that works on every device is at least 2" in told
 
 

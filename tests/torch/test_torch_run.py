@@ -166,7 +166,7 @@ class TestTraps:
                 "or no gradient passes between the stages",
             ] + [
                 "stage 0: a compiled module cannot split its backward; leave torch.compile out, or "
-                "solve with --fused"
+                "solve with --backward whole"
             ] * (2 if rank == 0 else 0)
 
 

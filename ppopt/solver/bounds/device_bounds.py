@@ -14,7 +14,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds import idle_bounds
+from ppopt.solver.bounds import idle_bounds, possible_values
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
 
@@ -144,6 +144,12 @@ def proof_scope(problem: Problem) -> str:
     if kind is BackwardKind.MIXED and never_worse is not None:
         return REDUCED[never_worse]
     return "" if kind is never_worse is BackwardKind.SPLIT else SCOPES[kind]
+
+
+def bound_scope(problem: Problem, bound: Bound) -> str:
+    """Words for the schedules that a bound covers: their backwards, and their starts."""
+    starts = possible_values.start_scope(problem, bound.value, bound.certificate.devices)
+    return proof_scope(problem) + starts
 
 
 def known_bound(problem: Problem) -> Bound:

@@ -6,6 +6,12 @@ length of a cycle of waits, divided by the number of devices whose first operati
 from their last one. A simple cycle enters each device once. So where all times are multiples of g
 ticks, a makespan is a multiple of g, and a span one of g / L, with L the least common multiple of
 1, 2, ..., devices. A span between two ticks is rounded up: starts are whole ticks.
+
+What whole ticks lose: nothing for makespan (earliest starts are sums of times), nothing for the
+span of one device (its cycles enter one device), and less than a tick for the largest of several
+spans. For the last, round all starts down to ticks: every wait is an integer, so it is kept; starts
+and ends of an instant stay in it, so memory never rises; and a span grows by less than a tick.
+`docs/exactness.md` has an example in which half a tick is lost.
 """
 
 from __future__ import annotations
@@ -33,3 +39,18 @@ def least_possible_value(problem: Problem, bound: int) -> int:
         return bound
     number = (bound - 1) * parts // times + 1
     return -(-number * times // parts)
+
+
+WHOLE_TICKS = "; of starts at multiples of the finest unit of the times (others gain less than it)"
+"""Words for a device span that starts between ticks may better."""
+
+
+def start_scope(problem: Problem, bound: int = 0, devices: tuple[int, ...] = ()) -> str:
+    """Words that a bound in ticks is of starts at whole ticks; empty where others gain nothing.
+
+    `devices`: those that alone need as long, by the bound's certificate. For a single device no
+    starts do better, unless the bound was rounded up to a tick.
+    """
+    span = problem.objective is Objective.DEVICE_SPAN and problem.pipeline.num_devices > 1
+    exact = len(devices) == 1 and bound % (common_divisor(problem.pipeline) or 1) == 0
+    return WHOLE_TICKS if span and not exact else ""

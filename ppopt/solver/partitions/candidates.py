@@ -23,6 +23,7 @@ from ppopt.schedule.origin import Argument
 from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
     PartitionBounds,
     bounds_of,
     highest_bound,
@@ -31,9 +32,6 @@ from ppopt.solver.partitions.partition_bounds import (
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
 
-SHARES = (0.0, 0.01, 0.02, 0.05)
-"""How far above the least bound the bound of a most even partition may be: no single share is
-always best."""
 FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
 

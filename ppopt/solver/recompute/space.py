@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import partition, placement
-from ppopt.problem.model import Layer, Model
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.layers import Layer
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
 from ppopt.solver.configurations import Configuration

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import ppopt
 from ppopt.errors import InputError
-from ppopt.problem.model import COSTS, LAYER_SETTINGS, Layer, Model, runs_of
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.layers import COSTS, LAYER_SETTINGS, Layer, runs_of
+from ppopt.problem.pipeline import Model, Pipeline
 from tests.factories.models import TINY, models
 
 

@@ -1,4 +1,4 @@
-"""The model as it is trained: layers in forward order, each with its costs."""
+"""The layers of a model as it is trained, in forward order, each with its costs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
-
-if TYPE_CHECKING:
-    from ppopt.problem.pipeline import Pipeline
 
 MOST_LAYERS = 4096
 """Most layers of a model, counts expanded."""
@@ -287,7 +284,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Model:
+class Layers:
     """Layers in forward order, counts expanded: `layers` holds every layer with count 1.
 
     Raises InputError, naming the layer by its number in what was given, on anything that is no
@@ -333,7 +330,7 @@ class Model:
         runs = ", ".join(
             f"{layer.count} {layer.name or layer.role}" for layer in runs_of(self.layers)
         )
-        return f"Model({self.name or 'unnamed'}: {len(self)} layers: {runs})"
+        return f"{type(self).__name__}({self.name or 'unnamed'}: {len(self)} layers: {runs})"
 
     @property
     def rounded(self) -> tuple[str, ...]:
@@ -361,8 +358,8 @@ class Model:
             if field not in WORKSPACES.values()
         }
 
-    def recomputing(self, layers: Callable[[Layer], bool]) -> Model:
-        """The model in which exactly the layers recompute of which this holds."""
+    def recomputing(self, layers: Callable[[Layer], bool]) -> Self:
+        """The layers, of which exactly those recompute of which this holds."""
         made = (replace(layer, recompute=layers(layer)) for layer in self.layers)
         return replace(self, layers=tuple(made))
 
@@ -415,45 +412,6 @@ class Model:
             )
         return tuple(counts)
 
-    def pipeline(
-        self,
-        *,
-        devices: int,
-        batches: int,
-        placement: Any = None,
-        chunks: int | None = None,
-        partition: Any = None,
-        **more: Any,
-    ) -> Pipeline:
-        """Place the model on devices: stages of consecutive layers, cut by a partition.
-
-        There are `devices` x `chunks` stages; with a placement list, one per entry. `partition` is
-        `balanced` (the default), `even`, a list of layers per stage, or a layout as Megatron-LM
-        writes it (see `ppopt.problem.partition`). `more` are further fields of `ppopt.Pipeline`,
-        such as `mem_limit` and `p2p`. Raises InputError where that is no pipeline.
-        """
-        from ppopt.problem.pipeline import Pipeline  # noqa: PLC0415  it imports this module
-
-        stages = devices
-        if placement is not None and not isinstance(placement, str):
-            placement = tuple(placement)
-            stages = len(placement)
-        made = Pipeline(
-            stages=stages,
-            batches=batches,
-            placement=placement,
-            chunks=chunks,
-            model=self,
-            partition=partition,
-            name=self.name,
-            **more,
-        )
-        if made.num_devices != devices:
-            raise InputError(
-                f"placement: the list has {made.num_devices} devices; stages says {devices}"
-            )
-        return made
-
 
 def _amount(layer: Layer, field: str) -> Fraction:
     """What a layer adds to a cost of its stage."""
@@ -465,7 +423,7 @@ def _amount(layer: Layer, field: str) -> Fraction:
 
 
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:
-    """Layers with equal neighbours joined into one layer of a count: what `Model` expands."""
+    """Layers with equal neighbours joined into one layer of a count: what `Layers` expands."""
     runs: list[Layer] = []
     for layer in layers:
         if runs and replace(runs[-1], count=1) == layer:

@@ -1,0 +1,51 @@
+"""A command as a process: its commands are loaded, run, and the process ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from ppopt.cli import streams
+from ppopt.solver import interrupts
+
+if TYPE_CHECKING:
+    from typer import Typer
+
+
+def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoReturn:
+    """Run the words of a command, those of the process for None, and exit.
+
+    `blocked`: the signals that the system shall hold back again, where it has held back more.
+    Ctrl-C while modules load takes effect when they are loaded: code that an import runs may
+    swallow an exception.
+    """
+    interrupts.hear_terminations()
+    with interrupts.recorded(inner=True):
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        try:
+            app = _loaded()
+            with interrupts.heard():
+                app(arguments, prog_name="ppopt")
+        except KeyboardInterrupt:
+            streams.interrupted(arguments)
+        finally:
+            interrupts.ignore()
+    raise AssertionError("the application exits by itself")
+
+
+def _loaded() -> Typer:
+    """The application with its commands, each of which registers itself."""
+    streams.open_closed()
+    from ppopt.cli import (  # noqa: F401, PLC0415
+        commands,
+        init,
+        profiling,
+        running,
+        schedule_files,
+        sweeping,
+    )
+    from ppopt.cli.application import app  # noqa: PLC0415
+
+    return app
