@@ -26,6 +26,10 @@ class Stage(NamedTuple):
     number: int
     low: int
     high: int
+    again: int = 0
+    """Time of its recompute, part of every backward."""
+    saved: int = 0
+    """Memory that its F does not keep."""
 
 
 class Costs(NamedTuple):
@@ -80,7 +84,8 @@ class DeviceTime:
     def _costs_of(self, stage: Stage) -> Costs:
         sums = self._sums
         rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
-        return Costs(*(row[stage.high] - row[stage.low] for row in rows))
+        f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
+        return Costs(f, g + stage.again, r, k - stage.saved, p)
 
     def _room(self, device: int, stages: Sequence[Stage]) -> int | None:
         if self._sums.limits is None:
@@ -115,11 +120,14 @@ class DeviceTime:
         sums, stage, lowest = self._sums, stages[place], stages[0]
         up = sums.gradient[stage.high] - sums.gradient[lowest.high]
         up += _over(sums.up, lowest, stage)
+        again = sum(one.again for one in stages[1 : place + 1])
+        up += again
         own = up + self._costs(lowest).g + self._costs(lowest).r
         if self._span:
             return own
         delays = sums.up.between(0, first, stage.number - 1, stage.low)
-        return max(own, sums.gradient[stage.high] + delays + sums.rest[first])
+        way = sums.gradient[stage.high] + delays + sums.rest[first]
+        return max(own, way + again + lowest.again)
 
     # Arguments.
 

@@ -36,6 +36,10 @@ class LayerSums:
         own, delays = single.ticks, _delays(pipeline)
         units = (one.denominator for way in delays for row in way for one in row)
         self.per_unit = lcm(own.per_unit, *units)
+        layers = pipeline.model.layers if claim.recompute else ()
+        speed = pipeline.device_speed[0]
+        for layer in layers:
+            self.per_unit = lcm(self.per_unit, (layer.recompute_time / speed).denominator)
         factor = self.per_unit // own.per_unit
         kinds = claim.kinds
         self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)
@@ -44,12 +48,15 @@ class LayerSums:
         rest = (sum(own.durations[kind][place] for kind in kinds[2:]) for place in places)
         self.rest = _sums(rest, factor)
         """W, or nothing."""
-        self.kept = _sums((one.kept(place) for place in places), 1)
+        self.memory_per_unit = own.memory_per_unit
+        for layer in layers:
+            self.memory_per_unit = lcm(self.memory_per_unit, layer.kept.denominator)
+        more = self.memory_per_unit // own.memory_per_unit
+        self.kept = _sums((one.kept(place) for place in places), more)
         """Memory between F and the backward."""
         pending = (0 if claim.fused else one.unfinished(place) for place in places)
-        self.pending = _sums(pending, 1)
+        self.pending = _sums(pending, more)
         """Memory between B and W."""
-        self.memory_per_unit = own.memory_per_unit
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
         down, up = ([[int(one * self.per_unit) for one in row] for row in way] for way in delays)

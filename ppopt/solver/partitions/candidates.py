@@ -30,7 +30,7 @@ from ppopt.solver.partitions.partition_bounds import (
     partition_bound,
     quick_bound,
 )
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
 
 FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
@@ -53,7 +53,7 @@ class PartitionCandidates(Candidates):
         self._space = self._ticks.space
         self._bounds: PartitionBounds | None = None
         """None: not worked out yet."""
-        self._order: _Order | None = None
+        self._order: PartitionOrder | None = None
 
     def pipeline(self, key: Key) -> Pipeline:
         """The pipeline cut into these counts of layers."""
@@ -71,7 +71,7 @@ class PartitionCandidates(Candidates):
         bounds = self._bounds = bounds_of(self._space, self._deadline)
         if bounds.least == FOREVER:
             return
-        self._order = _Order(self._space, bounds)
+        self._order = PartitionOrder(self._space, bounds)
         for share in SHARES:
             counts = bounds.most_even(share)
             if counts is not None:
@@ -101,7 +101,7 @@ class PartitionCandidates(Candidates):
         """The argument behind the bound over all partitions, in words."""
         space, searched = self._space, search.searched
         if search.none and self._bounds is not None:
-            return self._infeasible(self._bounds)
+            return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
             f"{space.num_stages} stages: every one but the {searched} searched has a device that "
@@ -109,21 +109,11 @@ class PartitionCandidates(Candidates):
             f"these {searched} found as much"
         )
 
-    def _infeasible(self, bounds: PartitionBounds) -> str:
-        least = Fraction(bounds.least_limit, self._ticks.memory_per_unit)
-        words = "the least limit that works on every device is"
-        if not bounds.complete or self._ticks.passing:
-            words = "one that works on every device is at least"
-        return (
-            f"no partition of {self._space.num_layers} layers keeps the limits "
-            f"even for one microbatch at a time; {words} {exact.plain(least)}"
-        )
-
     def _time(self, ticks: int) -> Fraction:
         return Fraction(ticks, self._ticks.per_unit)
 
 
-class _Order:
+class PartitionOrder:
     """Partitions in the order of their bounds, followed as far as is asked for."""
 
     def __init__(self, space: PartitionSpace, bounds: PartitionBounds) -> None:
@@ -147,6 +137,18 @@ class _Order:
                 self._share *= 2
                 self._rest = self._bounds.in_order(self._reached)
         return self._next if self._next[0] <= ceiling else None
+
+
+def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
+    """Why no partition has a schedule, with the least limit that would do, in words."""
+    least = Fraction(bounds.least_limit, ticks.memory_per_unit)
+    words = "the least limit that works on every device is"
+    if not bounds.complete or ticks.passing:
+        words = "one that works on every device is at least"
+    return (
+        f"no partition of {ticks.space.num_layers} layers keeps the limits "
+        f"even for one microbatch at a time; {words} {exact.plain(least)}"
+    )
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

@@ -136,7 +136,6 @@ def test_what_does_not_search_it_says_so() -> None:
         lambda: evaluate(pipeline, "1f1b"),
         lambda: compare(pipeline),
         lambda: frontier(pipeline),
-        lambda: solve(replace(pipeline, partition="search")),
         lambda: solve(pipeline, placement="search"),
     ):
         with pytest.raises(InputError, match="recompute: "):
