@@ -79,7 +79,7 @@ def solve(
         if storage is None:
             result = search(
                 pipeline,
-                **_search_options(settings),
+                **search_options(settings),
                 hint=start,
                 progress=line.update,
                 params=params,
@@ -91,7 +91,7 @@ def solve(
             hand = baseline(result)
     shown = of_result(result, hand)
     code = output.result(settings, shown, result.schedule, stopped=result.interrupted)
-    return code or not_stored or _exit_code(result.status)
+    return code or not_stored or exit_code(result.status)
 
 
 def _stored(
@@ -104,7 +104,7 @@ def _stored(
     from ppopt.studies.job import job_of
     from ppopt.studies.storage import Storage
 
-    options = {"workers": processors.available()} | _search_options(settings)
+    options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
         found = solve_stored(job_of(pipeline, options), storage, update)
     if found.damaged is not None:
@@ -192,11 +192,11 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
             pipeline,
             options=options,
             jitter=deviation,
-            **_search_options(settings),
+            **search_options(settings),
             progress=line.update,
         )
     code = output.comparison(settings, of_comparison(comparison), comparison)
-    return code or _exit_code(comparison.optimum.status)
+    return code or exit_code(comparison.optimum.status)
 
 
 @command
@@ -212,11 +212,9 @@ def frontier(settings: Settings) -> int:
     options = _strategy_options(settings)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
-        found = explore(
-            pipeline, options=options, **_search_options(settings), progress=line.update
-        )
+        found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
     code = output.frontier(settings, of_frontier(found), found)
-    return code or _exit_code(found.status)
+    return code or exit_code(found.status)
 
 
 @command
@@ -268,13 +266,15 @@ def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     return schedule, settings.pipeline(schedule.pipeline)
 
 
-def _exit_code(status: Status) -> int:
+def exit_code(status: Status) -> int:
+    """The exit code of a search that ended so."""
     from ppopt.solver.result import Status
 
     return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(status, 0)
 
 
-def _search_options(settings: Settings) -> dict[str, Any]:
+def search_options(settings: Settings) -> dict[str, Any]:
+    """The settings of a search that are given, as arguments of `ppopt.solve`."""
     names = ("objective", "backward_kind", "fused", "time_limit", "workers", "seed")
     given = {name: settings.get(name) for name in names}
     return {name: value for name, value in given.items() if value is not None}

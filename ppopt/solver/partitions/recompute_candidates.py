@@ -32,6 +32,7 @@ from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_st
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     PartitionBounds,
+    bounds_by,
     bounds_of,
     quick_bound,
 )
@@ -113,10 +114,25 @@ class PartitionRecomputeCandidates(Candidates):
             bound = max(one.bound for one in self._of_devices(key))
             yield Configuration(key, self._time(bound), impossible=bound >= FOREVER)
 
+    def bound(self, deadline: float) -> None:
+        """Bound all partitions; where that takes longer, every stage alone."""
+        if self._bounds is None or not self._bounds.complete:
+            self._bounds = bounds_by(deadline, self._space, self._deadline)
+            self._order = None
+
+    @property
+    def least(self) -> Fraction:
+        """The least bound of all partitions; 0 where none keeps the memory limits."""
+        if self._bounds is None:
+            return self._time(quick_bound(self._space))
+        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
+
     def first(self) -> Iterator[Key]:
         """The given rule's partition, before all bounds; then even ones of low bounds."""
         yield from self._simple(self._base.counts)
-        bounds = self._bounds = bounds_of(self._space, self._deadline)
+        if self._bounds is None:
+            self._bounds = bounds_of(self._space, self._deadline)
+        bounds = self._bounds
         if bounds.least == FOREVER:
             return
         self._order = PartitionOrder(self._space, bounds)
