@@ -28,6 +28,7 @@ NAMES = [
     "Layer",
     "Metrics",
     "Model",
+    "MoreMemory",
     "Objective",
     "Op",
     "OpKind",

@@ -20,7 +20,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
-from ppopt.report.plan_table import plan_table
+from ppopt.report.plan_table import more_memory_words, plan_table, use_words
 from ppopt.report.words import STOPPED, partition_words, robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
@@ -145,6 +145,8 @@ def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         print_table(table.result_table(of_best))
         print()
         print_table(plan_table(shown))
+        for line in filter(None, (more_memory_words(shown), *use_words(shown))):
+            print(line)
         for name, reason in found.skipped:
             print(f"skipped {name}: {reason}")
         if found.schedule is not None:

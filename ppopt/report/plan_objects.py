@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
+from ppopt.errors import InputError
+from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain
 from ppopt.report.objects import of_result
-from ppopt.studies.plan_result import Plan, PlanRow
+from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
@@ -21,7 +24,9 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     `lower_bound` and `gap` are over the whole space; of several batch counts they are of the time
     per microbatch, for as many microbatches as the best plan has. `rows`, best first: one object
     per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
-    `recompute_layers` what it makes, per stage. Times and memory that are not known are null.
+    `recompute_layers` what it makes, per stage. `more_memory` says what 10 % more memory brings;
+    `use` has the text of what trainers read of the best partition. Times and memory that are not
+    known are null.
     """
     first = plan.rows[0]
     found = of_result(first.result, None)
@@ -40,6 +45,8 @@ def of_plan(plan: Plan) -> dict[str, Any]:
         "bound_per_microbatch": _number(
             None if plan.lower_bound is None else plan.lower_bound / batches
         ),
+        "more_memory": _more(plan.more_memory),
+        "use": _use(plan),
         "rows": [_row(row, plan) for row in plan.rows],
         "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],
         "space": _space(plan),
@@ -62,6 +69,44 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
         "recompute_layers": shown["recompute"],
         "searches": row.searches,
     }
+
+
+def _more(found: MoreMemory | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "mem_limit": [plain(limit) for limit in found.limits],
+        "value": plain(found.value),
+        "lower_bound": plain(found.lower_bound),
+    }
+
+
+def _use(plan: Plan) -> dict[str, str | None]:
+    """What trainers read of the best partition; null where they do not take it."""
+    writers = {"megatron_arguments": megatron_arguments, "torchtitan": torchtitan_keys}
+    found: dict[str, str | None] = dict.fromkeys(writers)
+    if plan.best is not None:
+        for name, write in writers.items():
+            with suppress(InputError):
+                found[name] = write(plan.best.pipeline)
+        found["megatron_arguments"] = _with_recompute(plan.best, found["megatron_arguments"])
+    return found
+
+
+def _with_recompute(best: PlanRow, arguments: str | None) -> str | None:
+    """Megatron-LM's arguments with those of recompute; None where only some layers recompute.
+
+    Names and values from `_add_training_args` in megatron/training/arguments.py of
+    NVIDIA/Megatron-LM.
+    """
+    decoders = [one.recompute for one in best.pipeline.model.layers if one.role == "decoder"]
+    if arguments is None or not any(decoders):
+        return arguments
+    if not all(decoders):
+        return None
+    return arguments + (
+        "--recompute-granularity full\n--recompute-method uniform\n--recompute-num-layers 1\n"
+    )
 
 
 def _ratio(row: PlanRow, plan: Plan) -> int | float | None:

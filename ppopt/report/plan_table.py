@@ -9,7 +9,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.words import NONE, headed, number, objective_words, percent
+from ppopt.report.words import (
+    NONE,
+    headed,
+    measured,
+    number,
+    objective_words,
+    per_device,
+    percent,
+)
+from ppopt.studies.plan_space import MEGATRON
 
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
 
@@ -75,3 +84,33 @@ def lacks(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
 
 def _short(value: float | None) -> str:
     return number(None if value is None else round(value, 3))
+
+
+def more_memory_words(shown: Mapping[str, Any]) -> str:
+    """What 10 % more memory brings; empty where there is no limit."""
+    more, value = shown["more_memory"], shown["value"]
+    if more is None:
+        return ""
+    limit = f"10 % more memory ({per_device(more['mem_limit'], shown['memory_unit'])})"
+    gain, most = 1 - more["value"] / value, 1 - more["lower_bound"] / value
+    if not most:
+        return f"{limit} brings nothing, proved"
+    if not gain:
+        return f"{limit}: nothing better found; at most {percent(most)} faster"
+    found = measured(more["value"], shown["time_unit"])
+    return f"{limit}: {found} found, {percent(gain)} faster; at most {percent(most)}"
+
+
+def use_words(shown: Mapping[str, Any]) -> list[str]:
+    """How to use the best plan, a line each; nothing where there is none."""
+    if shown["value"] is None:
+        return []
+    lines = ["to use it: -o best.json writes the schedule, and then"]
+    arguments = shown["use"]["megatron_arguments"]
+    if arguments is not None:
+        part = "" if shown["strategy"] in MEGATRON else ", the partition alone"
+        lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
+    if shown["use"]["torchtitan"] is not None:
+        lines.append("  torchtitan: ppopt export best.json --to torchtitan -o parallelism.toml")
+    lines.append("  PyTorch: ppopt export best.json --to torch-csv -o best.csv")
+    return lines

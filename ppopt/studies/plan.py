@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
@@ -31,7 +32,7 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.plan_candidate import Effort, PlanCandidate, Request
-from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
+from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
     OPTIMAL,
@@ -47,6 +48,10 @@ FIRST = Effort(0, 1)
 FEW = 8
 """Partitions of every configuration that are scheduled by heuristics before any is searched more:
 the balanced one, the most even ones near the least bound, the even one, that of least bound."""
+MORE = Fraction(11, 10)
+"""The memory limit, as a multiple of that asked for, whose gain a plan tells."""
+MORE_SHARE = 0.1
+"""Share of the time limit for that."""
 BOUNDING = 0.25
 """Share of the time left that bounds may take before every effort, in equal parts. A configuration
 for which that does not do has a weaker bound until the next effort."""
@@ -79,10 +84,11 @@ def plan(
     """Find the best configuration to train a model with, and its schedule.
 
     Every combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` (one value
-    or a list each) that goes together is a configuration; its partition is searched with its schedule, unless
-    `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per stage with the
-    schedule) and `layers` (as the layers say); None: `layers` where any layer says so, else `none`,
-    and `full` and `search` too where there is a memory limit.
+    or a list each) that goes together is a configuration; its partition is searched with its
+    schedule, unless `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per
+    stage with the schedule) and `layers` (as the layers say); None: `layers` where any layer says
+    so, else `none`, and where there is a memory limit also `full` and (but for Megatron-LM)
+    `search`.
     `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
     with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
     1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route
@@ -100,7 +106,7 @@ def plan(
     counts = _listed(batches)
     limit = _limit(model, devices, counts, mem_limit, fields)
     limited = limit is not None
-    default = default_recompute(model, limited=limited)
+    default = default_recompute(model, runtime, limited=limited)
     space = PlanSpace(
         model=model,
         devices=devices,
@@ -115,8 +121,16 @@ def plan(
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
     kind = BackwardKind.read(backward_kind, fused)
-    search = _PlanSearch(space, Objective(objective), kind, provenance, began, params)
-    return search.run(progress, stop)
+    share = 1 - MORE_SHARE if limited else 1.0
+    search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
+    found = search.run(progress, stop)
+    if not limited or found.value is None or found.interrupted:
+        return found
+    more = _PlanSearch(
+        search.with_more_memory(), Objective(objective), kind, provenance, params,
+        time.monotonic(), MORE_SHARE,
+    )  # fmt: skip
+    return replace(found, more_memory=more.beside(found))
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
@@ -150,12 +164,16 @@ class _PlanSearch:
         objective: Objective,
         kind: BackwardKind,
         provenance: Provenance,
-        began: float,
         params: SolveParams,
+        began: float,
+        share: float = 1.0,
     ) -> None:
-        """Raises InputError where no configuration can be set up."""
+        """Search for a share of the time limit. Raises InputError where nothing can be set up."""
         self._space, self._objective, self._kind = space, objective, kind
-        self._provenance, self._began, self._params = provenance, began, params
+        self._provenance, self._params, self._began = provenance, params, began
+        self._seconds = share * provenance.time_limit
+        self._known: Fraction | None = None
+        """Time per microbatch that is known to be possible."""
         self._skipped: list[tuple[str, str]] = []
         self._interrupted = False
         self._progress: Callback | None = None
@@ -200,13 +218,36 @@ class _PlanSearch:
             self._interrupted = True
         return self._plan()
 
+    def with_more_memory(self) -> PlanSpace:
+        """The same space with `MORE` of the memory limit."""
+        limits = self._candidates[0].problem.pipeline.limits
+        assert limits is not None
+        more = [limit * MORE for limit in limits]
+        return replace(self._space, fields={**self._space.fields, "mem_limit": more})
+
+    def beside(self, found: Plan) -> MoreMemory:
+        """What this space brings beside a plan that fits it, by a short search."""
+        assert found.best is not None and found.best.per_microbatch is not None
+        self._known = found.best.per_microbatch
+        with suppress(KeyboardInterrupt):
+            self._search_all(FIRST)
+            if not self._over:
+                with interrupts.heard():
+                    self._bound_all()
+                self._search_all(Effort(0, FEW))
+        ceiling, least = self._ceiling, self._least
+        assert ceiling is not None and least is not None
+        batches = found.best.configuration.batches
+        limits = self._space.fields["mem_limit"]
+        return MoreMemory(tuple(limits), ceiling * batches, least * batches)
+
     def _bound_all(self) -> None:
         """Bound the configurations that may be best, each within its share of the time left.
 
         One whose bounds are complete keeps them.
         """
         waiting = list(filter(self._is_open, self._candidates))
-        until = self._began + self._provenance.time_limit
+        until = self._began + self._seconds
         for place, one in enumerate(waiting):
             left = BOUNDING * (until - time.monotonic())
             one.raise_bound(time.monotonic() + max(0.0, left) / (len(waiting) - place))
@@ -224,16 +265,22 @@ class _PlanSearch:
     def _least(self) -> Fraction | None:
         """No configuration has a lower time per microbatch; None: none has a schedule."""
         bounds = [one.per_microbatch(one.bound) for one in self._candidates if not one.impossible]
-        if self._best is not None:
-            bounds.append(_value(self._best))
+        if self._ceiling is not None:
+            bounds.append(self._ceiling)
         return min(bounds, default=None)
 
     def _is_open(self, one: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is it, unproved."""
         if one.impossible:
             return False
-        best = self._best
-        return best is None or one.per_microbatch(one.bound) < _value(best)
+        ceiling = self._ceiling
+        return ceiling is None or one.per_microbatch(one.bound) < ceiling
+
+    @property
+    def _ceiling(self) -> Fraction | None:
+        """The least time per microbatch that is known to be possible."""
+        found = [] if self._best is None else [_value(self._best)]
+        return min(found if self._known is None else [*found, self._known], default=None)
 
     def _in_order(self) -> list[PlanCandidate]:
         """Configurations by value, then by bound.
@@ -250,7 +297,7 @@ class _PlanSearch:
     @property
     def _over(self) -> bool:
         """Whether the search ends now; one configuration is searched at any time left."""
-        late = time.monotonic() >= self._began + self._provenance.time_limit
+        late = time.monotonic() >= self._began + self._seconds
         if self._interrupted or (late and any(one.searches for one in self._candidates)):
             return True
         if not any(map(self._is_open, self._candidates)):
@@ -276,8 +323,8 @@ class _PlanSearch:
 
     def _request(self, configuration: PlanConfiguration) -> Request:
         def ceiling() -> Fraction | None:
-            best = self._best
-            return None if best is None else _value(best) * configuration.batches
+            least = self._ceiling
+            return None if least is None else least * configuration.batches
 
         def follow(state: Progress) -> None:
             self._tell(f"{configuration}, {state.phase}", configuration, state.value)
@@ -290,9 +337,8 @@ class _PlanSearch:
         if configuration.strategy != OPTIMAL:
             options = self._space.options_of(configuration)
         runs = takes_partition if self._space.runtime == "megatron" else _any
-        return Request(
-            self._provenance, self._began, self._params, follow, stop, runs, options, ceiling
-        )
+        provenance = replace(self._provenance, time_limit=self._seconds)
+        return Request(provenance, self._began, self._params, follow, stop, runs, options, ceiling)
 
     # What is told.
 

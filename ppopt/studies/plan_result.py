@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from typing import NamedTuple
 
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
@@ -72,6 +73,17 @@ class PlanRow:
         return None if bound is None else bound / self.configuration.batches
 
 
+class MoreMemory(NamedTuple):
+    """What a larger memory limit brings; times for as many microbatches as the best plan has."""
+
+    limits: tuple[Fraction, ...]
+    """Memory limit of every device, in the user's unit."""
+    value: Fraction
+    """The best value found within it; that of the plan where none is better."""
+    lower_bound: Fraction
+    """No schedule of any configuration is below within it."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Outcome of `ppopt.plan`; times in the user's unit."""
@@ -95,6 +107,8 @@ class Plan:
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+    more_memory: MoreMemory | None = None
+    """What 10 % more memory brings, by a short search; None without a limit or a schedule."""
 
     @property
     def best(self) -> PlanRow | None:

@@ -153,14 +153,17 @@ def default_strategies(runtime: str) -> tuple[str, ...]:
     return MEGATRON if runtime == "megatron" else (OPTIMAL,)
 
 
-def default_recompute(model: Model, *, limited: bool) -> tuple[str, ...]:
+def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:
     """What a plan tries where it is not told: recompute saves memory only, and takes time.
 
-    A model that says which layers recompute is taken at its word.
+    A model that says which layers recompute is taken at its word. Megatron-LM recomputes as many
+    layers in every stage, so for it nothing is chosen per stage.
     """
     if any(layer.recompute for layer in model.layers):
         return (AS_GIVEN,)
-    return ("none", "full", "search") if limited else ("none",)
+    if not limited:
+        return ("none",)
+    return ("none", "full") if runtime == "megatron" else ("none", "full", "search")
 
 
 def _go_together(placement: str, chunks: int) -> bool:

@@ -28,6 +28,8 @@ PLANNED = (
         "batches": INT,
         "value_per_microbatch": KNOWN_NUMBER,
         "bound_per_microbatch": KNOWN_NUMBER,
+        "more_memory": (dict, NoneType),
+        "use": OBJECT,
         "rows": LIST,
         "skipped": LIST,
         "space": OBJECT,

@@ -26,6 +26,7 @@ OPEN: dict[str, Any] = {
     "batches": 12,
     "mem_limit": 7,
     "workers": 1,
+    "time_limit": 20,
 }
 """A plan that is not proved in a moment: memory for fewer microbatches than devices."""
 
@@ -160,6 +161,18 @@ def test_torch_runs_one_route() -> None:
     assert "routes" in plan.skipped[0][1]
 
 
+def test_what_more_memory_brings() -> None:
+    """Two layers of activation 10 on two devices: a limit of 20 holds two microbatches, 19 one."""
+    model = Model([{"forward": 1, "activation": 10, "count": 2}])
+    given: dict[str, Any] = {"devices": 2, "batches": 4, "placement": "linear", "workers": 1}
+    tight = ppopt.plan(model, **given, mem_limit=19, recompute="none")
+    wide = ppopt.plan(model, **given, mem_limit=20, recompute="none")
+    more = tight.more_memory
+    assert more is not None and more.limits == (Fraction(209, 10),) * 2
+    assert more.value == wide.value and more.lower_bound <= more.value < tight.value  # type: ignore[operator]
+    assert ppopt.plan(model, **given).more_memory is None
+
+
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:
     given = draw(Random(2))
     plan = ppopt.plan(given["model"], devices=2, batches=2, mem_limit=9, fused=True, workers=1)
@@ -213,7 +226,7 @@ def test_one_worker_repeats_itself() -> None:
 
 
 def test_a_tiny_time_limit_still_gives_a_plan() -> None:
-    plan = ppopt.plan(**OPEN, time_limit=0.01)
+    plan = ppopt.plan(**{**OPEN, "time_limit": 0.01})
     assert plan.status is Status.FEASIBLE
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
     assert plan.value is not None and plan.lower_bound is not None

@@ -1,0 +1,25 @@
+"""The benchmark of plans: its hand-made configurations and its table."""
+
+from __future__ import annotations
+
+import ppopt
+from benchmarks import plans
+
+
+def test_published_configurations_fit_the_model() -> None:
+    hand = plans.by_hand("deepseek-v3", ppopt.read_pipeline("deepseek-v3"), plans.LIMIT)
+    assert hand is not None and hand.value > 0
+    assert any(layout in hand.words for _, layout in plans.PUBLISHED["deepseek-v3"])
+
+
+def test_every_model_is_bundled_and_in_layers() -> None:
+    for name in plans.MODELS:
+        assert ppopt.read_pipeline(name).model is not None
+
+
+def test_a_line_has_every_column() -> None:
+    found = plans.line("llama-3.1-8b", 3.0, "80GiB", loop=False)
+    cells = [cell.strip() for cell in found.strip("|").split("|")]
+    # a layout has bars of its own
+    assert len(cells) >= len(plans.COLUMNS)
+    assert float(cells[3]) > 0 and float(cells[4]) >= 0 and "of 9" in cells[5]
