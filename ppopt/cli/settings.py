@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli.application import JsonFlag
-from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
-from ppopt.problem.layers import LAYER_SETTINGS
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
     LIMIT_1F1B,
@@ -30,6 +27,10 @@ from ppopt.problem.settings import (
     Unit,
 )
 from ppopt.problem.units import attached
+
+if TYPE_CHECKING:
+    from ppopt.cli.files import Target
+    from ppopt.problem.pipeline import Pipeline
 
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
@@ -156,6 +157,8 @@ def _settings(
     merged: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
         merged = _over(merged, layer)
+    from ppopt.cli.files import writable  # noqa: PLC0415  commands load on use
+
     return Settings(merged, writable(merged.get("output") or []), json, quiet)
 
 
@@ -172,6 +175,8 @@ def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
         if unit is not None and upper.get(key, unit) != unit:
             kept = _attached(kept, measure, unit, SETTINGS)
             if "model" in kept:
+                from ppopt.problem.layers import LAYER_SETTINGS  # noqa: PLC0415  loads on use
+
                 layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
                 kept["model"] = list(layers)
     return kept | upper
