@@ -1,4 +1,4 @@
-"""A campaign: categories take turns by their share of the time; failing cases become tests."""
+"""A campaign: categories take turns on the way to their goals; failing cases become tests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from types import FrameType
 
 from benchmarks.fuzz import known
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
+from benchmarks.fuzz.choices import Layers, Mixed, Placements, Recompute
 from benchmarks.fuzz.hostile import Hostile, Traps
 from benchmarks.fuzz.processes import Disks, Killed, Streams
 from benchmarks.fuzz.schedules import Damaged, Edited, Mutants, Valid
@@ -32,8 +33,9 @@ from benchmarks.fuzz.searches import (
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
-        Tiny(), Pairs(), Middle(), Bounds(), Frontiers(), Strategies(), Deadlines(), Valid(),
-        Mutants(), Damaged(), Edited(), Hostile(), Traps(), Killed(), Disks(), Streams(),
+        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
+        Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(), Edited(), Hostile(),
+        Traps(), Killed(), Disks(), Streams(),
     )
 }  # fmt: skip
 """All categories by name."""
@@ -135,13 +137,22 @@ def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
     tally.seconds += monotonic() - began
 
 
-def campaign(names: Sequence[str], seed: str, seconds: float) -> dict[str, Tally]:
-    """Attack for some time: next is the category that is furthest behind its share of it."""
+def campaign(
+    names: Sequence[str], seed: str, seconds: float, done: Mapping[str, int]
+) -> dict[str, Tally]:
+    """Attack for some time: next is the category that is furthest from its goal.
+
+    `done`: how many cases of each category the seed's earlier campaigns had.
+    """
     tallies = {name: Tally() for name in names}
     until = monotonic() + seconds
+
+    def number(name: str) -> int:
+        return done.get(name, 0) + tallies[name].cases
+
     while monotonic() < until:
-        name = min(names, key=lambda name: tallies[name].seconds / CATEGORIES[name].weight)
-        attack(CATEGORIES[name], seed, tallies[name].cases, tallies[name])
+        name = min(names, key=lambda name: number(name) / CATEGORIES[name].goal)
+        attack(CATEGORIES[name], seed, number(name), tallies[name])
     return tallies
 
 

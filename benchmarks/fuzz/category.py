@@ -28,8 +28,8 @@ class Category(ABC):
     """One kind of attack."""
 
     name: str
-    weight: float = 1.0
-    """Share of the time, relative to the other categories."""
+    goal: int
+    """Cases of a whole run; the categories of a run keep this ratio at any time."""
     tries: int = 200
     """Most smaller cases that are checked to shrink one; 0 where a case does not repeat."""
 

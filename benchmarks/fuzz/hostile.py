@@ -56,7 +56,7 @@ class Hostile(Category):
     """Sound files, mutated as text."""
 
     name = "hostile"
-    weight = 2.0
+    goal = 40
     tries = 60
 
     def draw(self, rng: Random) -> Case:
@@ -140,7 +140,7 @@ class Traps(Category):
     """Files that claim more than they hold, or write numbers as nobody does: always refused."""
 
     name = "traps"
-    weight = 1.0
+    goal = 25
     tries = 0
 
     def draw(self, rng: Random) -> Case:

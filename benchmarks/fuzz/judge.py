@@ -33,7 +33,7 @@ def broken(schedule: Schedule, *, limit: bool = True) -> Iterator[Finding]:
         yield Finding("wrong-figures", f"its figures are {told}, by the oracle {right}")
 
 
-def result(found: Result, expected: int | None, *, proof: bool) -> Iterator[Finding]:
+def result(found: Result, expected: Fraction | int | None, *, proof: bool) -> Iterator[Finding]:
     """Compare a result with the least value in ticks (None: infeasible).
 
     `proof` says whether the time used should have sufficed for a proof.
@@ -51,7 +51,7 @@ def result(found: Result, expected: int | None, *, proof: bool) -> Iterator[Find
         yield Finding("no-proof", f"{found.status} after {found.solve_seconds:.1f} s")
 
 
-def _values(found: Result, expected: int) -> Iterator[Finding]:
+def _values(found: Result, expected: Fraction | int) -> Iterator[Finding]:
     pipeline = found.pipeline
     bound = None if found.lower_bound is None else ticks(pipeline, found.lower_bound)
     value = None if found.value is None else ticks(pipeline, found.value)

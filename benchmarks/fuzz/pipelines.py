@@ -15,6 +15,11 @@ from ppopt import InputError, Pipeline
 
 SCALES = (1, 1, 1, 1, 1, Decimal("0.5"), Decimal("0.000001"), 10**6, 10**9)
 """What all times, or all amounts of memory, are multiplied by: up to the largest and finest."""
+WORKSPACES = (
+    *("workspace", "forward_workspace", "input_workspace", "weight_workspace"),
+    "backward_workspace",
+)
+LINKS = ("p2p", "backward_p2p")
 SIZES = ("stages", "batches", "chunks", "routes", "slices")
 
 
@@ -28,10 +33,12 @@ def draw(
     routes: Sequence[int] = (1, 1, 1, 1, 2),
     slices: Sequence[int] = (1,),
     overlap: bool = False,
+    free: bool = False,
 ) -> dict[str, Any]:
     """Draw the fields of a pipeline of at most `ops` operations.
 
-    `instants` allows B and W of no length; `overlap` draws times of pairs.
+    `instants` allows B and W of no length; `overlap` draws times of pairs; with `free` BW may be
+    any time, not only one from the longer of B and W to their sum.
     """
     kinds = 2 if fused else 3
     while True:
@@ -47,9 +54,13 @@ def draw(
         "stages": entries,
         "batches": ways * rng.randint(max(1, most - 2), most),
         **placed,
-        **_times(rng, entries, cut, count, instants=instants, overlap=overlap),
+        **_times(rng, entries, cut, instants=instants, overlap=overlap, free=free),
         **_memory(rng, entries, cut, count),
     }
+    _draw_links(rng, fields, count, stages)
+    if rng.random() < 0.2:
+        speeds = [rng.choice((1, 2, "0.5", "1.5")) for _ in range(count)]
+        fields["device_speed"] = speeds[0] if ways > 1 else speeds
     return (
         fields | ({"routes": ways} if ways > 1 else {}) | ({"slices": parts} if parts > 1 else {})
     )
@@ -68,9 +79,12 @@ def _placement(rng: Random, devices: int) -> tuple[int, dict[str, Any]]:
 
 
 def _times(
-    rng: Random, entries: int, cut: int, devices: int, *, instants: bool, overlap: bool
+    rng: Random, entries: int, cut: int, *, instants: bool, overlap: bool, free: bool
 ) -> dict[str, Any]:
-    """Draw times, whole numbers of one scale once cut; BW is sometimes less than B + W."""
+    """Draw times, whole numbers of one scale once cut; BW is sometimes less than B + W.
+
+    `p2p` is that scale, until links are drawn.
+    """
     shortest = rng.choice((0, 1, 1)) if instants else 1
     scale = rng.choice(SCALES)
     inputs = [rng.randint(shortest, 4) for _ in range(entries)]
@@ -80,16 +94,34 @@ def _times(
         max(b, w) + rng.randint(0, min(b, w)) if rng.random() < 0.3 else b + w
         for b, w in zip(inputs, weights, strict=True)
     ]
+    if free:
+        full = [
+            max(0, b + w - rng.choice((-1, 0, 1, 1, 2, 9)))
+            for b, w in zip(inputs, weights, strict=True)
+        ]
     columns = {"forward": forward, "backward_input": inputs, "weight": weights, "backward": full}
     if overlap:
         both = zip(forward, full, strict=True)
         columns["overlap"] = [max(f, b) + rng.randint(0, min(f, b)) for f, b in both]
-    size = range(devices)
-    link: Any = _scaled(rng.choice((0, 0, 1, 2, 3)), scale)
-    if rng.random() < 0.3:
-        link = [[0 if a == b else _scaled(rng.randint(0, 3), scale) for b in size] for a in size]
+    if rng.random() < 0.2:
+        columns["recompute_time"] = [rng.randint(0, 2) for _ in range(entries)]
     values = {name: [_scaled(cut * one, scale) for one in row] for name, row in columns.items()}
-    return {**values, "p2p": link}
+    return {**values, "p2p": scale}
+
+
+def _draw_links(rng: Random, fields: dict[str, Any], devices: int, stages: int) -> None:
+    """Draw p2p times: a number, one per boundary between stages, or one per pair of devices."""
+    scale, size = fields["p2p"], range(devices)
+    for name in LINKS if rng.random() < 0.2 else LINKS[:1]:
+        form = rng.random()
+        link: Any = _scaled(rng.choice((0, 0, 1, 2, 3)), scale)
+        if form < 0.2:
+            link = [_scaled(rng.randint(0, 3), scale) for _ in range(stages - 1)]
+        elif form < 0.45:
+            link = [
+                [0 if a == b else _scaled(rng.randint(0, 3), scale) for b in size] for a in size
+            ]
+        fields[name] = link
 
 
 def _memory(rng: Random, entries: int, cut: int, devices: int) -> dict[str, Any]:
@@ -103,6 +135,11 @@ def _memory(rng: Random, entries: int, cut: int, devices: int) -> dict[str, Any]
         fields["memory_b"] = [_scaled(cut * one, scale) for one in change]
     if rng.random() < 0.3:
         fields["static"] = [_scaled(one, scale) for one in static]
+    if rng.random() < 0.2:
+        fields["kept"] = [_scaled(cut * rng.randint(0, one), scale) for one in taken]
+    for name in WORKSPACES:
+        if rng.random() < 0.1:
+            fields[name] = [_scaled(rng.choice((0, 0, 1, 2)), scale) for _ in range(entries)]
     match rng.randrange(6):
         case 0:
             return fields
@@ -129,24 +166,54 @@ def made(case: Case) -> Pipeline:
 def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
     """The same pipeline with times of few ticks, and its tick in ticks of the first.
 
-    The times have no common divisor but `parts`. Only their ratios matter to an optimum, while an
-    oracle may try every tick.
+    Times are written out for devices of speed 1, and have no common divisor but `parts`. Only their
+    ratios matter to an optimum, while an oracle may try every tick.
     """
-    names = ("forward", "backward_input", "weight", "backward", "overlap")
+    speeds = _speeds(pipeline)
     columns: dict[str, Any] = {
-        name: getattr(pipeline, name) for name in names if getattr(pipeline, name)
+        name: tuple(time / speed for time, speed in zip(row, speeds, strict=True))
+        for name in TIMES
+        if (row := getattr(pipeline, name))
     }
-    links = pipeline.p2p if isinstance(pipeline.p2p, tuple) else ((pipeline.p2p,),)
-    times = [time for row in (*columns.values(), *links) for time in row if time]
+    links = [link for link in (pipeline.p2p, pipeline.backward_p2p) if link is not None]
+    times = [time for one in (*columns.values(), *links) for time in _leaves(one) if time]
     whole = lcm(*(time.denominator for time in times))
     unit = Fraction(gcd(*(int(time * whole) for time in times)), whole * parts)
-    link = tuple(tuple(time / unit for time in row) for row in links)
-    shorter: dict[str, Any] = {
-        name: tuple(time / unit for time in row) for name, row in columns.items()
-    }
-    shorter["p2p"] = link if isinstance(pipeline.p2p, tuple) else link[0][0]
-    made = replace(pipeline, **shorter)
+    made = replace(
+        pipeline,
+        **{name: _divided(row, unit) for name, row in columns.items()},
+        p2p=_divided(pipeline.p2p, unit),
+        backward_p2p=_divided(pipeline.backward_p2p, unit),
+        device_speed=1,
+    )
     return made, unit * pipeline.ticks.per_unit / made.ticks.per_unit
+
+
+TIMES = ("forward", "backward_input", "weight", "backward", "overlap", "recompute_time")
+
+
+def _speeds(pipeline: Pipeline) -> list[Fraction]:
+    """Speed of the device of every entry of a list of costs."""
+    hosts = pipeline.placement
+    if not isinstance(hosts, tuple):
+        hosts = range(pipeline.num_devices)
+    return [pipeline.device_speed[host] for host in hosts]
+
+
+def _leaves(value: Any) -> Iterator[Fraction]:
+    if isinstance(value, tuple):
+        for one in value:
+            yield from _leaves(one)
+    else:
+        yield value
+
+
+def _divided(value: Any, unit: Fraction) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return tuple(_divided(one, unit) for one in value)
+    return value / unit
 
 
 def parts_of_a_tick(pipeline: Pipeline) -> int:
@@ -187,14 +254,20 @@ def _simpler(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _without_a_stage(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Leave out a stage of an explicit list, or the last device of a named placement."""
     hosts, entries = fields.get("placement"), fields["stages"]
-    for gone in range(entries) if isinstance(hosts, list) else (entries - 1,):
+    listed = isinstance(hosts, list)
+    for gone in range(entries) if listed else (entries - 1,):
         cut = {
             name: [*value[:gone], *value[gone + 1 :]]
             for name, value in fields.items()
-            if isinstance(value, list) and len(value) == entries and name != "p2p"
+            if isinstance(value, list) and len(value) == entries and name not in LINKS
         }
-        if isinstance(fields.get("p2p"), list) and not isinstance(hosts, list):
-            cut["p2p"] = [row[:-1] for row in fields["p2p"][:-1]]
+        stages = (entries - 1) * fields.get("chunks", 1)
+        links = {name: fields[name] for name in LINKS if isinstance(fields.get(name), list)}
+        for name, link in links.items():
+            if not any(isinstance(one, list) for one in link):
+                cut[name] = link[: max(0, stages - 1)]
+            elif not listed:
+                cut[name] = [row[:-1] for row in link[:-1]]
         yield fields | cut | {"stages": entries - 1}
 
 

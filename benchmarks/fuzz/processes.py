@@ -23,10 +23,13 @@ HARD = (
     "--p2p-time 408 --mem-limit 6 --workers 1"
 )
 """A search that is far from proof after any time."""
+TWO = HARD.replace("--workers 1", "--workers 2 --placement v --chunks 2")
+"""The same in two processes."""
 WAYS = (
     f"solve {SMALL}",
+    f"solve {HARD} --time-limit 0.5",
     f"solve {HARD} --time-limit 1",
-    f"solve {HARD} --time-limit 2",
+    f"solve {TWO} --time-limit 1",
     f"eval 1f1b {SMALL}",
 )
 OUTPUTS: tuple[list[str], ...] = (
@@ -56,29 +59,37 @@ class Killed(Category):
     """A signal, or two, at a random moment or while a file is written."""
 
     name = "killed"
-    weight = 6.0
+    goal = 560
     tries = 0
 
     def draw(self, rng: Random) -> Case:
-        """Draw a command, its outputs, the signals and when they come."""
+        """Draw a command, its outputs, the signals, when they come, and to whom.
+
+        A terminal sends Ctrl-C to a group of processes, `timeout` sends SIGTERM to one.
+        """
         at_write = rng.random() < 0.4
         return {
             "line": rng.choice(WAYS),
             "outputs": rng.choice(OUTPUTS[:-1] if at_write else OUTPUTS),
             "signals": rng.choice(("KILL", "TERM", "TERM", "INT", "INT", "HUP", "INT INT")),
-            "after": None if at_write else round(rng.choice((0.3, 1, 3)) * rng.random(), 3),
+            "after": None if at_write else round(rng.choice((0.3, 1, 2)) * rng.random(), 3),
             "apart": round(0.2 * rng.random(), 3),
+            "group": rng.random() < 0.5,
         }
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Start it, send the signals, and look at what is left."""
         with command.folder() as where:
             began = time.monotonic()
-            process = command.started(words(case["line"], case["outputs"]), where)
+            process = command.started(
+                words(case["line"], case["outputs"]), where, start_new_session=True
+            )
+            send = os.killpg if case["group"] else os.kill
             _moment(process, where, case["after"])
             heard = _hears(process.pid)
             for name in case["signals"].split():
-                process.send_signal(getattr(signal, f"SIG{name}"))
+                if process.poll() is None:
+                    send(process.pid, getattr(signal, f"SIG{name}"))
                 time.sleep(case["apart"] if " " in case["signals"] else 0)
             ran = command.ended(process, began)
             yield from _whole(where, case)
@@ -155,7 +166,7 @@ class Disks(Category):
     """An output that cannot be written, beside one that can."""
 
     name = "disks"
-    weight = 3.0
+    goal = 60
     tries = 0
 
     def draw(self, rng: Random) -> Case:
@@ -302,7 +313,7 @@ class Streams(Category):
     """Closed standard streams, full ones, and readers that go away."""
 
     name = "streams"
-    weight = 1.5
+    goal = 40
     tries = 0
 
     def draw(self, rng: Random) -> Case:

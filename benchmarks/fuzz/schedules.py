@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis.errors import UnsatisfiedAssumption
 
-from benchmarks.fuzz import judge, pipelines
+from benchmarks.fuzz import judge, layers, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt import InputError, Rule, Schedule, read_schedule, verify
 from tests.factories.schedules import BACKWARDS, build, limited, peaks
@@ -22,7 +22,7 @@ from tests.verifier.verify_mutations import MUTATIONS, Broken
 
 TIMES = {
     *("forward_times", "backward_times", "weight_times", "input_times", "overlap_times"),
-    "p2p_time",
+    *("p2p_time", "backward_p2p_time", "recompute_time"),
 }
 """Keys of a file's pipeline that are in ticks of time."""
 CLAIMS = ("makespan", "device_span", "busy", "peak_memory")
@@ -32,14 +32,14 @@ class Schedules(Category):
     """Random valid schedules, changed."""
 
     def draw(self, rng: Random) -> Case:
-        """Draw a pipeline and a schedule of it, as a seed."""
-        fields = pipelines.draw(
-            rng,
-            ops=rng.choice((6, 12, 24)),
-            fused=False,
-            slices=(1, 1, 2, 3),
-            overlap=rng.random() < 0.4,
-        )
+        """Draw a pipeline, one in four of layers, and a schedule of it, as a seed."""
+        ops = rng.choice((6, 12, 24))
+        if rng.random() < 0.25:
+            fields = layers.draw(rng, ops=ops, partitions=layers.FIXED)
+        else:
+            fields = pipelines.draw(
+                rng, ops=ops, fused=False, slices=(1, 1, 2, 3), overlap=rng.random() < 0.4
+            )
         fields.pop("mem_limit", None)
         return {
             "pipeline": fields,
@@ -56,14 +56,17 @@ class Schedules(Category):
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with a simpler pipeline."""
-        yield from pipelines.smaller(case)
+        if "model" in case["pipeline"]:
+            yield from layers.smaller_cases(case)
+        else:
+            yield from pipelines.smaller(case)
 
 
 class Valid(Schedules):
     """Nothing changed but the tick: sound files of schedules are accepted."""
 
     name = "valid"
-    weight = 0.5
+    goal = 400
 
     def draw(self, rng: Random) -> Case:
         """Draw a schedule, the fineness of its file, and a shift in that unit."""
@@ -103,7 +106,7 @@ class Mutants(Schedules):
     """One rule broken, and no other: the verifier names that rule alone."""
 
     name = "mutants"
-    weight = 1.5
+    goal = 12000
 
     def draw(self, rng: Random) -> Case:
         """Draw a schedule and the rule to break."""
@@ -135,7 +138,7 @@ class Damaged(Schedules):
     """Rows changed, dropped, repeated: the verifier finds what the rules in plain Python find."""
 
     name = "damaged"
-    weight = 1.0
+    goal = 1800
 
     def draw(self, rng: Random) -> Case:
         """Draw a schedule and how many rows are damaged."""
@@ -159,7 +162,7 @@ class Edited(Schedules):
     """Native files with one value edited: refused, found, or still true."""
 
     name = "edited"
-    weight = 1.5
+    goal = 1500
 
     def draw(self, rng: Random) -> Case:
         """Draw a schedule, a place in its file and what is put there."""

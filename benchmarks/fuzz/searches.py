@@ -41,10 +41,15 @@ def draw_options(rng: Random, *, short: float) -> dict[str, Any]:
     """Draw objective, kind of backward and time; with chance `short` next to no time."""
     return {
         "objective": rng.choice(("makespan", "makespan", "device-span")),
-        "fused": rng.random() < 0.3,
+        "backward_kind": "whole" if rng.random() < 0.3 else "split",
         "time_limit": rng.choice((0.001, 0.02, 0.1)) if rng.random() < short else FULL_TIME,
         "seed": rng.randrange(3),
     }
+
+
+def is_fused(options: dict[str, Any]) -> bool:
+    """Whether all backwards are whole."""
+    return bool(options["backward_kind"] == "whole")
 
 
 def optimum(pipeline: Pipeline, case: Case) -> int | None:
@@ -55,12 +60,16 @@ def optimum(pipeline: Pipeline, case: Case) -> int | None:
     """
     options = case["options"]
     same, tick = pipelines.reduced(pipeline)
+    kind = BackwardKind(options["backward_kind"])
     if tick > 1 and options["objective"] == "device-span":
-        kind = BackwardKind.uniform(fused=options["fused"])
         if Problem(pipeline, Objective.DEVICE_SPAN, kind).operations > FINE_OPERATIONS:
             raise SkippedError("too many operations for an oracle that tries parts of a tick")
         same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
-    best = exhaustive.best(same, fused=options["fused"], objective=options["objective"])
+    objective = options["objective"]
+    if kind is BackwardKind.MIXED:
+        best = exhaustive.best_mixed(same, objective=objective)
+    else:
+        best = exhaustive.best(same, fused=kind is BackwardKind.WHOLE, objective=objective)
     return None if best is None else ceil(best * tick)
 
 
@@ -75,7 +84,7 @@ class Search(Category):
     def draw(self, rng: Random) -> Case:
         """Draw a pipeline, how it is searched, and perhaps a schedule to start from."""
         options = draw_options(rng, short=0.2)
-        fields = self.fields(rng, fused=options["fused"])
+        fields = self.fields(rng, fused=is_fused(options))
         hint = rng.randrange(1000) if rng.random() < 0.2 else None
         return {"pipeline": fields, "options": options, "hint": hint}
 
@@ -97,10 +106,16 @@ class Search(Category):
         yield from judge.result(found, expected, proof=time.process_time() - began > self.proved)
         if hint is not None:
             yield from _beside(found, hint)
+        yield from self.judged(found, case)
+
+    def judged(self, found: Result, case: Case) -> Iterator[Finding]:
+        """Say what else is wrong with a result."""
+        del found, case
+        yield from ()
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with a simpler pipeline, and with plain options."""
-        plain = {"objective": "makespan", "fused": False, "seed": 0}
+        plain = {"objective": "makespan", "backward_kind": "split", "seed": 0}
         for name, value in plain.items():
             if case["options"][name] != value:
                 yield case | {"options": case["options"] | {name: value}}
@@ -114,7 +129,7 @@ def _hint(pipeline: Pipeline, case: Case) -> Schedule | None:
     """A random valid schedule of the kind of backward that is searched."""
     if case["hint"] is None:
         return None
-    backward = "fused" if case["options"]["fused"] else "split"
+    backward = {"whole": "fused"}.get(kind := case["options"]["backward_kind"], kind)
     return build(pipeline, Random(case["hint"]), backward, paired=False)
 
 
@@ -133,14 +148,14 @@ class Tiny(Search):
     """Tiny pipelines, beside exhaustive search over partial schedules."""
 
     name = "tiny"
-    weight = 8.0
+    goal = 14000
 
 
 class Pairs(Search):
     """Overlapped pairs and slices, beside every combination of orders."""
 
     name = "pairs"
-    weight = 2.0
+    goal = 300
 
     def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
         """Draw very few operations: the oracle writes every order down."""
@@ -162,14 +177,14 @@ class Pairs(Search):
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
         """Least makespan in ticks."""
-        return exhaustive_pairs.best(pipeline, fused=case["options"]["fused"]).makespan
+        return exhaustive_pairs.best(pipeline, fused=is_fused(case["options"])).makespan
 
 
 class Middle(Search):
     """Up to 40 operations, beside a model of PyJobShop."""
 
     name = "middle"
-    weight = 1.0
+    goal = 60
     ops = 40
     proved = inf
     tries = 40
@@ -180,7 +195,7 @@ class Middle(Search):
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
         """Least value in ticks."""
-        fused = case["options"]["fused"]
+        fused = is_fused(case["options"])
         span = case["options"]["objective"] == "device-span"
         best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
         try:
@@ -193,13 +208,13 @@ class Bounds(Category):
     """True bounds, which the re-checker must not refute, and inflated ones, which it must."""
 
     name = "bounds"
-    weight = 2.0
+    goal = 500
 
     def draw(self, rng: Random) -> Case:
         """Draw a pipeline and by how many ticks its bound is raised."""
         options = draw_options(rng, short=0.0)
         overlap = rng.random() < 0.2
-        fields = pipelines.draw(rng, ops=13, fused=options["fused"], overlap=overlap)
+        fields = pipelines.draw(rng, ops=13, fused=is_fused(options), overlap=overlap)
         return {"pipeline": fields, "options": options, "more": rng.choice((0, 1, 1, 1, 2, 5))}
 
     def check(self, case: Case) -> Iterator[Finding]:
@@ -208,34 +223,39 @@ class Bounds(Category):
         found = ppopt.solve(pipeline, workers=1, **case["options"])
         if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
             raise SkippedError("the search was not done in time")
-        verdict = ppopt.recheck(found, time_limit=FULL_TIME, workers=1).verdict
-        if verdict is Verdict.WRONG:
-            yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
-        if not case["more"] or found.lower_bound is None:
-            return
-        above = found.lower_bound + Fraction(case["more"], pipeline.ticks.per_unit)
-        again = ppopt.recheck(replace(found, lower_bound=above), time_limit=FULL_TIME, workers=1)
-        if again.verdict is not Verdict.WRONG:
-            yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
-        elif again.counterexample is not None:
-            yield from judge.broken(again.counterexample)
+        yield from claims(found, case["more"])
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with a simpler pipeline."""
         yield from pipelines.smaller(case)
 
 
+def claims(found: Result, more: int) -> Iterator[Finding]:
+    """Re-check the bound of a search that ended, and that bound raised by some ticks."""
+    verdict = ppopt.recheck(found, time_limit=FULL_TIME, workers=1).verdict
+    if verdict is Verdict.WRONG:
+        yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
+    if not more or found.lower_bound is None:
+        return
+    above = found.lower_bound + Fraction(more, found.pipeline.ticks.per_unit)
+    again = ppopt.recheck(replace(found, lower_bound=above), time_limit=FULL_TIME, workers=1)
+    if again.verdict is not Verdict.WRONG:
+        yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
+    elif again.counterexample is not None:
+        yield from judge.broken(again.counterexample)
+
+
 class Frontiers(Category):
     """Every point of a frontier beside the optimum at its limit."""
 
     name = "frontiers"
-    weight = 1.0
+    goal = 100
     tries = 40
 
     def draw(self, rng: Random) -> Case:
         """Draw a tiny pipeline without limits, and how it is searched."""
         options = draw_options(rng, short=0.1)
-        fields = pipelines.draw(rng, ops=12, fused=options["fused"])
+        fields = pipelines.draw(rng, ops=12, fused=is_fused(options))
         fields.pop("mem_limit", None)
         return {"pipeline": fields, "options": options}
 
@@ -294,7 +314,7 @@ class Strategies(Category):
     """Every hand strategy on pipelines of every kind."""
 
     name = "strategies"
-    weight = 1.0
+    goal = 900
 
     def draw(self, rng: Random) -> Case:
         """Draw a strategy and a pipeline."""
@@ -351,7 +371,7 @@ class Deadlines(Category):
     """Large pipelines at short limits: the time is kept, and there is a schedule."""
 
     name = "deadlines"
-    weight = 1.0
+    goal = 15
     tries = 0
     slack = 0.5
     """Seconds of the processor allowed beyond the promise (10 % and a second): those of a busy

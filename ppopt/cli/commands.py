@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.application import EXIT_INFEASIBLE, EXIT_UNKNOWN, command
+from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
 from ppopt.cli.settings import Settings, note_equal_chunks, with_settings
+from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.schedule.schedule import Schedule
-    from ppopt.solver.result import Status
+    from ppopt.solver.result import Result, Status
+    from ppopt.solver.search import Callback
     from ppopt.strategies import Options
 
 
@@ -47,6 +49,14 @@ def solve(
             help="A schedule to start from: .json, or PyTorch's .csv; needs no further flags.",
         ),
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="URL",
+            help="Keep the result, or take it from there: sqlite:///ppopt.db.",
+        ),
+    ] = None,
     without: Annotated[
         list[str] | None, typer.Option("--without", metavar="METHOD", hidden=True)
     ] = None,
@@ -61,22 +71,49 @@ def solve(
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     output.check_formats(settings, pipeline)
+    if storage is not None and (hint or without):
+        raise InputError("storage: keeps searches without --hint and --without; leave them out")
     interrupts.only_record()
-    hand = None
+    hand, not_stored = None, 0
     with progress.shown(quiet=settings.quiet) as line:
-        result = search(
-            pipeline,
-            **_search_options(settings),
-            hint=start,
-            progress=line.update,
-            params=params,
-        )
+        if storage is None:
+            result = search(
+                pipeline,
+                **search_options(settings),
+                hint=start,
+                progress=line.update,
+                params=params,
+            )
+        else:
+            result, not_stored = _stored(settings, pipeline, storage, line.update)
         line.update("hand strategies")
         with suppress(KeyboardInterrupt), interrupts.heard():
             hand = baseline(result)
     shown = of_result(result, hand)
     code = output.result(settings, shown, result.schedule, stopped=result.interrupted)
-    return code or _exit_code(result.status)
+    return code or not_stored or exit_code(result.status)
+
+
+def _stored(
+    settings: Settings, pipeline: Pipeline, url: str, update: Callback
+) -> tuple[Result, int]:
+    """The result from a storage, or of a search that is stored; and the exit code of storing."""
+    from ppopt import processors
+    from ppopt.cli.streams import note
+    from ppopt.studies.cached_solve import solve_stored
+    from ppopt.studies.job import job_of
+    from ppopt.studies.storage import Storage
+
+    options = {"workers": processors.available()} | search_options(settings)
+    with Storage(url) as storage:
+        found = solve_stored(job_of(pipeline, options), storage, update)
+    if found.damaged is not None:
+        note(f"note: {found.damaged}; it was solved again")
+    if found.not_stored is not None:
+        note(f"error: {found.not_stored}")
+    elif found.cached and not (settings.quiet or settings.json):
+        note(f"note: the result was in {storage.path}, and is verified again")
+    return found.result, EXIT_INCOMPLETE if found.not_stored else 0
 
 
 @command
@@ -88,7 +125,6 @@ def eval_(
 ) -> int:
     """Evaluate one hand strategy."""
     from ppopt.cli import output, progress
-    from ppopt.errors import InputError
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
@@ -117,12 +153,12 @@ def eval_(
                 pipeline,
                 strategy,
                 objective,
-                _strategy_options(settings),
+                strategy_options(settings),
                 time_limit=settings.get("time_limit", TIME_LIMIT),
                 progress=line.update,
             )
         schedule = (
-            evaluate(pipeline, strategy, objective, _strategy_options(settings))
+            evaluate(pipeline, strategy, objective, strategy_options(settings))
             if choice is None
             else choice.schedule
         )
@@ -149,18 +185,18 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
 
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
-    options, deviation = _strategy_options(settings), _deviation(jitter)
+    options, deviation = strategy_options(settings), _deviation(jitter)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         comparison = compare_all(
             pipeline,
             options=options,
             jitter=deviation,
-            **_search_options(settings),
+            **search_options(settings),
             progress=line.update,
         )
     code = output.comparison(settings, of_comparison(comparison), comparison)
-    return code or _exit_code(comparison.optimum.status)
+    return code or exit_code(comparison.optimum.status)
 
 
 @command
@@ -173,14 +209,12 @@ def frontier(settings: Settings) -> int:
 
     output.refuse_orders(settings, "frontier")
     pipeline = settings.pipeline()
-    options = _strategy_options(settings)
+    options = strategy_options(settings)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
-        found = explore(
-            pipeline, options=options, **_search_options(settings), progress=line.update
-        )
+        found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
     code = output.frontier(settings, of_frontier(found), found)
-    return code or _exit_code(found.status)
+    return code or exit_code(found.status)
 
 
 @command
@@ -232,13 +266,15 @@ def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     return schedule, settings.pipeline(schedule.pipeline)
 
 
-def _exit_code(status: Status) -> int:
+def exit_code(status: Status) -> int:
+    """The exit code of a search that ended so."""
     from ppopt.solver.result import Status
 
     return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(status, 0)
 
 
-def _search_options(settings: Settings) -> dict[str, Any]:
+def search_options(settings: Settings) -> dict[str, Any]:
+    """The settings of a search that are given, as arguments of `ppopt.solve`."""
     names = ("objective", "backward_kind", "fused", "time_limit", "workers", "seed")
     given = {name: settings.get(name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -250,7 +286,8 @@ def _deviation(jitter: str | None) -> float | None:
     return None if jitter is None else float(exact.read(jitter, "jitter").value)
 
 
-def _strategy_options(settings: Settings) -> Options:
+def strategy_options(settings: Settings) -> Options:
+    """The options of strategies that are given."""
     from ppopt.strategies import Options
 
     return Options(**{field: settings.get(field) for field in Options._fields})

@@ -20,6 +20,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
+from ppopt.report.plan_table import plan_table
 from ppopt.report.words import STOPPED, partition_words, robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
     from ppopt.studies.compare import Comparison
     from ppopt.studies.frontier import Frontier
+    from ppopt.studies.plan_result import Plan
 
 
 def result(
@@ -45,7 +47,7 @@ def result(
     """
     code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
     if _table_wanted(settings, shown):
-        _print(table.result_table({**shown, "stopped_early": stopped}))
+        print_table(table.result_table({**shown, "stopped_early": stopped}))
         if schedule is not None:
             _print_gantt(schedule)
             _note_rounding(schedule)
@@ -81,17 +83,17 @@ def comparison(settings: Settings, shown: Mapping[str, Any], compared: Compariso
 
 def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
     rows = shown["rows"]
-    _print(table.compare_table(rows))
+    print_table(table.compare_table(rows))
     known = any(row["tokens_per_second"] is not None or row["mfu"] is not None for row in rows)
     rates = [table.throughput_table] if known else []
     for further in (*rates, table.why_table, table.peaks_table):
         print()
-        _print(further(rows))
+        print_table(further(rows))
     for line in _partitions(rows):
         print(line)
     if "steadiest" in shown:
         print()
-        _print(table.jitter_table(rows))
+        print_table(table.jitter_table(rows))
     for sentence in robustness_words(shown):
         print(sentence)
     if compared.optimum.schedule is None:
@@ -120,13 +122,34 @@ def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> i
 def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
     if not found.points:
         print(f"{found.status}: {found.proof}")
-    _print(table.frontier_table(shown))
+    print_table(table.frontier_table(shown))
     for line in what_if(shown):
         print(line)
     for name, reason in found.skipped:
         print(f"skipped {name}: {reason}")
     if found.interrupted:
         print(STOPPED)
+
+
+def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
+    """Show a plan; return the exit code of the files.
+
+    A page shows the schedules of all configurations, the best first; other files hold the best.
+    """
+    schedules = [row.schedule for row in found.rows if row.schedule is not None]
+    code = _files(settings, schedules, schedule_json.dumps)
+    if _table_wanted(settings, shown):
+        if found.best is not None:
+            print(f"best: {found.best.configuration}")
+        of_best = {**shown, "strategy": None, "stopped_early": found.interrupted}
+        print_table(table.result_table(of_best))
+        print()
+        print_table(plan_table(shown))
+        for name, reason in found.skipped:
+            print(f"skipped {name}: {reason}")
+        if found.schedule is not None:
+            _note_rounding(found.schedule)
+    return code
 
 
 def verification(
@@ -239,7 +262,7 @@ def print_json(shown: Mapping[str, Any]) -> None:
     print(json.dumps(shown, allow_nan=False, default=schedule_json.to_object))
 
 
-def _print(renderable: RenderableType) -> None:
+def print_table(renderable: RenderableType) -> None:
     """Print by Python's own print: rich would end the process on a closed pipe."""
     console = Console(highlight=False)
     with console.capture() as captured:

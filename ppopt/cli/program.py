@@ -38,7 +38,15 @@ def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoRet
 def _loaded() -> Typer:
     """The application with its commands, each of which registers itself."""
     streams.open_closed()
-    from ppopt.cli import commands, init, profiling, running, schedule_files  # noqa: F401, PLC0415
+    from ppopt.cli import (  # noqa: F401, PLC0415
+        commands,
+        init,
+        planning,
+        profiling,
+        running,
+        schedule_files,
+        sweeping,
+    )
     from ppopt.cli.application import app  # noqa: PLC0415
 
     return app

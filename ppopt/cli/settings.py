@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
@@ -18,15 +18,12 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import shown
 from ppopt.problem.settings import (
     COUNTS,
-    LIMIT_1F1B,
     SETTINGS,
     STAGE_COSTS,
     Part,
     Setting,
     Shape,
-    Unit,
 )
-from ppopt.problem.units import attached
 
 if TYPE_CHECKING:
     from ppopt.cli.files import Target
@@ -115,12 +112,16 @@ _FLAGS = tuple(setting for setting in SETTINGS if setting.has_flag)
 
 
 def with_settings(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of all settings, which become its argument `settings`."""
+    """Give a command the options of all settings, which become its argument `settings`.
+
+    A parameter of the command takes the place of the setting of the same name.
+    """
     own = inspect.signature(function, eval_str=True)
     theirs = inspect.signature(_settings, eval_str=True)
     files = [theirs.parameters[name] for name in ("config", "model")]
     printing = [theirs.parameters[name] for name in ("json", "quiet")]
-    shared = [*files, *map(_parameter, _FLAGS), *printing]
+    flags = [setting for setting in _FLAGS if setting.field not in own.parameters]
+    shared = [*files, *map(_parameter, flags), *printing]
     mine = [item for name, item in own.parameters.items() if name != "settings"]
 
     def run(**values: Any) -> int:
@@ -150,47 +151,20 @@ def _settings(
     **flags: Any,
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""
-    from ppopt.formats.config import canonical, read_config  # noqa: PLC0415  commands load on use
+    from ppopt.formats.config import (  # noqa: PLC0415  commands load on use
+        canonical,
+        merged,
+        read_config,
+    )
     from ppopt.formats.models import read_settings  # noqa: PLC0415
 
-    given = {setting.name: _value(setting, flags[setting.field]) for setting in _FLAGS}
-    merged: dict[str, Any] = {} if model is None else read_settings(model)
+    given = {setting.name: _value(setting, flags.get(setting.field)) for setting in _FLAGS}
+    values: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
-        merged = _over(merged, layer)
+        values = merged(values, layer)
     from ppopt.cli.files import writable  # noqa: PLC0415  commands load on use
 
-    return Settings(merged, writable(merged.get("output") or []), json, quiet)
-
-
-def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
-    """Merge two layers; a new full backward also drops an older B of the lower layer.
-
-    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
-    """
-    void = {"backward_input"} if "backward" in upper else set()
-    kept = {name: value for name, value in lower.items() if name not in void}
-    for measure in Unit:
-        key = f"{measure}_unit"
-        unit = lower.get(key)
-        if unit is not None and upper.get(key, unit) != unit:
-            kept = _attached(kept, measure, unit, SETTINGS)
-            if "model" in kept:
-                from ppopt.problem.layers import LAYER_SETTINGS  # noqa: PLC0415  loads on use
-
-                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
-                kept["model"] = list(layers)
-    return kept | upper
-
-
-def _attached(
-    values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
-) -> dict[str, Any]:
-    """Write a unit behind the numbers of a measure that carry none."""
-    return values | {
-        one.field: attached(values[one.field], unit)
-        for one in settings
-        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
-    }
+    return Settings(values, writable(values.get("output") or []), json, quiet)
 
 
 def _value(setting: Setting, given: Any) -> Any:
@@ -199,18 +173,19 @@ def _value(setting: Setting, given: Any) -> Any:
         return None
     match setting.shape:
         case Shape.WHOLE:
-            return _whole(setting.name, given)
+            return whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
         case Shape.PARTITION if _COUNTS.fullmatch(given):
-            return [_whole(setting.name, part.strip()) for part in given.split(",")]
+            return [whole(setting.name, part.strip()) for part in given.split(",")]
         case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:
             return given
 
 
-def _whole(name: str, text: str) -> int:
+def whole(name: str, text: str) -> int:
+    """Read a whole number; raises InputError on anything else."""
     if not _WHOLE.fullmatch(text):
         raise InputError(f"{name}: {shown(text)} is not a whole number of up to 30 digits")
     return int(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
-from ppopt.problem import exact
+from ppopt.problem import exact, link
 from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import (
@@ -23,11 +23,19 @@ from ppopt.problem.settings import (
     Part,
     Setting,
     Shape,
+    Unit,
     same_setting,
 )
+from ppopt.problem.units import attached
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""
+REPLACES = {
+    "backward": ("backward_input",),
+    "p2p": ("link",),
+    "link": ("p2p", "backward_p2p"),
+}
+"""A setting of a flag -> what it makes void in a file."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
 """How the name of a config ends -> parser of its text."""
@@ -72,6 +80,37 @@ def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
             found = about if setting.part is Part.ABOUT else settings
             found[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
     return settings | ({"about": about} if about else {})
+
+
+def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two layers of settings; what `REPLACES` says makes void what the lower one has.
+
+    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
+    """
+    void = {old for name, others in REPLACES.items() if name in upper for old in others}
+    kept = {name: value for name, value in lower.items() if name not in void}
+    for measure in Unit:
+        key = f"{measure}_unit"
+        unit = lower.get(key)
+        if unit is not None and upper.get(key, unit) != unit:
+            kept = _attached(kept, measure, unit, SETTINGS)
+            if "model" in kept:
+                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
+                kept["model"] = list(layers)
+            if "link" in kept:
+                kept["link"] = link.in_unit(kept["link"], measure, unit, upper[key])
+    return kept | dict(upper)
+
+
+def _attached(
+    values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
+) -> dict[str, Any]:
+    """Write a unit behind the numbers of a measure that carry none."""
+    return values | {
+        one.field: attached(values[one.field], unit)
+        for one in settings
+        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
+    }
 
 
 def model_of(settings: Mapping[str, Any]) -> Model:
@@ -201,6 +240,12 @@ def _mapping_or(check: _Check) -> _Check:
     return checked
 
 
+def _link(value: object, _: Setting) -> object:
+    if not isinstance(value, dict | str):
+        raise InputError(f"{shown(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}")
+    return link.checked(value)
+
+
 def _partition(value: object, setting: Setting) -> object:
     return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
@@ -236,6 +281,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
+    Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
     Shape.PLACEMENT: _placement,
@@ -309,6 +355,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.STAGES: numbers,
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
         Shape.LINKS: [*number, _list(*numbers)],
+        Shape.LINK: [line, _link_schema(number)],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
@@ -316,6 +363,12 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.FILES: [line, _list(line)],
     }
     return forms.get(setting.shape, [line])
+
+
+def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
+    members = {"latency": {"anyOf": number}, "bandwidth": {"anyOf": number}}
+    back = {"type": "object", "properties": members, "additionalProperties": False}
+    return {**back, "properties": {**members, "backward": back}, "required": ["bandwidth"]}
 
 
 def _list(*entry: dict[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def confirmed(schedule: Timetable) -> str | None:
         return None
     if stated.partitions:
         left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
-        return None if left is None or left else _of_all_partitions(0)
+        return None if left is None or left else _of_all_partitions(0, stated)
     known = None if stated.placements else _by_arithmetic(mixed.of_one_kind(stated))
     if known is None:
         return None
@@ -198,17 +198,14 @@ def _check_partitions(
     if left is None:
         reason = "more partitions than can be searched are ruled out by no device alone"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    claims = {
-        f"partition {','.join(map(str, counts))}": partitions.claim_of(stated, counts)
-        for counts in left
-    }
+    claims = {str(one): partitions.claim_of(stated, one) for one in left}
 
     def search(one: Claim, seconds: float) -> Recheck:
         return check(one, seconds, workers, seed, progress)
 
     found = _check_each(claims, search, began + time_limit)
     return found or Recheck(
-        Verdict.CONFIRMED, _of_all_partitions(len(left)), every, monotonic() - began
+        Verdict.CONFIRMED, _of_all_partitions(len(left), stated), every, monotonic() - began
     )
 
 
@@ -265,9 +262,10 @@ def _check_each(
     return left
 
 
-def _of_all_partitions(searched: int) -> str:
+def _of_all_partitions(searched: int, stated: Claim) -> str:
     """How a claim of all partitions holds, in words."""
-    words = "in every partition of the layers one device alone needs as long, or too much memory"
+    words = "whatever recomputes, " if stated.recompute else ""
+    words += "in every partition of the layers one device alone needs as long, or too much memory"
     return words + (f", but in {searched}, whose schedules were searched" if searched else "")
 
 

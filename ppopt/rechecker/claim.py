@@ -31,6 +31,8 @@ class Claim(NamedTuple):
     """The devices that the certificate names: where to look first, never trusted."""
     partitions: bool = False
     """Whether it is of every partition of the model's layers, within the same limits."""
+    recompute: bool = False
+    """Whether it is also of every choice of the layers that recompute."""
     placements: bool = False
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     bound_time: Fraction | None = None
@@ -160,16 +162,28 @@ def of_schedule(schedule: Timetable) -> Claim | None:
         )
     ticks = bound_in_ticks(pipeline, origin.lower_bound)
     claim = Claim(pipeline, span, origin.backward_kind or BackwardKind.SPLIT, ticks, devices)
-    if origin.certificate is not None and origin.certificate.argument is Argument.PARTITIONS:
-        if pipeline.model is None:
-            raise InputError("certificate: it is of all partitions, but the file has no layers")
-        claim = claim._replace(partitions=True, bound_time=origin.lower_bound)
-    if origin.certificate is not None and origin.certificate.argument is Argument.PLACEMENTS:
-        claim = claim._replace(placements=True, bound_time=origin.lower_bound)
+    if origin.certificate is not None:
+        claim = of_every(claim, origin.certificate.argument, origin.lower_bound)
+    if claim.partitions and pipeline.model is None:
+        raise InputError("certificate: it is of all partitions, but the file has no layers")
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
     return claim
+
+
+def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
+    """The claim said of every partition, choice of recompute or placement, as the argument is."""
+    partitions = argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE)
+    placements = argument is Argument.PLACEMENTS
+    if not (partitions or placements):
+        return claim
+    return claim._replace(
+        partitions=partitions,
+        recompute=argument is Argument.PARTITIONS_RECOMPUTE,
+        placements=placements,
+        bound_time=bound,
+    )
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:

@@ -1,5 +1,8 @@
 """Bounds over all partitions of a model: which partitions a claimed bound leaves to a search.
 
+A claim may also be of every choice of the layers that recompute. A choice of cuts is then ruled out
+where a device reaches the bound whatever its layers recompute, with no recompute elsewhere.
+
 Devices are taken one after the other, each with every choice of where its stages begin and end. A
 choice is ruled out where the device alone reaches the bound by what it must wait for, do and hold
 (`ppopt.rechecker.device_time`). What is left are partitions in which no device does; choices that
@@ -11,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from math import ceil
 from time import monotonic
+from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 from ppopt.rechecker.device_time import DeviceTime, Stage
 from ppopt.rechecker.layer_sums import LayerSums
@@ -27,22 +32,35 @@ Cuts = tuple[int | None, ...]
 """Layers before the end of every stage but the last; None: not chosen yet."""
 
 
-def left_to_search(claim: Claim, deadline: float) -> list[tuple[int, ...]] | None:
-    """Layers per stage of the partitions that no device alone rules out.
+class Left(NamedTuple):
+    """A partition, and the layers that recompute in it; None: as the model says."""
+
+    counts: tuple[int, ...]
+    layers: frozenset[int] | None = None
+
+    def __str__(self) -> str:
+        words = f"partition {','.join(map(str, self.counts))}"
+        if not self.layers:
+            return words
+        return f"{words}, layers {','.join(map(str, sorted(self.layers)))} recomputed"
+
+
+def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
+    """The partitions, with the choices of recompute, that no device alone rules out.
 
     None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
     where the claim is out of reach: several routes, slices, pairs or speeds.
     """
-    claim = by_layers(claim)
+    claim = by_layers(recompute.without(claim) if claim.recompute else claim)
     pipeline = claim.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:
         return None
     if len(set(pipeline.device_speed)) > 1:
         return None
-    found: list[tuple[int, ...]] = []
+    found: list[Left] = []
     try:
-        for counts in _Choices(claim, deadline).all():
-            found.append(counts)
+        for one in _Choices(claim, deadline).all():
+            found.append(one)
             if len(found) > MOST_LEFT:
                 return None
     except TimeoutError:
@@ -50,12 +68,20 @@ def left_to_search(claim: Claim, deadline: float) -> list[tuple[int, ...]] | Non
     return found
 
 
-def claim_of(claim: Claim, counts: tuple[int, ...]) -> Claim:
-    """The claim of one partition."""
-    pipeline = replace(claim.pipeline, partition=counts, mem_limit=claim.pipeline.limits)
+def claim_of(claim: Claim, left: Left) -> Claim:
+    """The claim of one partition, and of one choice of recompute."""
+    pipeline = replace(claim.pipeline, partition=left.counts, mem_limit=claim.pipeline.limits)
+    if left.layers is not None:
+        layers = tuple(
+            replace(layer, recompute=number in left.layers)
+            for number, layer in enumerate(pipeline.model.layers)
+        )
+        pipeline = replace(pipeline, model=replace(pipeline.model, layers=layers), recompute=None)
     bound = claim.bound_time
     ticks = None if bound is None else bound_in_ticks(pipeline, bound)
-    return claim._replace(pipeline=pipeline, bound=ticks, devices=(), partitions=False)
+    return claim._replace(
+        pipeline=pipeline, bound=ticks, devices=(), partitions=False, recompute=False
+    )
 
 
 class _Choices:
@@ -73,10 +99,42 @@ class _Choices:
         self._matters = [self._open_cuts(level) for level in range(len(self._order) + 1)]
         self._barren: set[tuple[int, Cuts]] = set()
         self._deadline = deadline
+        own = self._sums
+        self._recompute = recompute.Recompute(claim, own.per_unit, own.memory_per_unit)
+        self._chosen_freely = claim.recompute
 
-    def all(self) -> Iterator[tuple[int, ...]]:
-        """Layers per stage of every partition that is left."""
-        yield from self._from(0, (None,) * (self._stages - 1))
+    def all(self) -> Iterator[Left]:
+        """Every partition that is left, with every choice of recompute that is.
+
+        Raises TimeoutError after the deadline, and where there are too many choices.
+        """
+        for counts in self._from(0, (None,) * (self._stages - 1)):
+            if not self._chosen_freely:
+                yield Left(counts)
+                continue
+            yield from self._with_recompute(counts)
+
+    def _with_recompute(self, counts: tuple[int, ...]) -> Iterator[Left]:
+        """The choices of recompute of a partition that no device alone rules out."""
+        runs = recompute.runs_of(counts)
+        each = []
+        for device, hosted in enumerate(self._hosted):
+            fronts = [self._recompute.choices(*runs[stage]) for stage in hosted]
+            if any(front is None for front in fronts):
+                raise TimeoutError
+            open_ = []
+            for combination in product(*(front.items() for front in fronts if front is not None)):
+                stages = tuple(
+                    Stage(stage, *runs[stage], *point)
+                    for stage, (point, _) in zip(hosted, combination, strict=True)
+                )
+                if not self._reaches(device, stages, counts[0]):
+                    open_.append(frozenset[int]().union(*(chosen for _, chosen in combination)))
+            each.append(open_)
+        for chosen in product(*each):
+            if monotonic() > self._deadline:
+                raise TimeoutError
+            yield Left(counts, frozenset[int]().union(*chosen))
 
     def _from(self, level: int, cuts: Cuts) -> Iterator[tuple[int, ...]]:
         if level == len(self._order):
@@ -104,7 +162,18 @@ class _Choices:
             Stage(number, self._end(cuts, number - 1), self._end(cuts, number))
             for number in self._hosted[device]
         )
-        first = self._end(cuts, 0)
+        points = ([*self._recompute.points(one.low, one.high)] for one in stages)
+        return all(
+            self._reaches(
+                device,
+                tuple(Stage(*one[:3], *point) for one, point in zip(stages, chosen, strict=True)),
+                self._end(cuts, 0),
+            )
+            for chosen in product(*points)
+        )
+
+    def _reaches(self, device: int, stages: tuple[Stage, ...], first: int) -> bool:
+        """Whether a device alone reaches the bound, or has not enough memory."""
         if self._bound is not None and self._times.work(stages) >= self._bound:
             return True
         if self._times.over_limit(device, stages):

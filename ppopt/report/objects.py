@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json, schedule_json
-from ppopt.problem import layout
+from ppopt.formats.figures import limits, placed, unit_names
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
-from ppopt.problem.pipeline import Pipeline
-from ppopt.report.summary import summary, unit_names
+from ppopt.report.summary import summary
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
@@ -52,7 +51,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
     origin = origin_json.to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
-    shown |= {"mem_limit": _limits(result.pipeline), **unit_names(result.pipeline)}
+    shown |= {"mem_limit": limits(result.pipeline), **unit_names(result.pipeline)}
     return {
         "schema": SCHEMA,
         **{key: origin.get(key) for key in _SEARCHED},
@@ -61,7 +60,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
         "backward_kind": result.backward_kind.value,
         "imbalance": found.get("imbalance"),
         "baseline": _baseline(hand),
-        **_placed(result.pipeline),
+        **placed(result.pipeline),
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
@@ -102,7 +101,7 @@ def of_evaluation(
         "imbalance": found["imbalance"],
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
-        **_placed(schedule.pipeline),
+        **placed(schedule.pipeline),
         **_choice(choice),
         "seed": 0,
         "workers": 1,
@@ -192,11 +191,6 @@ def _number(value: Fraction | None) -> int | float | None:
     return None if value is None else plain(value)
 
 
-def _limits(pipeline: Pipeline) -> list[int | float] | None:
-    limits = pipeline.limits
-    return None if limits is None else [plain(limit) for limit in limits]
-
-
 def of_frontier(found: Frontier) -> dict[str, Any]:
     """Object of `ppopt frontier`.
 
@@ -214,7 +208,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "status": found.status.value,
         "objective": found.objective.value,
         "proof": found.proof,
-        "mem_limit": _limits(found.pipeline),
+        "mem_limit": limits(found.pipeline),
         **unit_names(found.pipeline),
         "least_limit": _number(least and least.limit),
         "least_limit_proved": least is not None and least.least,
@@ -272,7 +266,7 @@ def of_verification(
             for violation in found
         ],
         **{key: figures.get(key) for key in FIGURES},
-        **_placed(schedule.pipeline),
+        **placed(schedule.pipeline),
         **({} if bound is None else {"bound": _bound(schedule, bound)}),
     }
 
@@ -286,23 +280,6 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
         "devices": list(again.devices),
         "seconds": round(again.seconds, 3),
         "counterexample": None if made is None else schedule_json.to_object(made),
-    }
-
-
-def _placed(pipeline: Pipeline) -> dict[str, Any]:
-    """Placement, and of a model in layers the layers of every stage and their layout.
-
-    A placement is its name, or the device of every stage; chunks are null where devices differ.
-    """
-    name = pipeline.resolved_placement if pipeline.named_placement else list(pipeline.hosts[0])
-    many = {len(stages) for stages in pipeline.hosted[0]}
-    model = pipeline.model
-    return {
-        "partition": None if model is None else list(pipeline.counts),
-        "layout": None if model is None else layout.write(model, pipeline.counts),
-        "placement": name,
-        "chunks": many.pop() if len(many) == 1 else None,
-        "recompute": None if model is None else list(pipeline.recomputed),
     }
 
 

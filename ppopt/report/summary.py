@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ppopt.formats import origin_json
+from ppopt.formats import figures, origin_json
 from ppopt.problem.exact import plain
-from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker import confirmed
 from ppopt.schedule.imbalance import imbalance
-from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
 
 ORIGIN_KEYS = (
@@ -20,46 +18,13 @@ ORIGIN_KEYS = (
 
 
 def summary(schedule: Schedule) -> dict[str, Any]:
-    """Figures that `ppopt.schedule.metrics` computes, and the claims of the schedule's origin.
+    """The figures of a schedule, and the claims of its origin.
 
     Times and memory are in the user's units, lists have one entry per device; keys that the origin
     lacks are None. For a schedule read from a file, `checked` says whether the re-checker confirms
     its bound, and `proof` how.
     """
-    found = schedule.metrics
-    ticks = schedule.pipeline.ticks
-    objective = schedule.objective
-    limits = ticks.limits
-    return _claims(schedule) | {
-        "objective": objective.value,
-        "value": plain(ticks.time(found.value(objective))),
-        "makespan": plain(ticks.time(found.makespan)),
-        "device_span": plain(ticks.time(found.device_span)),
-        "bubble_rate": plain(found.bubble_rate(objective)),
-        "bubble_overhead": plain(found.bubble_overhead),
-        "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
-        "mem_limit": None if limits is None else [plain(ticks.memory(top)) for top in limits],
-        "fits_limit": schedule.fits_limits,
-        "imbalance": _imbalance(schedule),
-        **unit_names(schedule.pipeline),
-        **_throughput(schedule, found.value(objective)),
-    }
-
-
-def unit_names(pipeline: Pipeline) -> dict[str, str | None]:
-    """The units of a pipeline's times and memory; None where unknown."""
-    return {"time_unit": pipeline.time_unit, "memory_unit": pipeline.memory_unit}
-
-
-def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]:
-    """Tokens per second and MFU, by the value of the objective; None where unknown."""
-    devices = schedule.pipeline.num_devices
-    tokens, mfu = throughput(schedule.pipeline, value)
-    return {
-        "tokens_per_second": None if tokens is None else plain(tokens),
-        "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
-        "mfu": None if mfu is None else plain(mfu),
-    }
+    return _claims(schedule) | figures.of_schedule(schedule) | {"imbalance": _imbalance(schedule)}
 
 
 def _imbalance(schedule: Schedule) -> dict[str, Any]:

@@ -223,6 +223,46 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
+def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of a sweep, each with its settings first.
+
+    `rows` have the keys of `rows` in `ppopt sweep --json`; `value` is the objective of the row, and
+    `memory` the largest device peak.
+    """
+    keys = list(dict.fromkeys(key for row in rows for key in row["overrides"]))
+    done = [row for row in rows if row.get("status")]
+    time, memory = (_unit(done, key) for key in ("time_unit", "memory_unit"))
+    figures = (headed("value", time), "gap", "bubble", headed("memory", memory), "status")
+    table = _table(*keys, *figures, left=len(keys))
+    table.columns[-1].justify = "left"
+    for row in rows:
+        peaks = row.get("peak_memory")
+        cells: tuple[str | Text, ...] = (
+            *(_setting(row["overrides"].get(key)) for key in keys),
+            _short(row.get("value")),
+            percent(row.get("gap")),
+            percent(row.get("bubble_rate")),
+            _held(_short(max(peaks)) if peaks else NONE, row),
+            _ended(row),
+        )
+        table.add_row(*(Text(one) if isinstance(one, str) else one for one in cells))
+    return table
+
+
+def _setting(value: object) -> str:
+    """The value of a setting: a list as its entries, what is not given as a dash."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return NONE if value is None else str(value)
+
+
+def _ended(row: Mapping[str, Any]) -> Text:
+    if row.get("failed") is not None:
+        return Text(f"  failed: {row['failed']}", style="red")
+    status = str(row.get("status") or "open")
+    return Text(f"  {status}", style=_status_style(row))
+
+
 def _table(*names: str, left: int = 1) -> Table:
     """An empty table; its first columns are aligned to the left, the others to the right."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")

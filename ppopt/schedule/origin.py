@@ -28,6 +28,8 @@ class Argument(StrEnum):
     """All orders were searched; no devices are named."""
     PARTITIONS = "partitions"
     """No partition of the model's layers into stages does better; no devices are named."""
+    PARTITIONS_RECOMPUTE = "partitions-recompute"
+    """No partition does better, whatever layers recompute in it; no devices are named."""
     PLACEMENTS = "placements"
     """No placement of the stages on the devices does better; no devices are named."""
     MEMORY = "memory"

@@ -7,21 +7,14 @@ check.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import NamedTuple
 
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
-from ppopt.solver import interrupts
+from ppopt.solver import child_process, interrupts
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
@@ -31,7 +24,6 @@ from ppopt.solver.parameters import RemoteParams, SubsetParams
 
 BY_CLOCK = 2
 """Workers of the budget in this process: with more than one, budgets are seconds."""
-_CODE = "import sys; sys.path[:] = {path!r}; from ppopt.solver.remote import serve; serve({number})"
 
 
 class Job(NamedTuple):
@@ -90,13 +82,12 @@ class RemoteSubsetDP:
 
         The incumbent must have a schedule.
         """
-        python = spawn.get_executable()
-        unable = os.name != "posix" or not python or getattr(sys, "frozen", False)
-        if self._process or unable or clock.left < self._params.least:
+        python = child_process.python()
+        if self._process or python is None or clock.left < self._params.least:
             return
         assert incumbent.value is not None
         try:
-            here, self._process = _started(os.fsdecode(python or b""))
+            here, self._process = child_process.start(python, __name__)
         except OSError:
             return
         self._clock = clock
@@ -112,38 +103,6 @@ class RemoteSubsetDP:
                 self._process.kill()
                 self._process.wait()
                 self._link.connection.close()
-
-
-def _started(python: str) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """Start a process that runs `serve`; return this end of the pipe to it. Raises OSError."""
-    here, there = Pipe()
-    with there:
-        path = [str(Path(entry).absolute()) for entry in sys.path if isinstance(entry, str)]
-        code = _CODE.format(path=path, number=there.fileno())
-        try:
-            with _signals_not_passed_on():
-                process = subprocess.Popen(
-                    [python, "-c", code],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(there.fileno(),),
-                )
-        except OSError:
-            here.close()
-            raise
-    return here, process
-
-
-@contextmanager
-def _signals_not_passed_on() -> Iterator[None]:
-    """Processes started in this block ignore Ctrl-C and the like; only the search handles them."""
-    ours = {signal.SIGINT, *interrupts.TERMINATIONS}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def serve(number: int) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.claim import Claim, bound_in_ticks
-from ppopt.schedule.origin import SEARCHED, Argument, Certificate, HintRecord, Origin
+from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every
+from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -108,11 +108,7 @@ class Result:
             bound = bound_in_ticks(self.pipeline, self.lower_bound)
         span = self.objective is Objective.DEVICE_SPAN
         claim = Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
-        if self.certificate.argument is Argument.PARTITIONS:
-            return claim._replace(partitions=True, bound_time=self.lower_bound)
-        if self.certificate.argument is Argument.PLACEMENTS:
-            return claim._replace(placements=True, bound_time=self.lower_bound)
-        return claim
+        return of_every(claim, self.certificate.argument, self.lower_bound)
 
     def origin(self) -> Origin:
         """How the schedule was found, for its file: everything but the time it took."""

@@ -88,7 +88,7 @@ def solve(
     chosen with the schedule, and the bound is over all placements that use all of its devices
     (`ppopt.solver.placements`).
     With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
-    over all choices (`ppopt.solver.recompute`).
+    over all choices (`ppopt.solver.recompute`); it goes with `partition="search"`.
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
     `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
@@ -107,7 +107,7 @@ def solve(
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
         if hint is not None:
-            own = "layers" if chosen == "recompute" else chosen
+            own = {"recompute": "layers", "partition and recompute": "both"}.get(chosen, chosen)
             raise InputError(f"hint: does not go with {chosen} search; give the hint's {own}")
         from ppopt.solver.configurations import ConfigurationSearch, Request  # noqa: PLC0415
 
@@ -118,16 +118,23 @@ def solve(
 
 
 def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
-    """What is chosen with the schedule: partition, placement, recompute, or nothing."""
-    found = None
+    """What is chosen with the schedule: one of the keys of `_candidates`, or nothing."""
+    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
     if placements.SEARCH in (placement, pipeline.placement):
-        found = "placement"
-    elif pipeline.partition == SEARCH:
-        found = "partition"
-    if found is not None:
-        pipeline.refuse_recompute_search("a search of partition or placement")
-        return found
-    return "recompute" if pipeline.recompute == SEARCH_RECOMPUTE else None
+        pipeline.refuse_recompute_search("a search of placement")
+        return "placement"
+    if pipeline.partition == SEARCH:
+        return "partition and recompute" if recomputing else "partition"
+    return "recompute" if recomputing else None
+
+
+def candidates_of(problem: Problem, deadline: float) -> Candidates | None:
+    """The configurations of a pipeline whose partition, placement or recompute is to be searched.
+
+    None: nothing is. Raises InputError where the search does not apply.
+    """
+    chosen = _chosen_with_the_schedule(problem.pipeline, None)
+    return None if chosen is None else _candidates(chosen, problem, deadline)
 
 
 def _candidates(chosen: str, problem: Problem, deadline: float) -> Candidates:
@@ -140,6 +147,12 @@ def _candidates(chosen: str, problem: Problem, deadline: float) -> Candidates:
         from ppopt.solver.partitions.candidates import PartitionCandidates  # noqa: PLC0415
 
         return PartitionCandidates(problem, deadline)
+    if chosen == "partition and recompute":
+        from ppopt.solver.partitions.recompute_candidates import (  # noqa: PLC0415
+            PartitionRecomputeCandidates,
+        )
+
+        return PartitionRecomputeCandidates(problem, deadline)
     from ppopt.solver.recompute.candidates import RecomputeCandidates  # noqa: PLC0415
 
     return RecomputeCandidates(problem)

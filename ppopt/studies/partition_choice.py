@@ -21,8 +21,13 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.partitions.candidates import SHARES, one_layer_moves
-from ppopt.solver.partitions.partition_bounds import bounds_of, highest_bound, quick_bound
+from ppopt.solver.partitions.candidates import one_layer_moves
+from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
+    bounds_of,
+    highest_bound,
+    quick_bound,
+)
 from ppopt.solver.partitions.space import FOREVER, PartitionTicks, space_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate

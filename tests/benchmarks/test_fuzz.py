@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,22 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.fuzz import campaign, command, known, pipelines
+from benchmarks.fuzz import campaign, command, known, layers, pipelines
+from benchmarks.fuzz import journal as journals
+from benchmarks.fuzz.__main__ import report
 from benchmarks.fuzz.campaign import CATEGORIES, Tally
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
+from benchmarks.fuzz.journal import Journal
 from ppopt import InputError, Pipeline, Verdict
+from ppopt.problem import partition
 from tests.oracles import exhaustive
 
 SLICE = {
     "tiny": 20,
+    "mixed": 10,
+    "placements": 5,
+    "layers": 15,
+    "recompute": 8,
     "pairs": 10,
     "bounds": 10,
     "frontiers": 4,
@@ -67,6 +76,7 @@ def test_pipelines_have_every_dimension() -> None:
         Pipeline(**pipelines.draw(rng, ops=24, fused=False, slices=(1, 2), overlap=number % 2 == 0))
         for number in range(400)
     ]
+    several = [pipe for pipe in drawn if pipe.num_stages > 1]
     assert {pipe.placement for pipe in drawn} > {None, "linear", "v", "interleaved"}
     for share in (
         [pipe.routes == 2 for pipe in drawn],
@@ -81,8 +91,52 @@ def test_pipelines_have_every_dimension() -> None:
         [pipe.mem_limit == "1f1b" for pipe in drawn],
         [max(pipe.forward) > 10**6 for pipe in drawn],
         [max(pipe.forward) < 1 for pipe in drawn],
+        [isinstance(pipe.p2p, tuple) and not isinstance(pipe.p2p[0], tuple) for pipe in several],
+        [pipe.backward_p2p is not None for pipe in drawn],
+        [len(set(pipe.device_speed)) > 1 for pipe in drawn],
+        [pipe.recompute_time is not None for pipe in drawn],
+        [pipe.kept is not None for pipe in drawn],
+        [pipe.workspace is not None for pipe in drawn],
+        [pipe.weight_workspace is not None for pipe in drawn],
     ):
         assert 0.02 < sum(share) / len(drawn) < 0.98
+
+
+def test_models_in_layers_have_every_dimension() -> None:
+    rng = Random(4)
+    fields = [layers.draw(rng, ops=18, partitions=(*layers.FIXED, "search")) for _ in range(300)]
+    drawn = [Pipeline(**one) for one in fields]
+    models = [one["model"] for one in fields]
+    for share in (
+        *([one["partition"] == name for one in fields] for name in ("even", "balanced", "search")),
+        [isinstance(one["partition"], list) for one in fields],
+        ["|" in one["partition"] for one in fields],
+        [one["recompute"] is None for one in fields],
+        [pipe.num_stages > pipe.num_devices for pipe in drawn],
+        [any(pipe.recomputed) for pipe in drawn],
+        [pipe.mem_limit is None for pipe in drawn],
+        [any("workspace" in layer for layer in model) for model in models],
+        *(
+            [any(layer["role"] == role for layer in model) for model in models]
+            for role in ("embedding", "mtp", "head")
+        ),
+    ):
+        assert 0.02 < sum(share) / len(drawn) < 0.98
+
+
+def test_layers_spelled_out_have_the_costs_by_hand() -> None:
+    """Defaults: BW = 2 F, W = BW / 2. The second layer recomputes: 3 more, 1 kept of 4."""
+    model: list[dict[str, Any]] = [
+        {"role": "decoder", "forward": 2, "activation": 1, "memory_b": 1, "static": 2},
+        {"role": "decoder", "forward": 1, "activation": 4, "memory_b": 0, "static": 1,
+         "backward": 5, "weight": 1, "workspace": 2, "recompute": {"time": 3, "activation": 1}},
+    ]  # fmt: skip
+    fields = {"stages": 1, "placement": None, "batches": 1, "model": model, "recompute": None}
+    (made,) = {layers.spelled_out(fields, (2,), layers.recomputed(fields))}
+    assert (made.forward, made.backward, made.weight) == ((3,), (9,), (3,))
+    assert (made.backward_input, made.activation, made.memory_b) == ((6,), (5,), (1,))
+    assert (made.static, made.recompute_time, made.kept) == ((3,), (3,), (2,))
+    assert (made.forward_workspace, made.weight_workspace) == ((2,), (0,))
 
 
 def test_reduced_pipelines_have_the_same_optimum() -> None:
@@ -120,6 +174,28 @@ class TestFaults:
         monkeypatch.setattr(ppopt, "solve", raised)
         assert "wrong-bound" in self.kinds("tiny")
         assert "true-bound-refuted" in self.kinds("bounds")
+
+    @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute"])
+    def test_a_choice_that_is_called_optimal_and_is_not(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Wherever the search claims the value it has."""
+        solve = ppopt.solve
+
+        def worse(*given: Any, **options: Any) -> ppopt.Result:
+            found = solve(*given, **options)
+            return replace(found, value=found.value and found.value + 1)
+
+        monkeypatch.setattr(ppopt, "solve", worse)
+        assert {"wrong-optimum", "wrong-value"} <= self.kinds(name, 8)
+
+    def test_a_partition_that_is_not_balanced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lopsided(_: Any, stages: int, __: Any) -> tuple[int, ...]:
+            return (len(_) - stages + 1, *(1,) * (stages - 1))
+
+        monkeypatch.setitem(partition.RULES, "balanced", lopsided)
+        monkeypatch.setitem(partition.RULES, "even", lopsided)
+        assert {"not-balanced", "not-even"} <= self.kinds("layers", 25)
 
     def test_a_frontier_whose_bounds_are_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
         frontier = ppopt.frontier
@@ -164,6 +240,7 @@ class Large(Category):
     """Numbers above 10 are wrong."""
 
     name = "tiny"
+    goal = 1
 
     def draw(self, rng: Random) -> Case:
         """Draw a number."""
@@ -200,6 +277,47 @@ def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) 
     text = "\n".join(campaign.listed({"tiny": tally}))
     assert f"- tiny, large, {tally.kinds['large']} times (NEW):" in text
     assert f"| tiny | 12 | {tally.skipped} |" in campaign.table({"tiny": tally})
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_journal(tmp_path: Path) -> None:
+    """The numbers of the cases go on; a line that was cut short is left out."""
+    journal = Journal(tmp_path / "journal.jsonl")
+    names = ["valid", "strategies"]
+    journals.run(journal, names, "5.0", 0.3)
+    _, first = journal.done("5.0")
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.write('{"piece": "5.0", "seco\n')
+    journals.run(journal, names, "5.0", 0.3)
+    assert journal.done("5.0")[1]["valid"].cases == first["valid"].cases
+    journals.run(journal, names, "5.0", 2 * journal.done("5.0")[0])
+    _, both = journal.done("5.0")
+    fresh = Tally()
+    for number in range(first["strategies"].cases, both["strategies"].cases):
+        campaign.attack(CATEGORIES["strategies"], "5.0", number, fresh)
+    assert both["strategies"].skipped == first["strategies"].skipped + fresh.skipped
+    assert both["valid"].cases > first["valid"].cases
+
+
+def test_a_report_of_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.begin("# The adversary\n\n- date: one", 7)
+    bad = Tally(3, 1, 0.5, Counter({"large": 2}), {"large": ("12 is above 10", {"number": 11})})
+    journal.piece("7.0", 60, {"tiny": bad})
+    journal.begin("# The adversary\n\n- date: two", 7)
+    journal.piece("7.1", 30, {"tiny": Tally(4)})
+    assert report(journal, tmp_path / "found") == 1
+    told = capsys.readouterr().out
+    assert "- begun again: date: two" in told
+    assert "seeds 7.0, 7.1; 1.5 minutes in all" in told
+    assert "| tiny | 7 | 1 | 0 | 2 | 0 |" in told
+    assert "Tiny instances beside exhaustive search: 6" in told
+    assert (tmp_path / "found" / "test_fuzz_tiny_large.py").exists()
+
+
+def test_a_campaign_keeps_the_ratio_of_the_goals() -> None:
+    done = campaign.campaign(["valid", "mutants"], "ratio", 1.0, {"valid": 30})
+    goals = [CATEGORIES[name].goal for name in ("valid", "mutants")]
+    assert abs((30 + done["valid"].cases) / goals[0] - done["mutants"].cases / goals[1]) < 0.08
 
 
 def test_smaller_pipelines_are_pipelines_and_simpler_ones_come() -> None:

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from ppopt.cli import app, commands, init, profiling, running, schedule_files  # noqa: F401
+from ppopt.cli import (  # noqa: F401
+    app,
+    commands,
+    init,
+    planning,
+    profiling,
+    running,
+    schedule_files,
+    sweeping,
+)
 
 ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")
 """What the installed script `ppopt` runs."""

@@ -23,17 +23,16 @@ from ppopt.schedule.origin import Argument
 from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
     PartitionBounds,
+    bounds_by,
     bounds_of,
     highest_bound,
     partition_bound,
     quick_bound,
 )
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
 
-SHARES = (0.0, 0.01, 0.02, 0.05)
-"""How far above the least bound the bound of a most even partition may be: no single share is
-always best."""
 FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
 
@@ -55,7 +54,7 @@ class PartitionCandidates(Candidates):
         self._space = self._ticks.space
         self._bounds: PartitionBounds | None = None
         """None: not worked out yet."""
-        self._order: _Order | None = None
+        self._order: PartitionOrder | None = None
 
     def pipeline(self, key: Key) -> Pipeline:
         """The pipeline cut into these counts of layers."""
@@ -67,13 +66,28 @@ class PartitionCandidates(Candidates):
             bound = partition_bound(self._space, counts)
             yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
+    def bound(self, deadline: float) -> None:
+        """Bound all partitions; where that takes longer, every stage alone."""
+        if self._bounds is None or not self._bounds.complete:
+            self._bounds = bounds_by(deadline, self._space, self._deadline)
+            self._order = None
+
+    @property
+    def least(self) -> Fraction:
+        """The least bound of all partitions; 0 where none keeps the memory limits."""
+        if self._bounds is None:
+            return self._time(quick_bound(self._space))
+        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
+
     def first(self) -> Iterator[Counts]:
         """The given rule's partition, before all bounds; then even ones of low bounds."""
         yield self._base.counts
-        bounds = self._bounds = bounds_of(self._space, self._deadline)
+        if self._bounds is None:
+            self._bounds = bounds_of(self._space, self._deadline)
+        bounds = self._bounds
         if bounds.least == FOREVER:
             return
-        self._order = _Order(self._space, bounds)
+        self._order = PartitionOrder(self._space, bounds)
         for share in SHARES:
             counts = bounds.most_even(share)
             if counts is not None:
@@ -103,7 +117,7 @@ class PartitionCandidates(Candidates):
         """The argument behind the bound over all partitions, in words."""
         space, searched = self._space, search.searched
         if search.none and self._bounds is not None:
-            return self._infeasible(self._bounds)
+            return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
             f"{space.num_stages} stages: every one but the {searched} searched has a device that "
@@ -111,21 +125,11 @@ class PartitionCandidates(Candidates):
             f"these {searched} found as much"
         )
 
-    def _infeasible(self, bounds: PartitionBounds) -> str:
-        least = Fraction(bounds.least_limit, self._ticks.memory_per_unit)
-        words = "the least limit that works on every device is"
-        if not bounds.complete or self._ticks.passing:
-            words = "one that works on every device is at least"
-        return (
-            f"no partition of {self._space.num_layers} layers keeps the limits "
-            f"even for one microbatch at a time; {words} {exact.plain(least)}"
-        )
-
     def _time(self, ticks: int) -> Fraction:
         return Fraction(ticks, self._ticks.per_unit)
 
 
-class _Order:
+class PartitionOrder:
     """Partitions in the order of their bounds, followed as far as is asked for."""
 
     def __init__(self, space: PartitionSpace, bounds: PartitionBounds) -> None:
@@ -149,6 +153,22 @@ class _Order:
                 self._share *= 2
                 self._rest = self._bounds.in_order(self._reached)
         return self._next if self._next[0] <= ceiling else None
+
+
+def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
+    """Why no partition has a schedule, with the least limit that would do, in words."""
+    none = (
+        f"no partition of {ticks.space.num_layers} layers keeps the limits even for one "
+        "microbatch at a time"
+    )
+    try:
+        least = Fraction(bounds.least_limit, ticks.memory_per_unit)
+    except TimeoutError:
+        return none
+    words = "the least limit that works on every device is"
+    if not bounds.complete or ticks.passing:
+        words = "one that works on every device is at least"
+    return f"{none}; {words} {exact.plain(least)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

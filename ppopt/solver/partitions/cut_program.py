@@ -26,9 +26,9 @@ from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
     backward_times,
-    device_bound,
     first_stage_tail,
 )
+from ppopt.solver.partitions.recompute_choices import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 Counts = tuple[int, ...]
@@ -73,8 +73,9 @@ Table = dict[Runs, DeviceBound]
 class Figure(NamedTuple):
     """A figure of devices; that of a partition is the largest of its devices."""
 
-    of_device: Callable[[PartitionSpace, int, Sequence[Hosted]], DeviceBound]
-    """Of a device that hosts certain stages, one entry per choice of these."""
+    of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int], DeviceBound]
+    """Of a device that hosts certain stages, one entry per choice of these; above a ceiling any
+    figure above it will do."""
     part: Callable[[PartitionSpace, Ints, Ints], Ints]
     """Of the layers between; the parts of a device's stages add up to no more than its figure."""
 
@@ -89,7 +90,7 @@ def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).least)
 
 
-VALUE = Figure(device_bound, work)
+VALUE = Figure(chosen_bound, work)
 """Lower bound of the objective, in ticks."""
 
 
@@ -142,14 +143,16 @@ class CutProgram:
 
         The least bound alone may have stages of one layer beside stages of many.
         """
-        best: tuple[float, Counts] | None = None
+        best: tuple[float, int, int, Runs] | None = None
         for tail, firsts in self._tails.items():
             sums = self._square_suffix(tail, ceiling)
-            for middle, start in self._starts():
-                found = self._trace(tail, firsts, middle, start, sums, ceiling)
-                if found is not None and (best is None or found < best):
-                    best = found
-        return None if best is None else best[1]
+            for runs in self._tables[0]:
+                if runs.first in firsts:
+                    squares, middle = self._square_from_start(tail, ceiling, runs, sums[0])
+                    found = squares, tail, middle, runs
+                    if squares < np.inf and (best is None or found < best):
+                        best = found
+        return None if best is None else self._trace(*best[1:], ceiling)
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
@@ -191,17 +194,17 @@ class CutProgram:
             found.append(Hosted(level + self.space.num_devices, second, second + runs.second))
         return found
 
-    def _moved(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
+    def _moved(self, positions: tuple[Any, Any], runs: Runs) -> tuple[Any, Any]:
+        """Positions, or arrays of them, after the runs of a device."""
         return positions[0] + runs.first, positions[1] + self.form.value * runs.second
 
-    def _windows(self, runs: Runs) -> tuple[Any, Any]:
-        """The positions [.., first, second] from which runs lead on, and those they lead to."""
-        here, there = slice(0, self._places - runs.first), slice(runs.first, None)
+    def _window(self, runs: Runs) -> tuple[slice, slice]:
+        """The positions [first, second] from which runs lead on."""
+        here = slice(0, self._places - runs.first)
         if self.form is Form.ONE:
-            return (..., here, slice(None)), (..., there, slice(None))
+            return here, slice(None)
         low, high = slice(0, self._places - runs.second), slice(runs.second, None)
-        mine, theirs = (high, low) if self.form is Form.V else (low, high)
-        return (..., here, mine), (..., there, theirs)
+        return here, high if self.form is Form.V else low
 
     # Figures of every device.
 
@@ -212,13 +215,37 @@ class CutProgram:
         for first in range(1, self._longest + 1):
             for second in seconds:
                 runs = Runs(first, second)
-                one, other = (axis[self._windows(runs)[0]].ravel() for axis in grid)
+                one, other = (axis[self._window(runs)].ravel() for axis in grid)
                 kept = self._leaves_room(level, one, other, runs)
                 hosted = self._hosted(level, one[kept], other[kept], runs)
                 parts = [self._figure.part(self.space, stage.low, stage.high) for stage in hosted]
                 low = np.asarray(sum(parts)) <= self.ceiling
+                low &= self._others_fit(level, one[kept], other[kept], runs)
                 if low.any():
                     yield runs, one[kept][low], other[kept][low]
+
+    def _others_fit(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
+        """Whether devices before and after a level, each within the ceiling, hold all other layers.
+
+        Of the interleaved placement, only layers that are before or after for every middle cut.
+        """
+        there, last = self._moved((first, second), runs), self.space.num_layers
+        upto = self._parts_upto
+        done, rest = upto[first], 0 * first
+        if self.form is Form.ONE:
+            rest = upto[last] - upto[there[0]]
+        elif self.form is Form.V:
+            done, rest = done + upto[last] - upto[second], upto[there[1]] - upto[there[0]]
+        else:
+            rest = upto[last] - upto[there[1]]
+        after = self.space.num_devices - 1 - level
+        return np.asarray((done <= level * self.ceiling) & (rest <= after * self.ceiling))
+
+    @cached_property
+    def _parts_upto(self) -> Ints:
+        """Sum of the parts of the first layers; the part of a stage is no less than its layers'."""
+        places = np.arange(self.space.num_layers)
+        return np.concatenate([[0], np.cumsum(self._figure.part(self.space, places, places + 1))])
 
     @cached_property
     def _longest(self) -> int:
@@ -260,7 +287,8 @@ class CutProgram:
             )
             for same in zip(*stages, strict=True)
         ]
-        figures = self._figure.of_device(self.space, self.space.hosts[level], together)
+        device = self.space.hosts[level]
+        figures = self._figure.of_device(self.space, device, together, self.ceiling)
         bounds = np.cumsum([len(first) for _, first, _ in found])[:-1]
         rows = [np.split(row, bounds) for row in figures]
         table: Table = {}
@@ -289,16 +317,14 @@ class CutProgram:
                 self._check_time()
                 least = np.full(levels[-1].shape, FOREVER)
                 for runs, bound in table.items():
-                    here, there = self._windows(runs)
-                    weight = self._cut_off(bound.with_tail(tail))[here]
-                    path = np.maximum(weight, levels[-1][there])
-                    np.minimum(least[here], path, out=least[here])
+                    weight = bound.with_tail(tail)
+                    first, second = np.nonzero(weight <= self.ceiling)
+                    rest = levels[-1][:, *self._moved((first, second), runs)]
+                    path = np.maximum(weight[first, second], rest)
+                    least[:, first, second] = np.minimum(least[:, first, second], path)
                 levels.append(least)
             self._suffixes[tail] = [*reversed(levels)]
         return self._suffixes[tail]
-
-    def _cut_off(self, values: Ints) -> Ints:
-        return np.where(values <= self.ceiling, values, FOREVER)
 
     def _roots(self) -> list[tuple[int, int, int, tuple[Runs, ...]]]:
         """Choices of the first device: least bound, tail, middle cut, runs."""
@@ -338,10 +364,8 @@ class CutProgram:
 
     # The most even partition.
 
-    def _squares(self, level: int, runs: Runs) -> np.ndarray:
-        """[first][second]: sum of squared stage times of a device's runs."""
-        grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
-        first, second = (axis[self._windows(runs)[0]] for axis in grid)
+    def _squares(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
+        """Sum of squared stage times of a device's runs that begin at these positions."""
         hosted = self._hosted(level, first, second, runs)
         return np.asarray(
             sum(_stage_time(self.space, one.low, one.high).astype(float) ** 2 for one in hosted)
@@ -353,44 +377,50 @@ class CutProgram:
             self._check_time()
             least = np.full(levels[-1].shape, np.inf)
             for runs, bound in self._tables[level].items():
-                here, there = self._windows(runs)
-                fits = bound.with_tail(tail)[here] <= ceiling
-                cost = np.where(fits, self._squares(level, runs), np.inf)
-                np.minimum(least[here], cost + levels[-1][there], out=least[here])
+                first, second = np.nonzero(bound.with_tail(tail) <= ceiling)
+                rest = levels[-1][:, *self._moved((first, second), runs)]
+                path = self._squares(level, first, second, runs) + rest
+                least[:, first, second] = np.minimum(least[:, first, second], path)
             levels.append(least)
         return levels[::-1]
 
-    def _trace(
-        self,
-        tail: int,
-        firsts: list[int],
-        middle: int,
-        start: tuple[int, int],
-        sums: list[np.ndarray],
-        ceiling: int,
-    ) -> tuple[float, Counts] | None:
-        """The partition of least squares from a start, and its sum; None where there is none."""
+    def _square_from_start(
+        self, tail: int, ceiling: int, runs: Runs, sums: np.ndarray
+    ) -> tuple[float, int]:
+        """Least sum of squares after these runs of the first device, and its middle cut."""
+        middles, seconds = (np.array(row) for row in zip(*self._second_starts, strict=True))
+        firsts = 0 * seconds
+        fits = self._tables[0][runs].with_tail(tail)[firsts, seconds] <= ceiling
+        middles, seconds, firsts = middles[fits], seconds[fits], firsts[fits]
+        if not middles.size:
+            return np.inf, 0
+        rows = middles if self.form is Form.LOOP else 0
+        rest = sums[(rows, *self._moved((firsts, seconds), runs))]
+        squares = self._squares(0, firsts, seconds, runs) + rest
+        best = int(np.argmin(squares))
+        return float(squares[best]), int(middles[best])
+
+    @cached_property
+    def _second_starts(self) -> list[tuple[int, int]]:
+        """Middle cuts, and where the second run of the first device begins."""
+        return [(middle, second) for middle, (_, second) in self._starts()]
+
+    def _trace(self, tail: int, middle: int, first_runs: Runs, ceiling: int) -> Counts:
+        """The partition of least squares with these runs of the first device."""
+        sums, path = self._square_suffix(tail, ceiling), [first_runs]
         row = middle if self.form is Form.LOOP else 0
-        path: list[Runs] = []
-        positions, total = start, 0.0
-        for level, beyond in enumerate(sums):
-            best: tuple[float, float, Runs] | None = None
+        for level, beyond in enumerate(sums[1:], 1):
+            positions = self._positions(tuple(path), middle)
+            best: tuple[float, Runs] | None = None
             for runs, bound in self._tables[level].items():
                 worst = max(int(bound.alone[positions]), int(bound.through[positions]) + tail)
-                if worst > ceiling or (level == 0 and runs.first not in firsts):
+                if worst > ceiling:
                     continue
-                own = self._square(level, positions, runs)
+                first, second = (np.array(place) for place in positions)
+                own = float(self._squares(level, first, second, runs))
                 rest = float(beyond[(row, *self._moved(positions, runs))])
-                if rest < np.inf and (best is None or (own + rest, own, runs) < best):
-                    best = own + rest, own, runs
-            if best is None:
-                return None
-            total += best[1]
-            path.append(best[2])
-            positions = self._moved(positions, best[2])
-        return total, self._counts(tuple(path))
-
-    def _square(self, level: int, positions: tuple[int, int], runs: Runs) -> float:
-        first, second = (np.array(place) for place in positions)
-        hosted = self._hosted(level, first, second, runs)
-        return sum(float(_stage_time(self.space, one.low, one.high)) ** 2 for one in hosted)
+                if rest < np.inf and (best is None or (own + rest, runs) < best):
+                    best = own + rest, runs
+            assert best is not None
+            path.append(best[1])
+        return self._counts(tuple(path))

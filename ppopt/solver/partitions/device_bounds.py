@@ -27,6 +27,9 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
 6. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.
 
+Where a stage recomputes, b, u and x are longer, a is smaller, and y is what its backward takes
+besides. On the way beyond the device's own stages nothing recomputes: that only shortens the way.
+
 1 is the bound of `ppopt.solver.bounds.device_bounds`; forced idle time as in
 `ppopt.solver.bounds.idle_bounds`. Head-body-tail bounds: Carlier, EJOR 11 (1982).
 """
@@ -54,6 +57,17 @@ class Hosted(NamedTuple):
     """Layers before it, one entry per choice."""
     high: Ints
     """Layers up to its end."""
+    again: Ints | int = 0
+    """Time of its recompute, part of every backward."""
+    saved: Ints | int = 0
+    """Memory that its F does not keep; its backward takes it at its start."""
+
+    def at(self, places: Ints) -> Hosted:
+        """Some of the choices."""
+        again, saved = (
+            row if isinstance(row, int) else row[places] for row in (self.again, self.saved)
+        )
+        return Hosted(self.stage, self.low[places], self.high[places], again, saved)
 
 
 class DeviceBound(NamedTuple):
@@ -130,6 +144,12 @@ def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -
     return bound
 
 
+def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
+    """Least time before the first F of a device, and the time of all its operations."""
+    one = _Device(space, device, tuple(hosted), space.batches)
+    return np.asarray(one.head(0) + one.batches * np.asarray(sum(one.f) + sum(one.u)))
+
+
 def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
     """Memory without which no schedule runs, one entry per choice, in ticks of memory.
 
@@ -198,11 +218,13 @@ class _Device:
         ends = [(one.low, one.high) for one in hosted]
         self.f = [sums.forward[high] - sums.forward[low] for low, high in ends]
         times = [backward_times(space, low, high) for low, high in ends]
-        self.b = [time.hand_on for time in times]
-        self.u = [time.least for time in times]
-        self.x = [time.most for time in times]
-        self.a = [sums.activation[high] - sums.activation[low] for low, high in ends]
-        self.y = [sums.memory_b[high] - sums.memory_b[low] for low, high in ends]
+        self.b = [time.hand_on + one.again for time, one in zip(times, hosted, strict=True)]
+        self.u = [time.least + one.again for time, one in zip(times, hosted, strict=True)]
+        self.x = [time.most + one.again for time, one in zip(times, hosted, strict=True)]
+        self.a = [
+            sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
+        ]
+        self.y = [sums.memory_b[one.high] - sums.memory_b[one.low] + one.saved for one in hosted]
         if not space.split:
             self.y = [0 * change for change in self.y]
         self.static = np.asarray(sum(sums.static[high] - sums.static[low] for low, high in ends))
@@ -244,7 +266,8 @@ class _Device:
         """From the start of the backward of a hosted stage to that of the first one."""
         sums, low, high = self.space.sums, self.hosted[0], self.hosted[last]
         links = _between(self.space.delays.backward, low.stage, high.stage)
-        return np.asarray(sums.hand_on[high.high] - sums.hand_on[low.high] + links)
+        again = sum(one.again for one in self.hosted[1 : last + 1])
+        return np.asarray(sums.hand_on[high.high] - sums.hand_on[low.high] + again + links)
 
     def _ends(self, start: Ints) -> DeviceBound:
         """Bound from the start of a backward of the first hosted stage."""
@@ -252,7 +275,7 @@ class _Device:
         alone = start + self.u[0]
         if self.space.span:
             return DeviceBound(alone, alone - FOREVER)
-        out = sums.hand_on[one.high] + sums.way_out[one.stage, one.low]
+        out = sums.hand_on[one.high] + one.again + sums.way_out[one.stage, one.low]
         return DeviceBound(alone, start + out)
 
     @cached_property

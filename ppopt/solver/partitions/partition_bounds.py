@@ -17,12 +17,16 @@ from ppopt.solver.partitions.cut_program import VALUE, Counts, CutProgram, Figur
 from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
-    device_bound,
     first_stage_tail,
-    least_memory,
 )
+from ppopt.solver.partitions.recompute_choices import chosen_bound, chosen_memory
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
+SHARES = (0.0, 0.01, 0.02, 0.05)
+"""How far above the least bound the bound of a most even partition may be: no single share is
+always best."""
+EVEN = 0.02
+"""Share for the partition whose bound is the first ceiling where memory is limited."""
 MOST_ENUMERATED = 20_000
 """Most partitions of a placement without a program that are bounded one by one."""
 FIRST_CEILING = 0.03
@@ -36,7 +40,7 @@ def partition_bound(space: PartitionSpace, counts: Counts) -> int:
     """Bound of the schedules of one partition; FOREVER where memory does not suffice."""
     tail = int(first_stage_tail(space, np.array(counts[0])))
     return max(
-        int(device_bound(space, device, stages).with_tail(tail)[0])
+        int(chosen_bound(space, device, stages).with_tail(tail)[0])
         for device, stages in enumerate(_hosted(space, counts))
     )
 
@@ -74,7 +78,8 @@ def highest_bound(space: PartitionSpace) -> int:
     layers, delays = space.layers, space.delays
     times = layers.forward, layers.backward_input, layers.weight, layers.backward
     links = sum(max(row) for rows in delays for row in rows)
-    return space.batches * (sum(map(sum, times)) + links)
+    again = 0 if space.recompute is None else 2 * sum(space.recompute.time)
+    return space.batches * (sum(map(sum, times)) + links + again)
 
 
 def _least_backward(space: PartitionSpace) -> int:
@@ -120,6 +125,20 @@ def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
     return _StagesAlone(space, deadline)
 
 
+def bounds_by(moment: float, space: PartitionSpace, deadline: float) -> PartitionBounds:
+    """The bounds of a space if the least one is found by a moment; else those of stages alone.
+
+    After the deadline, too, what is asked of them raises TimeoutError.
+    """
+    found = bounds_of(space, deadline)
+    try:
+        for bounds in (bounds_of(space, moment), found):
+            _ = bounds.least
+    except TimeoutError:
+        return _StagesAlone(space)
+    return found
+
+
 class _Programmed:
     """Bounds by dynamic programs."""
 
@@ -131,6 +150,10 @@ class _Programmed:
 
     @cached_property
     def least(self) -> int:
+        known = self._known_bound
+        if known < FOREVER:
+            self._program = self._stated(known)
+            return self._program.least
         lowest, share = quick_bound(self._space), FIRST_CEILING
         while share < PATIENCE or self._fits:
             self._program = self._stated(int(lowest * (1 + share)))
@@ -138,6 +161,19 @@ class _Programmed:
                 return self._program.least
             share *= 2
         return FOREVER
+
+    @cached_property
+    def _known_bound(self) -> int:
+        """The bound of an even partition: the least bound of all is no larger."""
+        if self._space.limits is None:
+            return FOREVER
+        free = _Programmed(
+            replace(self._space, limits=None, recompute=None), self._form, self._deadline
+        )
+        if free.least == FOREVER:
+            return FOREVER
+        even = free.most_even(EVEN)
+        return FOREVER if even is None else partition_bound(self._space, even)
 
     @cached_property
     def _fits(self) -> bool:
@@ -152,7 +188,7 @@ class _Programmed:
     @cached_property
     def least_limit(self) -> int:
         figure, least = Figure(_need, _memory), FOREVER
-        ceiling = -(-_memory_of_all(self._space) // self._space.num_devices)
+        ceiling = -(-memory_of_all(self._space) // self._space.num_devices)
         while least == FOREVER:
             ceiling += 1 + ceiling // 4
             least = self._stated(ceiling, figure).least
@@ -199,7 +235,9 @@ class _Listed:
     def least_limit(self) -> int:
         space = self._space
         return min(
-            max(int(least_memory(space, d, one)[0]) for d, one in enumerate(_hosted(space, counts)))
+            max(
+                int(chosen_memory(space, d, one)[0]) for d, one in enumerate(_hosted(space, counts))
+            )
             for counts in every_partition(space)
         )
 
@@ -241,23 +279,32 @@ class _StagesAlone:
 
 
 def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
-    """Static memory and activations of layers."""
+    """Static memory of layers, and the least of their activations that F keeps."""
     sums = space.sums
-    return np.asarray(sum(row[high] - row[low] for row in (sums.static, sums.activation)))
+    kept = sums.activation - sums.saved
+    return np.asarray(sum(row[high] - row[low] for row in (sums.static, kept)))
 
 
-def _memory_of_all(space: PartitionSpace) -> int:
-    return sum(space.layers.static) + sum(space.layers.activation)
+def memory_of_all(space: PartitionSpace) -> int:
+    """Memory that all devices together need, however the layers are cut and recompute."""
+    sums = space.sums
+    return int(sums.static[-1] + sums.activation[-1] - sums.saved[-1])
 
 
-def _need(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
+def _need(
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int
+) -> DeviceBound:
     """The least memory of a device."""
-    need = least_memory(space, device, hosted)
+    del ceiling
+    need = chosen_memory(space, device, hosted)
     return DeviceBound(need, need - FOREVER)
 
 
-def _need_beside_limit(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
+def _need_beside_limit(
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int
+) -> DeviceBound:
     """The least memory of a device, raised by what its limit is below the largest one."""
+    del ceiling
     assert space.limits is not None
-    need = least_memory(space, device, hosted) + max(space.limits) - space.limits[device]
+    need = chosen_memory(space, device, hosted) + max(space.limits) - space.limits[device]
     return DeviceBound(need, need - FOREVER)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from math import comb, lcm
 from typing import NamedTuple
 
@@ -18,9 +19,10 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import StageCosts, Ticks
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
 
+Rows = tuple[tuple[Fraction, ...], ...]
 FOREVER = 2**60
 """Above every value in ticks: what no partition reaches."""
 
@@ -40,6 +42,15 @@ class LayerTicks(NamedTuple):
     memory_b: tuple[int, ...]
     """Signed change of memory by B; W gives back the rest."""
     static: tuple[int, ...]
+
+
+class RecomputeTicks(NamedTuple):
+    """What recompute of every layer costs and brings, as whole ticks."""
+
+    time: tuple[int, ...]
+    """Added to B and BW."""
+    saved: tuple[int, ...]
+    """Memory that F does not keep; B or BW takes it at its start."""
 
 
 class Delays(NamedTuple):
@@ -69,6 +80,8 @@ class PartitionSpace:
     """Whether a backward may be BW."""
     span: bool = False
     """Whether the value is the device span; else it is the makespan."""
+    recompute: RecomputeTicks | None = None
+    """Where it is chosen which layers recompute; the costs of the layers are those without it."""
 
     @property
     def num_layers(self) -> int:
@@ -116,6 +129,8 @@ class LayerSums(NamedTuple):
     activation: Ints
     memory_b: Ints
     static: Ints
+    saved: Ints
+    """Most memory that F does not keep; 0 where it is not chosen what recomputes."""
     lead_in: Ints
     """`[s][l]`: least delays of forwards on the way to stage s where it begins after l layers."""
     way_out: Ints
@@ -135,9 +150,12 @@ class LayerSums(NamedTuple):
         there, back = (np.array(rows, np.int64) for rows in space.delays)
         if space.num_stages == 1:
             there = back = np.zeros((0, space.num_layers + 1), np.int64)
+        nothing = (0,) * space.num_layers
+        saved = nothing if space.recompute is None else space.recompute.saved
+        rows = {"hand_on": hand_on, "saved": saved, **layers._asdict()}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
-            for name, row in {"hand_on": hand_on, **layers._asdict()}.items()
+            for name, row in rows.items()
         }
         return cls(
             **sums,
@@ -176,11 +194,16 @@ class PartitionTicks(NamedTuple):
 def space_of(problem: Problem) -> PartitionTicks:
     """The partitions of a problem's model into the stages of its placement.
 
+    Without a memory limit no layer recomputes where it may be chosen: it would only cost time.
     Raises InputError where a partition search does not apply.
     """
     pipeline = problem.pipeline
     if pipeline.model is None:
         raise InputError("partition: search needs a model in layers; give `layers:` in a file")
+    chosen = pipeline.recompute == SEARCH_RECOMPUTE
+    if chosen:
+        model = pipeline.model.recomputing(lambda _: False)
+        pipeline = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
     for field, found in (("routes", pipeline.routes), ("slices", pipeline.num_slices)):
         if found > 1:
             raise InputError(
@@ -189,16 +212,21 @@ def space_of(problem: Problem) -> PartitionTicks:
     if len(set(pipeline.device_speed)) > 1:
         raise InputError("partition: search knows one device_speed only; use balanced")
     ticks, costs = _one_layer_each(pipeline)
-    per_unit = lcm(ticks.per_unit, exact.common_denominator(pipeline.links.given))
-    memory = (*(costs.static), *(pipeline.limits or ()))
+    layers = pipeline.model.layers if chosen else ()
+    again = [layer.recompute_time / pipeline.device_speed[0] for layer in layers]
+    saved = [layer.activation - layer.kept for layer in layers]
+    delays = _delays(pipeline)
+    numbers = (delay for rows in delays for row in rows for delay in row)
+    per_unit = lcm(ticks.per_unit, exact.common_denominator((*numbers, *again)))
+    memory = (*costs.static, *saved, *(pipeline.limits or ()))
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
-    times = [_times(ticks.durations[kind], per_unit // ticks.per_unit) for kind in OpKind]
+    durations = [_times(ticks.durations[kind], per_unit // ticks.per_unit) for kind in OpKind]
     more = memory_per_unit // ticks.memory_per_unit
     rows = LayerTicks(
-        forward=times[OpKind.F],
-        backward_input=times[OpKind.B],
-        weight=times[OpKind.W],
-        backward=times[OpKind.BW],
+        forward=durations[OpKind.F],
+        backward_input=durations[OpKind.B],
+        weight=durations[OpKind.W],
+        backward=durations[OpKind.BW],
         activation=_times(_changes(ticks, OpKind.F), more),
         memory_b=_times(_changes(ticks, OpKind.B), more),
         static=_in_ticks(costs.static, memory_per_unit),
@@ -210,18 +238,21 @@ def space_of(problem: Problem) -> PartitionTicks:
         layers=rows,
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
-        delays=_delays(pipeline, per_unit),
+        delays=Delays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
         limits=None if limits is None else _in_ticks(limits, memory_per_unit),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
+        recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
+        if chosen and limits is not None
+        else None,
     )
     passing = any(
         taken and given
         for kind in OpKind
         for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
     )
-    return PartitionTicks(space, per_unit, memory_per_unit, passing)
+    return PartitionTicks(space, per_unit, memory_per_unit, passing or chosen)
 
 
 def _splitting_loses_nothing(ticks: Ticks) -> bool:
@@ -248,6 +279,7 @@ def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
         mem_limit=None,
         p2p=0,
         backward_p2p=None,
+        link=None,
         device_speed=pipeline.device_speed[0],
     )
     return fine.ticks, fine.costs
@@ -269,11 +301,29 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
     return tuple(int(value * per_unit) for value in values)
 
 
-def _delays(pipeline: Pipeline, per_unit: int) -> Delays:
-    """The same delay at every cut, of the link between the stages' devices."""
-    places, own = len(pipeline.model) + 1, pipeline.ticks
-    factor = per_unit // own.per_unit
-    return Delays(
-        tuple((delay * factor,) * places for delay in own.down[0]),
-        tuple((delay * factor,) * places for delay in own.up[0]),
+def _delays(pipeline: Pipeline) -> tuple[Rows, Rows]:
+    """Delays down and up in the user's unit, as in `Delays`.
+
+    They are those of the link between the stages' devices, the same at every cut, or by the size of
+    what the layer before the cut hands on.
+    """
+    model, link = pipeline.model, pipeline.link
+    down = _same_at_every_cut(pipeline, pipeline.links.down[0])
+    up = _same_at_every_cut(pipeline, pipeline.links.up[0])
+    if link is None:
+        return down, up
+    sizes = [Fraction(0), *(layer.output for layer in model.layers)]
+    apart = [one != other for one, other in pairwise(pipeline.hosts[0])]
+    down = tuple(
+        link.delays(sizes) if other else row for row, other in zip(down, apart, strict=True)
     )
+    back = link.backward or (link if pipeline.backward_p2p is None else None)
+    if back is not None:
+        up = tuple(
+            back.delays(sizes) if other else row for row, other in zip(up, apart, strict=True)
+        )
+    return down, up
+
+
+def _same_at_every_cut(pipeline: Pipeline, delays: tuple[Fraction, ...]) -> Rows:
+    return tuple((delay,) * (len(pipeline.model) + 1) for delay in delays)

@@ -1,0 +1,106 @@
+"""The journal of a run: a line of JSON per piece of some time, only ever appended.
+
+A run that is killed loses the piece it was in. Begun again with the same journal and seed it goes
+on where it was; a report can be made of a journal at any time. Lines are of two kinds: `begun` (the
+machine and what was asked) and `piece` (the counts of one process). Cases are written as Python
+writes them, because keys and tuples of JSON are others.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fuzz.campaign import Tally, campaign
+
+PIECE = 60.0
+"""Seconds after which a process notes what it did."""
+
+
+class Journal:
+    """A file of lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, heading: str, seed: int) -> None:
+        """Note that a run begins, or goes on."""
+        self._append({"begun": heading, "seed": seed})
+
+    def piece(self, seed: str, seconds: float, tallies: Mapping[str, Tally]) -> None:
+        """Note what one process did in one piece of time."""
+        self._append(
+            {
+                "piece": seed,
+                "seconds": round(seconds, 1),
+                "tallies": {name: _written(tally) for name, tally in tallies.items()},
+            }
+        )
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every line but one that was cut short when its process was killed."""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        for line in text.splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+    def done(self, seed: str | None = None) -> tuple[float, dict[str, Tally]]:
+        """Seconds and counts of all pieces of a process; None: of all processes together."""
+        seconds, tallies = 0.0, dict[str, Tally]()
+        for line in self.lines():
+            if "piece" in line and seed in (None, line["piece"]):
+                seconds += line["seconds"]
+                for name, written in line["tallies"].items():
+                    tallies.setdefault(name, Tally()).add(_read(written))
+        return seconds, tallies
+
+    def headings(self) -> list[str]:
+        """The heading of every start, the first one first."""
+        return [line["begun"] for line in self.lines() if "begun" in line]
+
+    def processes(self) -> set[str]:
+        """The seeds of the processes."""
+        return {line["piece"] for line in self.lines() if "piece" in line}
+
+
+def run(journal: Journal, names: Sequence[str], seed: str, seconds: float) -> None:
+    """Attack in one process, in pieces, until all of its pieces together have taken so long."""
+    while (spent := journal.done(seed))[0] < seconds:
+        began = time.monotonic()
+        done = {name: tally.cases for name, tally in spent[1].items()}
+        tallies = campaign(names, seed, min(PIECE, seconds - spent[0]), done)
+        journal.piece(seed, time.monotonic() - began, tallies)
+
+
+def _written(tally: Tally) -> dict[str, Any]:
+    return {
+        "cases": tally.cases,
+        "skipped": tally.skipped,
+        "seconds": round(tally.seconds, 2),
+        "kinds": tally.kinds,
+        "examples": {kind: [words, repr(case)] for kind, (words, case) in tally.examples.items()},
+    }
+
+
+def _read(written: Mapping[str, Any]) -> Tally:
+    return Tally(
+        written["cases"],
+        written["skipped"],
+        written["seconds"],
+        Counter(written["kinds"]),
+        {
+            kind: (words, ast.literal_eval(case))
+            for kind, (words, case) in written["examples"].items()
+        },
+    )

@@ -1,0 +1,273 @@
+"""Random models in layers as plain data, and their stages by the rules in plain Python.
+
+A case is the fields of a pipeline whose `model` is a list of layers. `spelled_out` makes the
+pipeline of stages of one partition and one choice of recompute: it sums the layers' costs itself
+and asks nothing of the product's models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import accumulate, combinations, pairwise, product
+from random import Random
+from typing import Any
+
+from benchmarks.fuzz.category import Case
+from ppopt import InputError, Pipeline
+
+FIXED = ("even", "balanced", "counts", "layout")
+"""Ways to give a partition."""
+LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
+KINDS = {
+    "forward_workspace": "F",
+    "input_workspace": "B",
+    "weight_workspace": "W",
+    "backward_workspace": "BW",
+}
+Counts = tuple[int, ...]
+Chosen = tuple[bool, ...]
+"""Which layers recompute."""
+
+
+def draw(
+    rng: Random,
+    *,
+    ops: int,
+    partitions: Sequence[str],
+    recompute: Sequence[str | None] = (None, None, "none", "full"),
+    more_layers: int = 3,
+) -> dict[str, Any]:
+    """Draw the fields of a pipeline of layers, of at most `ops` operations where backwards split.
+
+    There are up to `more_layers` more layers than stages.
+    """
+    while True:
+        devices = rng.choice((1, 2, 2, 2, 3))
+        stages, placed = _placement(rng, devices)
+        if 3 * stages <= ops:
+            break
+    size = stages + rng.randint(0, more_layers)
+    model = [_layer(rng, role) for role in _roles(rng, size, stages)]
+    model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
+    fields: dict[str, Any] = {
+        **placed,
+        "batches": rng.randint(1, ops // (3 * stages)),
+        "model": model,
+        "partition": _partition(rng, rng.choice(partitions), model, stages),
+        "recompute": rng.choice(recompute),
+        **_links(rng, stages, devices),
+    }
+    if rng.random() < 0.7:
+        whole = sum(layer["activation"] + layer["static"] for layer in model)
+        rooms = [rng.randint(whole // (2 * devices), 2 * whole) for _ in range(devices)]
+        fields["mem_limit"] = rng.choice((rooms, max(rooms)))
+    return fields
+
+
+def _placement(rng: Random, devices: int) -> tuple[int, dict[str, Any]]:
+    name = rng.choice((None, None, "linear", "v", "interleaved", "list"))
+    if name == "list":
+        hosts = [*range(devices), *rng.choices(range(devices), k=rng.randint(0, 1))]
+        rng.shuffle(hosts)
+        return len(hosts), {"stages": len(hosts), "placement": hosts}
+    chunks = 2 if name in ("v", "interleaved") else 1
+    return chunks * devices, {"stages": devices, "placement": name}
+
+
+def _roles(rng: Random, size: int, stages: int) -> list[str]:
+    """Roles of so many layers, at least one decoder layer for every stage."""
+    ends = min(size - stages, rng.randint(0, 3))
+    first = ["embedding"] if ends and rng.random() < 0.5 else []
+    last = [rng.choice(("mtp", "head")) for _ in range(ends - len(first))]
+    return [*first, *(["decoder"] * (size - ends)), *sorted(last, reverse=True)]
+
+
+def _layer(rng: Random, role: str) -> dict[str, Any]:
+    taken = rng.randint(0, 4)
+    layer: dict[str, Any] = {"role": role, "forward": rng.randint(1, 4), "activation": taken}
+    times = {"backward": rng.randint(0, 6), "weight": rng.randint(0, 3), "input": rng.randint(0, 4)}
+    match rng.randrange(3):
+        case 0:
+            layer["backward"] = times["input"] + times["weight"]
+            layer["weight"] = times["weight"]
+        case 1:
+            layer |= times
+    layer["memory_b"] = rng.choice((0, 0, -rng.randint(0, taken), rng.randint(0, 2)))
+    layer["static"] = rng.choice((0, 0, 1, 2))
+    match rng.randrange(6):
+        case 0:
+            layer["workspace"] = rng.randint(0, 2)
+        case 1:
+            layer["workspace"] = {kind: rng.randint(0, 2) for kind in rng.sample("FBW", 2)}
+    match rng.randrange(5):
+        case 0:
+            layer["recompute"] = True
+        case 1 | 2:
+            layer["recompute"] = {
+                "time": rng.randint(0, 2),
+                "activation": rng.randint(0, taken),
+            }
+    return layer
+
+
+def _links(rng: Random, stages: int, devices: int) -> dict[str, Any]:
+    links: dict[str, Any] = {"p2p": rng.choice((0, 0, 1, 2))}
+    form = rng.random()
+    if form < 0.2:
+        links["p2p"] = [rng.randint(0, 3) for _ in range(stages - 1)]
+    elif form < 0.3:
+        size = range(devices)
+        links["p2p"] = [[0 if a == b else rng.randint(0, 3) for b in size] for a in size]
+    if rng.random() < 0.2:
+        links["backward_p2p"] = rng.randint(0, 3)
+    return links
+
+
+def _partition(rng: Random, name: str, model: list[dict[str, Any]], stages: int) -> Any:
+    if name not in ("counts", "layout"):
+        return name
+    counts = rng.choice(list(partitions(len(model), stages)))
+    return list(counts) if name == "counts" else _layout(rng, model, counts)
+
+
+def _layout(rng: Random, model: list[dict[str, Any]], counts: Counts) -> str:
+    """Write a partition as Megatron-LM does, some decoder layers in a row as a repeat."""
+    letters = "".join(LETTERS[layer["role"]] for layer in model)
+    stages = [letters[start:end] for start, end in _cuts(counts)]
+    if rng.random() < 0.5:
+        many = max(stage.count("t") for stage in stages)
+        stages = [stage.replace("t" * many, f"t*{many}", 1) for stage in stages]
+    return "|".join(stages)
+
+
+def partitions(size: int, stages: int) -> Iterator[Counts]:
+    """Every way to cut so many layers into stages."""
+    for cuts in combinations(range(1, size), stages - 1):
+        ends = (0, *cuts, size)
+        yield tuple(end - start for start, end in pairwise(ends))
+
+
+def _cuts(counts: Sequence[int]) -> list[tuple[int, int]]:
+    return list(pairwise(accumulate(counts, initial=0)))
+
+
+def hosts_of(fields: dict[str, Any]) -> list[int]:
+    """Device of every stage."""
+    devices, name = fields["stages"], fields["placement"]
+    match name:
+        case None | "linear":
+            return list(range(devices))
+        case "interleaved":
+            return [*range(devices), *range(devices)]
+        case "v":
+            return [*range(devices), *reversed(range(devices))]
+    return list(name)
+
+
+def recomputed(fields: dict[str, Any]) -> Chosen:
+    """Which layers recompute where that is not searched."""
+    if fields["recompute"] in ("none", "full"):
+        return (fields["recompute"] == "full",) * len(fields["model"])
+    return tuple(bool(layer.get("recompute", False)) for layer in fields["model"])
+
+
+def choices(fields: dict[str, Any]) -> Iterator[Chosen]:
+    """Every choice of layers that recompute, where it is searched; else the one that is given."""
+    if fields["recompute"] == "search":
+        yield from product((False, True), repeat=len(fields["model"]))
+    else:
+        yield recomputed(fields)
+
+
+def even(model: list[dict[str, Any]], stages: int) -> Counts:
+    """Decoder layers as equally as can be, larger counts first; the others go to the ends."""
+    roles = [layer["role"] for layer in model]
+    each, more = divmod(roles.count("decoder"), stages)
+    counts = [each + (stage < more) for stage in range(stages)]
+    counts[0] += roles.count("embedding")
+    counts[-1] += roles.count("mtp") + roles.count("head")
+    return tuple(counts)
+
+
+def bottleneck(model: list[dict[str, Any]], counts: Counts, chosen: Chosen) -> Fraction:
+    """Largest time of F and BW of a stage, recompute included."""
+    work = []
+    for layer, one in zip(model, chosen, strict=True):
+        costs = _costs(layer, recomputes=one)
+        work.append(costs["forward"] + costs["backward"] + costs["recompute_time"])
+    return max(sum(work[start:end], Fraction(0)) for start, end in _cuts(counts))
+
+
+def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipeline:
+    """The pipeline of stages that hold so many layers each, their costs summed here."""
+    layers = [
+        _costs(layer, recomputes=one) for layer, one in zip(fields["model"], chosen, strict=True)
+    ]
+    columns: dict[str, Any] = {}
+    for name in layers[0]:
+        rows = [[layer[name] for layer in layers[start:end]] for start, end in _cuts(counts)]
+        columns[name] = [max(row) if name in KINDS else sum(row, Fraction(0)) for row in rows]
+    rest = {
+        name: fields[name]
+        for name in ("batches", "p2p", "backward_p2p", "mem_limit")
+        if name in fields
+    }
+    return Pipeline(stages=len(counts), placement=hosts_of(fields), **rest, **columns)
+
+
+def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
+    """Costs of a layer with every default written out."""
+    forward, taken = Fraction(layer["forward"]), Fraction(layer["activation"])
+    full = Fraction(layer.get("backward", 2 * forward))
+    weight = Fraction(layer.get("weight", full / 2))
+    given, space = layer.get("recompute", False), layer.get("workspace", 0)
+    again = given if isinstance(given, dict) else {"time": layer["forward"], "activation": 0}
+    if not isinstance(space, dict):
+        space = dict.fromkeys(("F", "B", "BW"), space)
+    return {
+        "forward": forward,
+        "backward": full,
+        "weight": weight,
+        "backward_input": Fraction(layer.get("input", full - weight)),
+        "activation": taken,
+        "memory_b": Fraction(layer["memory_b"]),
+        "static": Fraction(layer["static"]),
+        "recompute_time": Fraction(again["time"] if recomputes else 0),
+        "kept": Fraction(again["activation"]) if recomputes else taken,
+        **{name: Fraction(space.get(kind, 0)) for name, kind in KINDS.items()},
+    }
+
+
+def smaller_cases(case: Case) -> Iterator[Case]:
+    """Yield the case with simpler pipelines."""
+    for fields in smaller(case["pipeline"]):
+        try:
+            Pipeline(**fields)
+        except InputError:
+            continue
+        yield case | {"pipeline": fields}
+
+
+def smaller(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield simpler fields: fewer microbatches, a layer less, a layer's cost left out."""
+    model = fields["model"]
+    if fields["batches"] > 1:
+        yield fields | {"batches": fields["batches"] - 1}
+    for name, plain in (("p2p", 0), ("recompute", None)):
+        if fields[name] != plain:
+            yield fields | {name: plain}
+    for name in ("backward_p2p", "mem_limit"):
+        if name in fields:
+            yield {key: value for key, value in fields.items() if key != name}
+    for index, layer in enumerate(model):
+        for less in ([], *([one] for one in _simpler_layers(layer))):
+            yield fields | {"model": [*model[:index], *less, *model[index + 1 :]]}
+
+
+def _simpler_layers(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for name in layer.keys() - {"role", "forward", "activation", "memory_b", "static"}:
+        yield {key: value for key, value in layer.items() if key != name}
+    for name, plain in (("forward", 1), ("activation", 0), ("memory_b", 0), ("static", 0)):
+        if layer[name] != plain:
+            yield layer | {name: plain}

@@ -1,0 +1,157 @@
+"""Show and write the rows of sweeps and the studies of a storage."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+from ppopt.cli import output
+from ppopt.cli.files import Target
+from ppopt.cli.streams import note
+from ppopt.errors import InputError
+from ppopt.report import table
+from ppopt.studies.storage import Storage
+from ppopt.studies.sweep import Study
+
+MOST_SHOWN = 200
+"""Rows of a table on the terminal; files hold all."""
+_SCHEMA = 1
+Shown = Mapping[str, Any]
+
+
+def check_formats(targets: Sequence[Target]) -> None:
+    """Raise InputError where a file is asked for that cannot express rows."""
+    for target in targets:
+        if target.is_page:
+            raise InputError(f"output: {target.asked}: rows are written as .csv or .json")
+
+
+def show(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
+    """Show the rows of a sweep; return the exit code of the files."""
+    shown = of_study(found)
+    code = _write(targets, shown)
+    if as_json:
+        output.print_json(shown)
+    elif not quiet:
+        _print(shown)
+    for reason in sorted(set(found.damaged)):
+        note(f"note: {found.damaged.count(reason)} made again: {reason}")
+    if found.not_stored is not None:
+        note(f"error: {found.not_stored}")
+    return code
+
+
+def of_study(found: Study) -> dict[str, Any]:
+    """Object of `ppopt sweep`."""
+    return {
+        "schema": _SCHEMA,
+        "study": found.name,
+        "storage": found.storage,
+        "done": found.done,
+        "cached": found.cached,
+        "failed": found.failed,
+        "open": found.open,
+        "rows": [
+            {
+                "overrides": dict(row.overrides),
+                "status": None,
+                **(row.figures or {}),
+                "failed": row.failed,
+                "cached": row.cached,
+            }
+            for row in found.rows
+        ],
+    }
+
+
+def _print(shown: Shown) -> None:
+    rows = shown["rows"]
+    output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
+    if len(rows) > MOST_SHOWN:
+        print(f"{len(rows) - MOST_SHOWN} more rows; -o FILE.csv writes all")
+    print(_summary(shown))
+
+
+def _summary(shown: Shown) -> str:
+    left = f", {shown['open']} open: the same command goes on" if shown["open"] else ""
+    return (
+        f"{shown['done']} of {len(shown['rows'])} rows done, {shown['cached']} of them from the "
+        f"storage; {shown['failed']} failed{left}\n"
+        f"study {shown['study']} in {shown['storage']}"
+    )
+
+
+def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
+    """List the studies of a storage, a line each."""
+    studies = storage.studies()
+    if as_json:
+        names = ("study", "base", "created", "done", "failed")
+        rows = [dict(zip(names, study, strict=True)) for study in studies]
+        found = {"schema": _SCHEMA, "storage": storage.url, "results": storage.results()}
+        output.print_json(found | {"studies": rows})
+    elif not quiet:
+        shown = Table(box=None, show_header=True, header_style="bold")
+        for name in ("study", "done", "failed", "created"):
+            shown.add_column(name, overflow="fold")
+        for study in studies:
+            shown.add_row(study.name, str(study.complete), str(study.failed), study.created)
+        output.print_table(shown)
+        print(f"{storage.results()} results in {storage.path}")
+    return 0
+
+
+def show_trials(
+    storage: Storage, name: str, targets: Sequence[Target], *, as_json: bool, quiet: bool
+) -> int:
+    """Show the rows of a study in the order in which they were done; return the files' code."""
+    trials = storage.trials(name)
+    rows = [
+        {"overrides": dict(one.params), "status": None, "failed": None, **one.row} for one in trials
+    ]
+    failed = sum(row["failed"] is not None for row in rows)
+    counts = {"done": len(rows) - failed, "failed": failed}
+    shown = {"schema": _SCHEMA, "study": name, "storage": storage.url, **counts, "rows": rows}
+    code = _write(targets, shown)
+    if as_json:
+        output.print_json(shown)
+    elif not quiet:
+        output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
+        print(f"{counts['done']} rows done, {failed} failed")
+    return code
+
+
+def _write(targets: Sequence[Target], shown: Shown) -> int:
+    def words(target: Target) -> str:
+        if target.is_order:
+            return csv_of(shown["rows"])
+        return json.dumps(shown, allow_nan=False) + "\n"
+
+    return output.write_each((target, partial(words, target)) for target in targets)
+
+
+def csv_of(rows: Sequence[Shown]) -> str:
+    """Rows as comma-separated values: settings that vary, then figures; lists as JSON."""
+    flat = [{**row["overrides"], **_figures(row)} for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for row in flat:
+        writer.writerow({key: _cell(value) for key, value in row.items()})
+    return text.getvalue()
+
+
+def _figures(row: Shown) -> dict[str, Any]:
+    """The figures of a row; settings that vary keep the value that was given."""
+    left_out = ("overrides", *row["overrides"])
+    return {key: value for key, value in row.items() if key not in left_out}
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, list | dict) else value

@@ -1,0 +1,208 @@
+"""The commands of studies: `ppopt sweep` and `ppopt studies`."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ppopt.cli.application import (
+    EXIT_INCOMPLETE,
+    EXIT_UNKNOWN,
+    JsonFlag,
+    QuietFlag,
+    command,
+)
+from ppopt.cli.settings import Settings, with_settings
+from ppopt.errors import InputError
+from ppopt.solver import interrupts
+
+if TYPE_CHECKING:
+    from ppopt.studies.engines.engine import Engine
+    from ppopt.studies.grid import Grid
+    from ppopt.studies.sweep import Study
+
+STORAGE = "sqlite:///ppopt.db"
+_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+
+StorageOption = Annotated[
+    str,
+    typer.Option("--storage", metavar="URL", help=f"Where results are kept ({STORAGE})."),
+]
+
+
+@command
+@with_settings
+def sweep(
+    settings: Settings,
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUES...",
+            help="Settings that vary, by the names of their flags, and `strategy`: "
+            "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
+        ),
+    ],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="CONDITION",
+            help="Only combinations for which it holds: 'chunks < 2 or batches >= 16'; repeatable.",
+        ),
+    ] = None,
+    storage: StorageOption = STORAGE,
+    study_name: Annotated[
+        str | None,
+        typer.Option("--study-name", metavar="NAME", help="Name of the study (made of the sweep)."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, max=1024, help="Processes (one per processor)."),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option("--retries", metavar="N", min=0, max=100, help="Of rows whose process dies."),
+    ] = 1,
+    memory_per_job: Annotated[
+        str | None,
+        typer.Option("--memory-per-job", metavar="SIZE", help="Bound of a process, as in 4GiB."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="Do the rows on Dask's scheduler there."),
+    ] = None,
+    dask_scheduler_file: Annotated[
+        str | None,
+        typer.Option("--dask-scheduler-file", metavar="FILE", help="The same, by its file."),
+    ] = None,
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="I/N", help="Only every N-th row, from the I-th.")
+    ] = "1/1",
+) -> int:
+    """Solve every combination of settings, and keep the results in a storage."""
+    from ppopt.cli import progress, studies_output
+    from ppopt.studies import sweep as sweeps
+
+    studies_output.check_formats(settings.output)
+    grid = _grid(settings, values, where or [], shard)
+    memory = None if memory_per_job is None else _bytes(memory_per_job)
+    with ExitStack() as stack:
+        if dask is None and dask_scheduler_file is None:
+            engine = _local(jobs, retries, memory)
+        elif (dask and dask_scheduler_file) or jobs or memory:
+            raise InputError(
+                "dask: goes without --jobs and --memory-per-job, and by an address or by a file"
+            )
+        else:
+            engine = _cluster(dask, dask_scheduler_file, retries, stack)
+        stack.enter_context(closing(engine))
+        interrupts.only_record()
+        line = stack.enter_context(progress.shown(quiet=settings.quiet))
+        found = sweeps.run(
+            grid, engine, storage=storage, study_name=study_name, progress=line.update
+        )
+    code = studies_output.show(settings.output, found, as_json=settings.json, quiet=settings.quiet)
+    return code or _exit_code(found)
+
+
+def _local(jobs: int | None, retries: int, memory: int | None) -> Engine:
+    from ppopt import processors
+    from ppopt.studies.engines.local import LocalEngine
+
+    return LocalEngine(jobs or processors.available(), retries, memory)
+
+
+def _cluster(address: str | None, file: str | None, retries: int, stack: ExitStack) -> Engine:
+    from ppopt.studies.engines.dask import DaskEngine, connect
+
+    return DaskEngine(stack.enter_context(connect(address, file)), retries)
+
+
+def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:
+    from ppopt.problem.settings import same_setting
+    from ppopt.studies.grid import Base, grid_of
+    from ppopt.studies.overrides import parse
+
+    found = _SHARD.fullmatch(shard)
+    if found is None:
+        raise InputError(f"shard: {shard!r} is not I/N, as in 1/8")
+    axes = {}
+    for override in map(parse, values):
+        if override.key in axes:
+            raise same_setting(override.key, override.key)
+        axes[override.key] = override.values
+    base = {key: value for key, value in settings.values.items() if key != "output"}
+    return grid_of(Base(base), axes, where, (int(found[1]), int(found[2])))
+
+
+def _bytes(size: str) -> int:
+    from ppopt.problem import exact
+    from ppopt.problem.settings import Unit
+    from ppopt.problem.units import resolve
+
+    found = resolve(Unit.MEMORY, "B", {"memory_per_job": size}).values["memory_per_job"]
+    number = int(exact.read(found, "memory_per_job").value)
+    if number < 2**28:
+        raise InputError(f"memory_per_job: {size} is below 256MiB, which Python alone takes")
+    return number
+
+
+def _exit_code(found: Study) -> int:
+    if found.failed or found.not_stored:
+        return EXIT_INCOMPLETE
+    return EXIT_UNKNOWN if found.interrupted and not found.done else 0
+
+
+@command
+def studies(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[show NAME | merge URL...]",
+            help="Show the rows of a study, or take over what other storages hold.",
+        ),
+    ] = None,
+    storage: StorageOption = STORAGE,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write its rows: .csv or .json."),
+    ] = None,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> int:
+    """List the studies of a storage, show and export one, or merge storages."""
+    from ppopt.cli import studies_output
+    from ppopt.cli.files import writable
+    from ppopt.studies.storage import Storage
+
+    targets = writable(output or [])
+    studies_output.check_formats(targets)
+    action, *rest = words or ["list"]
+    if targets and action != "show":
+        raise InputError("output: name the study whose rows are to be written: show NAME")
+    match action, rest:
+        case "list", []:
+            with Storage(storage, readonly=True) as opened:
+                return studies_output.list_studies(opened, as_json=json, quiet=quiet)
+        case "show", [name]:
+            with Storage(storage, readonly=True) as opened:
+                return studies_output.show_trials(opened, name, targets, as_json=json, quiet=quiet)
+        case "merge", [_, *_]:
+            return _merge(storage, rest, as_json=json, quiet=quiet)
+        case _:
+            raise InputError(f"{' '.join((action, *rest))}: write `show NAME` or `merge URL...`")
+
+
+def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
+    from ppopt.cli import studies_output
+    from ppopt.studies.storage import Storage
+
+    with Storage(url) as opened:
+        for other in others:
+            with Storage(other, readonly=True) as taken:
+                opened.merge(taken)
+        return studies_output.list_studies(opened, as_json=as_json, quiet=quiet)

@@ -1,0 +1,97 @@
+"""Which layers of a stage recompute: the choices of a stage, and what they cost and save.
+
+Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. A
+schedule stays one where a stage takes less time and keeps less memory. So a bound for a saving of
+at least as much memory in at most as much time holds for a choice, and a choice that no other one
+betters in both is as good as all those that it betters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from ppopt.rechecker.claim import Claim
+
+MOST_POINTS = 12
+"""Most points of a stage by which partitions are ruled out."""
+MOST_CHOICES = 4096
+"""Most choices of a stage that are looked at one by one."""
+
+
+class Point(NamedTuple):
+    """Recompute of a stage, in ticks: it takes this time or more, and saves this much or less."""
+
+    time: int
+    saved: int
+
+
+NONE = Point(0, 0)
+
+
+class Recompute:
+    """The recompute of runs of layers, in given ticks of time and memory per unit."""
+
+    def __init__(self, claim: Claim, per_unit: int, memory_per_unit: int) -> None:
+        """Read the claim's layers; where it is not of every choice, no choice is left."""
+        layers = claim.pipeline.model.layers if claim.recompute else ()
+        speed = claim.pipeline.device_speed[0]
+        self._layers = [
+            Point(
+                int(layer.recompute_time / speed * per_unit),
+                int((layer.activation - layer.kept) * memory_per_unit),
+            )
+            for layer in layers
+        ]
+        self.points = lru_cache(maxsize=None)(self._points)
+
+    def _points(self, low: int, high: int) -> list[Point]:
+        """Few points; every choice of these layers takes no less and saves no more than one."""
+        found = {NONE}
+        for one in self._layers[low:high]:
+            more = {Point(p.time + one.time, p.saved + one.saved) for p in found}
+            found = set(_few(_front(found | more)))
+        return sorted(found)
+
+    def choices(self, low: int, high: int) -> dict[Point, frozenset[int]] | None:
+        """The choices of these layers that none betters, by layers; None: there are too many."""
+        found: dict[Point, frozenset[int]] = {NONE: frozenset()}
+        for number in range(low, high):
+            one = self._layers[number]
+            for p, chosen in list(found.items()):
+                found.setdefault(Point(p.time + one.time, p.saved + one.saved), chosen | {number})
+            found = {p: found[p] for p in _front(set(found))}
+            if len(found) > MOST_CHOICES:
+                return None
+        return found
+
+
+def without(claim: Claim) -> Claim:
+    """The claim with layers that do not recompute; its limits stay."""
+    pipeline = claim.pipeline
+    model = pipeline.model.recomputing(lambda _: False)
+    made = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
+    return claim._replace(pipeline=made)
+
+
+def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:
+    """First layer and end of every stage."""
+    return list(pairwise(accumulate(counts, initial=0)))
+
+
+def _front(points: set[Point]) -> list[Point]:
+    """The points that no other betters in time and savings."""
+    found: list[Point] = []
+    for one in sorted(points, key=lambda p: (p.time, -p.saved)):
+        if not found or one.saved > found[-1].saved:
+            found.append(one)
+    return found
+
+
+def _few(front: list[Point]) -> list[Point]:
+    """The points of a front; neighbours are one point, of the first's time, the last's savings."""
+    step = -(-len(front) // MOST_POINTS)
+    groups = (front[start : start + step] for start in range(0, len(front), step))
+    return [Point(group[0].time, group[-1].saved) for group in groups]

@@ -1,0 +1,62 @@
+"""A Python process of our own at the other end of a pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import Pipe, spawn
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ppopt.solver import interrupts
+
+_CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({number})"
+
+
+def python() -> str | None:
+    """The Python that processes can be started with; None where that is not possible."""
+    found = spawn.get_executable()
+    unable = os.name != "posix" or not found or getattr(sys, "frozen", False)
+    return None if unable else os.fsdecode(found or b"")
+
+
+def start(
+    executable: str, module: str, environment: Mapping[str, str] | None = None
+) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Start a process that calls `serve` of a module with the number of its end of the pipe.
+
+    It ignores Ctrl-C and the like, unless it unblocks them. Returns this end. Raises OSError.
+    """
+    here, there = Pipe()
+    with there:
+        path = [str(Path(entry).absolute()) for entry in sys.path if isinstance(entry, str)]
+        code = _CODE.format(path=path, module=module, number=there.fileno())
+        try:
+            with _signals_not_passed_on():
+                process = subprocess.Popen(
+                    [executable, "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(there.fileno(),),
+                    env=None if environment is None else {**os.environ, **environment},
+                )
+        except OSError:
+            here.close()
+            raise
+    return here, process
+
+
+@contextmanager
+def _signals_not_passed_on() -> Iterator[None]:
+    """Processes started in this block ignore Ctrl-C and the like; only the search handles them."""
+    ours = {signal.SIGINT, *interrupts.TERMINATIONS}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,65 @@
+"""The bound over all partitions of one configuration, and partitions worth trying.
+
+A configuration is a problem whose pipeline has the devices, the placement, the batches and the
+limits, and a model in layers. Where its `recompute` is `search`, the bound is also over all choices
+of the layers that recompute.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import inf
+from typing import NamedTuple
+
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.partitions.cut_program import Counts
+from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
+    bounds_of,
+    memory_of_all,
+    partition_bound,
+)
+from ppopt.solver.partitions.space import FOREVER, space_of
+
+
+class BoundedPartition(NamedTuple):
+    """A partition with a bound of its own, in the user's unit."""
+
+    counts: Counts
+    """Layers per stage."""
+    bound: Fraction
+
+
+class OverPartitions(NamedTuple):
+    """What is known of all partitions of a configuration."""
+
+    bound: Fraction | None
+    """No schedule of any partition is below, in the user's unit; None: none keeps the limits."""
+    certificate: Certificate
+    candidates: tuple[BoundedPartition, ...]
+    """Partitions worth trying, none twice: the most even ones of low bounds."""
+
+
+def over_partitions(problem: Problem, deadline: float = inf) -> OverPartitions:
+    """Bound all partitions of a configuration, whatever partition its pipeline has.
+
+    Raises InputError where partitions cannot be searched, and TimeoutError where `time.monotonic`
+    passes the deadline.
+    """
+    ticks = space_of(problem)
+    space, chosen = ticks.space, ticks.space.recompute is not None
+    argument = Argument.PARTITIONS_RECOMPUTE if chosen else Argument.PARTITIONS
+    certificate = Certificate(argument)
+    if space.limits is not None and memory_of_all(space) > sum(space.limits):
+        return OverPartitions(None, certificate, ())
+    bounds = bounds_of(space, deadline)
+    if bounds.least == FOREVER:
+        return OverPartitions(None, certificate, ())
+    even = dict.fromkeys(bounds.most_even(share) for share in SHARES)
+    candidates = tuple(
+        BoundedPartition(counts, Fraction(partition_bound(space, counts), ticks.per_unit))
+        for counts in even
+        if counts is not None
+    )
+    return OverPartitions(Fraction(bounds.least, ticks.per_unit), certificate, candidates)

@@ -1,0 +1,340 @@
+"""Partitions with the layers that recompute in them, chosen together.
+
+A configuration is a partition and, for every stage, one of its choices of layers that recompute
+(`ppopt.solver.recompute.space.stage_choices`). Partitions come in the order of their bounds over
+all choices, and the choices of a partition in the order of their own. A choice is bounded by the
+devices alone, with no recompute elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise, product
+from math import ceil, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.problem.partition import RULES
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.partitions.candidates import PartitionOrder, no_partition_fits, one_layer_moves
+from ppopt.solver.partitions.cut_program import Counts
+from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
+from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
+    PartitionBounds,
+    bounds_by,
+    bounds_of,
+    quick_bound,
+)
+from ppopt.solver.partitions.space import FOREVER, space_of
+from ppopt.solver.recompute.space import StageChoice, stage_choices
+
+MOST_OF_DEVICE = 256
+"""Most choices of one device in a partition; of more, some are left out, and their bound is that of
+all partitions."""
+
+
+class DeviceChoice(NamedTuple):
+    """A choice for every stage of a device, in the order of what it costs in time."""
+
+    bound: int
+    """No schedule with it is below, in ticks; FOREVER: memory does not suffice."""
+    stages: tuple[int, ...]
+    """Number of the choice of every stage."""
+    microbatches: int
+    """Microbatches that memory holds before their backwards."""
+
+
+Choices = tuple[tuple[DeviceChoice, ...], ...]
+"""Per device."""
+
+
+class PartitionRecomputeCandidates(Candidates):
+    """Partitions of a model's layers into stages, each with choices of layers that recompute.
+
+    A key has the layers of every stage, then the number of the choice of every stage.
+    """
+
+    name = "partition with recompute"
+    argument = Argument.PARTITIONS_RECOMPUTE
+
+    def __init__(self, problem: Problem, deadline: float) -> None:
+        """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
+
+        Raises InputError where partitions cannot be searched.
+        """
+        self._ticks = space_of(problem)
+        self._space = self._ticks.space
+        given, self._deadline = problem.pipeline, deadline
+        self._base = replace(
+            given,
+            model=given.model.recomputing(lambda _: False),
+            recompute=None,
+            mem_limit=given.limits,
+        )
+        self._stages = self._space.num_stages
+        self._bounds: PartitionBounds | None = None
+        """None: not worked out yet."""
+        self._order: PartitionOrder | None = None
+        self._begun: set[Counts] = set()
+        """Partitions whose choices are in the heap."""
+        self._heap: list[tuple[int, int, Key, Iterator[tuple[int, Key]]]] = []
+        """The next choice of every partition begun, with its bound."""
+        self._left_out = False
+        """Whether a partition has choices that are no configuration."""
+        self._choices = lru_cache(maxsize=4096)(self._choices_of)
+        self._fronts = lru_cache(maxsize=4096)(self._front)
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline cut into these counts of layers, in which the chosen layers recompute."""
+        counts = key[: self._stages]
+        places: set[int] = set()
+        for (low, high), number in zip(_ends(counts), key[self._stages :], strict=True):
+            places |= {low + place for place in self._fronts(low, high)[number].layers}
+        layers = tuple(
+            replace(layer, recompute=number in places)
+            for number, layer in enumerate(self._base.model.layers)
+        )
+        model = replace(self._base.model, layers=layers)
+        return replace(self._base, model=model, partition=counts)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Choices with their bounds; one whose memory cannot suffice is impossible."""
+        for key in keys:
+            bound = max(one.bound for one in self._of_devices(key))
+            yield Configuration(key, self._time(bound), impossible=bound >= FOREVER)
+
+    def bound(self, deadline: float) -> None:
+        """Bound all partitions; where that takes longer, every stage alone."""
+        if self._bounds is None or not self._bounds.complete:
+            self._bounds = bounds_by(deadline, self._space, self._deadline)
+            self._order = None
+
+    @property
+    def least(self) -> Fraction:
+        """The least bound of all partitions; 0 where none keeps the memory limits."""
+        if self._bounds is None:
+            return self._time(quick_bound(self._space))
+        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
+
+    def first(self) -> Iterator[Key]:
+        """The given rule's partition, once before all bounds; then even ones of low bounds."""
+        given = self._simple(self._base.counts)
+        yield given[0]
+        if self._bounds is None:
+            self._bounds = bounds_of(self._space, self._deadline)
+        bounds = self._bounds
+        if bounds.least == FOREVER:
+            return
+        self._order = PartitionOrder(self._space, bounds)
+        for share in SHARES:
+            counts = bounds.most_even(share)
+            if counts is not None:
+                yield from self._simple(counts)
+        yield from given
+        for rule in RULES.values():
+            with suppress(InputError):
+                yield from self._simple(rule(self._base.model, self._stages, None))
+
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
+        """The next choice in the order of bounds; where there is no order, the least bound."""
+        if self._bounds is None:
+            return Unknown(self._time(quick_bound(self._space)))
+        if self._bounds.least == FOREVER:
+            return None
+        if not self._bounds.complete or self._left_out or self._order is None:
+            return Unknown(self._time(self._bounds.least))
+        most = FOREVER - 1 if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
+        self._fill(self._order, known, most)
+        if self._left_out:
+            return Unknown(self._time(self._bounds.least))
+        if not self._heap or self._heap[0][0] > most:
+            return None
+        return Unknown(self._time(self._heap[0][0]), self._heap[0][2])
+
+    def moves(self, key: Key) -> Iterator[Key]:
+        """One layer over one cut, or the next choice of one device or of all, either way."""
+        counts, numbers = key[: self._stages], self._numbers(key)
+        choices = self._choices(counts)
+        for step in (1, -1):
+            for device in range(len(choices)):
+                number = numbers[device] + step
+                if 0 <= number < len(choices[device]):
+                    yield self._key(counts, (*numbers[:device], number, *numbers[device + 1 :]))
+            moved = tuple(
+                min(max(number + step, 0), len(own) - 1)
+                for number, own in zip(numbers, choices, strict=True)
+            )
+            yield self._key(counts, moved)
+        held = [one.microbatches for one in self._of_devices(key)]
+        for other in one_layer_moves(counts):
+            yield self._key(other, self._holding(other, held))
+
+    def proof(self, search: ConfigurationSearch) -> str:
+        """The argument behind the bound over all partitions and choices, in words."""
+        space, searched = self._space, search.searched
+        if search.none and self._bounds is not None:
+            words = no_partition_fits(self._ticks, self._bounds)
+            return f"{words}, whatever recomputes"
+        return (
+            f"over all {space.size} partitions of {space.num_layers} layers into "
+            f"{space.num_stages} stages and all choices of layers that recompute: every one but "
+            f"the {searched} searched has a device that alone needs as long, by head, work, forced "
+            f"idle time and way out; the searches of these {searched} found as much"
+        )
+
+    def _time(self, ticks: int) -> Fraction:
+        return Fraction(ticks, self._ticks.per_unit)
+
+    # The order of bounds.
+
+    def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> None:
+        """Bring the unknown choice of least bound to the top of the heap, up to a bound."""
+        while True:
+            while self._heap and self._heap[0][2] in known:
+                _, number, _, rest = heappop(self._heap)
+                self._push(number, rest)
+            top = self._heap[0][0] if self._heap else FOREVER - 1
+            following = order.peek(self._begun, min(top, most))
+            if following is None:
+                return
+            self._begun.add(following[1])
+            self._push(len(self._begun), self._in_order(*following))
+
+    def _push(self, number: int, rest: Iterator[tuple[int, Key]]) -> None:
+        following = next(rest, None)
+        if following is not None:
+            heappush(self._heap, (following[0], number, following[1], rest))
+
+    def _in_order(self, least: int, counts: Counts) -> Iterator[tuple[int, Key]]:
+        """The choices of a partition in the order of their bounds, none below a least bound."""
+        choices = self._choices(counts)
+        steps = sorted({one.bound for own in choices for one in own if one.bound < FOREVER})
+        for bound in steps:
+            within = [[n for n, one in enumerate(own) if one.bound <= bound] for own in choices]
+            for numbers in product(*within):
+                if max(own[n].bound for own, n in zip(choices, numbers, strict=True)) == bound:
+                    yield max(bound, least), self._key(counts, numbers)
+
+    # The choices of a partition.
+
+    def _front(self, low: int, high: int) -> list[StageChoice]:
+        """Choices of a stage of these layers; without a limit nothing recomputes."""
+        found = stage_choices(self._base.model.layers[low:high])
+        return found if self._space.limits is not None else found[:1]
+
+    def _choices_of(self, counts: Counts) -> Choices:
+        tail = int(first_stage_tail(self._space, np.array(counts[0])))
+        return tuple(
+            self._of_device(device, stages, _ends(counts), tail)
+            for device, stages in enumerate(self._space.hosted)
+        )
+
+    def _of_device(
+        self, device: int, stages: tuple[int, ...], ends: list[tuple[int, int]], tail: int
+    ) -> tuple[DeviceChoice, ...]:
+        fronts = [self._fronts(*ends[stage]) for stage in stages]
+        numbers = [list(range(len(front))) for front in fronts]
+        while prod(map(len, numbers)) > MOST_OF_DEVICE:
+            self._left_out = True
+            longest = max(numbers, key=len)
+            longest[1:-1] = longest[1:-1:2]
+        combinations = list(product(*numbers))
+        again, saved = (
+            [
+                np.array([row[number] for number in own], np.int64)
+                for row, own in zip(rows, zip(*combinations, strict=True), strict=True)
+            ]
+            for rows in zip(*(self._points(*ends[stage]) for stage in stages), strict=True)
+        )
+        hosted = [
+            Hosted(stage, *(np.full(len(combinations), place) for place in ends[stage]), *more)
+            for stage, *more in zip(stages, again, saved, strict=True)
+        ]
+        bounds = device_bound(self._space, device, hosted).with_tail(tail)
+        order = np.argsort(np.asarray(sum(again)), kind="stable")
+        held = self._held(device, hosted)
+        return tuple(DeviceChoice(int(bounds[n]), combinations[n], int(held[n])) for n in order)
+
+    def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
+        """Time and saved memory of the choices of a stage, in ticks."""
+        front = self._fronts(low, high)
+        whole = sum((layer.activation for layer in self._base.model.layers[low:high]), Fraction(0))
+        per_unit = self._ticks.per_unit / self._base.device_speed[0]
+        times = [int(one.time * per_unit) for one in front]
+        return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
+
+    def _held(self, device: int, hosted: list[Hosted]) -> np.ndarray:
+        """Microbatches for which there is memory before their backwards, as the last one runs."""
+        limits, sums = self._space.limits, self._space.sums
+        if limits is None:
+            return np.full(hosted[0].low.shape, self._space.batches)
+        ends = [(one.low, one.high) for one in hosted]
+        static = sum(sums.static[high] - sums.static[low] for low, high in ends)
+        kept = sum(
+            sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
+        )
+        more = np.max([np.asarray(one.saved) for one in hosted], axis=0)
+        held = np.maximum(0, limits[device] - static - more) // np.maximum(kept, 1)
+        return np.asarray(np.minimum(held, self._space.batches))
+
+    def _simple(self, counts: Counts) -> list[Key]:
+        """The least that 1F1B's microbatches fit in, the bound's own choice, none and all."""
+        choices = self._choices(counts)
+        own = tuple(min(range(len(one)), key=lambda n: one[n].bound) for one in choices)
+        devices = self._space.num_devices
+        like_1f1b = self._holding(counts, [devices - device for device in range(devices)])
+        fits = tuple(
+            next((n for n, one in enumerate(of) if one.bound < FOREVER), 0) for of in choices
+        )
+        full = tuple(len(of) - 1 for of in choices)
+        return list(dict.fromkeys(self._key(counts, one) for one in (like_1f1b, own, fits, full)))
+
+    def _holding(self, counts: Counts, held: Sequence[int]) -> tuple[int, ...]:
+        """The cheapest choice of every device that holds so many microbatches, or the most."""
+        found = []
+        for choices, least in zip(self._choices(counts), held, strict=True):
+            most = min(least, max(one.microbatches for one in choices))
+            found.append(next(n for n, one in enumerate(choices) if one.microbatches >= most))
+        return tuple(found)
+
+    # Keys.
+
+    def _key(self, counts: Counts, numbers: Sequence[int]) -> Key:
+        """The key of a partition and the number of the choice of every device."""
+        chosen = [0] * self._stages
+        for device, (stages, number) in enumerate(zip(self._space.hosted, numbers, strict=True)):
+            own = self._choices(counts)[device][number].stages
+            for stage, one in zip(stages, own, strict=True):
+                chosen[stage] = one
+        return (*counts, *chosen)
+
+    def _numbers(self, key: Key) -> tuple[int, ...]:
+        """Number of the choice of every device."""
+        choices = self._choices(key[: self._stages])
+        return tuple(
+            next(n for n, one in enumerate(own) if one.stages == self._stages_of(key, device))
+            for device, own in enumerate(choices)
+        )
+
+    def _stages_of(self, key: Key, device: int) -> tuple[int, ...]:
+        return tuple(key[self._stages + stage] for stage in self._space.hosted[device])
+
+    def _of_devices(self, key: Key) -> list[DeviceChoice]:
+        choices = self._choices(key[: self._stages])
+        return [own[n] for own, n in zip(choices, self._numbers(key), strict=True)]
+
+
+def _ends(counts: Counts) -> list[tuple[int, int]]:
+    """First layer and end of every stage."""
+    return list(pairwise([0, *accumulate(counts)]))

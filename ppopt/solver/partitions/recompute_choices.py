@@ -1,0 +1,183 @@
+"""What the layers of a stage can gain by recompute, for every stage that a cut may make.
+
+A choice of layers costs time and saves memory. A schedule in which a stage takes less time and
+keeps less memory is still a schedule. So a bound for several choices that are each at least as
+long, and keep at least as much, as a point (time, memory saved) holds for all of them. The points
+of a stage are the choices that no other betters in both; where these are many, neighbours are
+merged into one point, of the least time and the most memory saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.solver.partitions.device_bounds import (
+    DeviceBound,
+    Hosted,
+    device_bound,
+    first_stage_tail,
+    head_and_work,
+    least_memory,
+)
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+
+MOST_POINTS = {1: 16, 2: 3}
+"""Most points of a stage, by the stages of its device; with more stages, as with two."""
+MOST_CARRIED = 64
+"""Most points while layers are added to a stage one by one."""
+
+
+class Point(NamedTuple):
+    """Recompute of a stage: at least so much time for at most so much memory."""
+
+    time: int
+    saved: int
+
+
+class Points(NamedTuple):
+    """The points of many stages, padded by repetition: [stage][point]."""
+
+    time: Ints
+    saved: Ints
+
+
+def chosen_bound(
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int = FOREVER
+) -> DeviceBound:
+    """Bound of a device, the least over what its stages may recompute.
+
+    Where it is above the ceiling, it may be any figure above.
+    """
+    free = replace(space, limits=None, recompute=None)
+    floor = device_bound(free, device, hosted)
+    kept = np.flatnonzero(floor.alone <= ceiling)
+    if space.limits is None or not kept.size:
+        return floor
+    stages = [stage.at(kept) for stage in hosted]
+    if space.recompute is None:
+        best = device_bound(space, device, stages)
+    else:
+        least = DeviceBound(*(row[kept] for row in floor))
+        best = _least_over_points(space, device, stages, least, ceiling)
+    for row, own in zip(floor, best, strict=True):
+        row[kept] = own
+    return floor
+
+
+def _least_over_points(
+    space: PartitionSpace,
+    device: int,
+    hosted: Sequence[Hosted],
+    floor: DeviceBound,
+    ceiling: int,
+) -> DeviceBound:
+    """The least bound over all combinations of points of a device's stages.
+
+    `floor` is the bound without recompute and without a memory limit: it holds for all. A
+    combination is left out where its head and work are no less than the least bound so far, or
+    above the ceiling.
+    """
+    first, *others = _recomputing(space, hosted)
+    alone, through = device_bound(space, device, first)
+    tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
+    for stages in others:
+        least = head_and_work(space, device, stages)
+        worth = (least < np.maximum(alone, through + tail)) & (least <= ceiling)
+        worth &= (floor.alone < alone) | (floor.through < through)
+        here = np.flatnonzero(worth)
+        if here.size:
+            found = device_bound(space, device, [stage.at(here) for stage in stages])
+            alone[here] = np.minimum(alone[here], found.alone)
+            through[here] = np.minimum(through[here], found.through)
+    return DeviceBound(np.maximum(alone, floor.alone), np.maximum(through, floor.through))
+
+
+def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
+    """Memory without which no schedule runs, whatever is recomputed."""
+    if space.recompute is None:
+        return least_memory(space, device, hosted)
+    needs = [least_memory(space, device, stages) for stages in _recomputing(space, hosted)]
+    return np.asarray(np.min(needs, axis=0))
+
+
+def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[Hosted, ...]]:
+    """The stages of a device with every combination of their points."""
+    most = MOST_POINTS[min(len(hosted), max(MOST_POINTS))]
+    table = _table(space, most)
+    each = []
+    for stage in hosted:
+        time, saved = (rows[stage.low, stage.high] for rows in table)
+        width = int(_widths(space, most)[stage.low, stage.high].max())
+        each.append(
+            [
+                stage._replace(again=time[..., number], saved=saved[..., number])
+                for number in range(width)
+            ]
+        )
+    return list(product(*each))
+
+
+@lru_cache(maxsize=8)
+def _table(space: PartitionSpace, most: int) -> Points:
+    """Points of all stages: [first layer][end][number], the last one repeated."""
+    count = space.num_layers
+    shape = (count + 1, count + 1, most)
+    time, saved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for low in range(count):
+        for high, points in enumerate(_growing(space, low), low + 1):
+            few = merged(points, most)
+            few += few[-1:] * (most - len(few))
+            time[low, high], saved[low, high] = zip(*few, strict=True)
+    return Points(time, saved)
+
+
+@lru_cache(maxsize=8)
+def _widths(space: PartitionSpace, most: int) -> Ints:
+    """Different points of all stages: [first layer][end]."""
+    steps = np.diff(_table(space, most).time, axis=2)
+    return np.asarray(1 + np.count_nonzero(steps, axis=2))
+
+
+def _growing(space: PartitionSpace, low: int) -> list[list[Point]]:
+    """Points of the stages that begin at a layer, by their ends."""
+    assert space.recompute is not None
+    found, points = [], [Point(0, 0)]
+    most = space.num_layers - space.num_stages + 1
+    layers = list(zip(*space.recompute, strict=True))[low : low + most]
+    for time, saved in layers:
+        if saved > 0:
+            points = merged(
+                undominated(points + [Point(p.time + time, p.saved + saved) for p in points]),
+                MOST_CARRIED,
+            )
+        found.append(points)
+    return found
+
+
+def undominated(points: list[Point]) -> list[Point]:
+    """Points that save more than all of no more time, the shortest first."""
+    found: list[Point] = []
+    for one in sorted(points, key=lambda point: (point.time, -point.saved)):
+        if not found or one.saved > found[-1].saved:
+            found.append(one)
+    return found
+
+
+def merged(points: list[Point], most: int) -> list[Point]:
+    """At most so many points, each with the time of the first and the savings of the last merged.
+
+    The first stays alone: it is the stage without recompute.
+    """
+    if len(points) <= most:
+        return list(points)
+    groups = np.array_split(np.arange(1, len(points)), most - 1)
+    return [points[0]] + [
+        Point(points[int(group[0])].time, points[int(group[-1])].saved) for group in groups
+    ]

@@ -1,0 +1,53 @@
+"""A search whose result is kept in a storage, and taken from there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.solver.result import Result
+from ppopt.solver.search import Callback
+from ppopt.studies import outcome
+from ppopt.studies.job import Job
+from ppopt.studies.outcome import Outcome
+from ppopt.studies.storage import Storage, StorageError
+
+
+class StoredSolve(NamedTuple):
+    """A result, and what the storage had to do with it."""
+
+    result: Result
+    cached: bool
+    """Whether it was in the storage."""
+    damaged: str | None
+    """Why what was stored could not be used."""
+    not_stored: str | None
+    """Why it could not be stored."""
+
+
+def solve_stored(job: Job, storage: Storage, progress: Callback | None = None) -> StoredSolve:
+    """Take the result of a search from the storage, or search and store it.
+
+    What is stored is verified again. Where it was given less effort, the search goes on from it.
+    Raises InputError on misuse, and where the storage cannot be read.
+    """
+    known, damaged = _known(job, storage)
+    if known is not None and known.covers(job):
+        return StoredSolve(known.result(job), cached=True, damaged=None, not_stored=None)
+    found = outcome.run(job, known, progress)
+    not_stored = None
+    try:
+        storage.put(outcome.stored(job, found))
+    except StorageError as error:
+        not_stored = str(error)
+    return StoredSolve(found.result(job), cached=False, damaged=damaged, not_stored=not_stored)
+
+
+def _known(job: Job, storage: Storage) -> tuple[Outcome | None, str | None]:
+    stored = storage.result(job.key)
+    if stored is None:
+        return None, None
+    try:
+        return outcome.read(stored, job), None
+    except InputError as error:
+        return None, str(error)

@@ -1,0 +1,136 @@
+"""Conditions that leave combinations out of a grid: `chunks < 2 or batches % stages == 0`.
+
+The words of a condition are names of settings, numbers, text in quotes, `and`, `or`, `not`, `in`,
+comparisons, arithmetic, parentheses and lists. It is read as Python reads it, and computed here:
+nothing else can be said, so that a condition can do nothing but compare.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from ppopt.errors import InputError
+
+LONGEST = 1000
+"""Characters of a condition."""
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}
+_KNOWN = "use names of settings, numbers, quoted text, and, or, not, in, comparisons, arithmetic"
+
+
+class Condition:
+    """A condition on the settings of a row; raises InputError where it cannot be read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if len(text) > LONGEST:
+            raise InputError(f"where: longer than {LONGEST} characters")
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                self._tree = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise InputError(f"where: {text!r} cannot be read; {_KNOWN}") from None
+        for node in ast.walk(self._tree):
+            self._check(node)
+        self.names = frozenset(
+            node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)
+        )
+        """The settings it speaks of, as they are written."""
+
+    def _check(self, node: ast.AST) -> None:
+        """Refuse whatever is not known."""
+        constant = not isinstance(node, ast.Constant) or isinstance(
+            node.value, int | float | str | None
+        )
+        if type(node) not in (*_RULES, *_PARTS) or not constant:
+            what = type(node).__name__.lower()
+            raise InputError(f"where: {self.text!r}: {what} is not known here; {_KNOWN}")
+
+    def holds(self, settings: Mapping[str, Any]) -> bool:
+        """Whether it holds for settings by their names; raises InputError where it says nothing."""
+        try:
+            return bool(_value(self._tree, settings))
+        except KeyError as error:
+            name = error.args[0]
+            raise InputError(
+                f"where: {self.text!r}: {name} is no setting of this sweep; put text in quotes"
+            ) from None
+        except (TypeError, ArithmeticError, ValueError):
+            given = ", ".join(f"{name}={settings[name]}" for name in sorted(self.names))
+            raise InputError(f"where: {self.text!r} cannot be computed for {given}") from None
+
+
+def _value(node: ast.AST, settings: Mapping[str, Any]) -> Any:
+    return _RULES[type(node)](node, settings)
+
+
+def _constant(node: Any, _: Mapping[str, Any]) -> Any:
+    return Decimal(repr(node.value)) if isinstance(node.value, float) else node.value
+
+
+def _name(node: Any, settings: Mapping[str, Any]) -> Any:
+    return settings[node.id]
+
+
+def _list(node: Any, settings: Mapping[str, Any]) -> list[Any]:
+    return [_value(part, settings) for part in node.elts]
+
+
+def _and_or(node: Any, settings: Mapping[str, Any]) -> bool:
+    every = all if isinstance(node.op, ast.And) else any
+    return every(_value(part, settings) for part in node.values)
+
+
+def _unary(node: Any, settings: Mapping[str, Any]) -> Any:
+    value = _value(node.operand, settings)
+    return not value if isinstance(node.op, ast.Not) else -value
+
+
+def _arithmetic(node: Any, settings: Mapping[str, Any]) -> Any:
+    """Of numbers alone: text times a number could be as long as memory."""
+    left, right = _value(node.left, settings), _value(node.right, settings)
+    if not all(isinstance(one, int | Decimal) for one in (left, right)):
+        raise TypeError
+    if isinstance(node.op, ast.Div):
+        left = Decimal(left)
+    return _ARITHMETIC[type(node.op)](left, right)
+
+
+def _comparison(node: Any, settings: Mapping[str, Any]) -> bool:
+    values = [_value(part, settings) for part in (node.left, *node.comparators)]
+    pairs = zip(values, node.ops, values[1:], strict=False)
+    return all(_COMPARISONS[type(op)](one, other) for one, op, other in pairs)
+
+
+_RULES: Mapping[type[ast.AST], Callable[[Any, Mapping[str, Any]], Any]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.List: _list,
+    ast.Tuple: _list,
+    ast.BoolOp: _and_or,
+    ast.UnaryOp: _unary,
+    ast.BinOp: _arithmetic,
+    ast.Compare: _comparison,
+}
+_PARTS = (ast.And, ast.Or, ast.Not, ast.USub, ast.Load, *_ARITHMETIC, *_COMPARISONS)

@@ -1,0 +1,68 @@
+"""A process that does tasks of a sweep for the one at the other end of its pipe."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from ppopt.solver import interrupts
+
+OUT_OF_MEMORY = 77
+"""Exit code of a process that reached its bound of memory."""
+
+
+class Start(NamedTuple):
+    """The first message to the process."""
+
+    memory: int | None
+    """Bytes of address space that it may take; None: no bound."""
+
+
+def serve(number: int) -> None:
+    """Do the tasks that arrive, one after the other, until the other end is closed.
+
+    A request to end (SIGTERM) ends the search at work, which gives what it has, and then this
+    process.
+    """
+    link = Connection(number)
+    start: Start = link.recv()
+    if start.memory is not None:
+        import resource  # noqa: PLC0415  not on Windows
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (start.memory, hard))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    interrupts.hear_terminations()
+    with interrupts.recorded(inner=True) as pressed:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        try:
+            _serve(link, pressed)
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+    os._exit(0)
+
+
+def _serve(link: Connection, pressed: list[int]) -> None:
+    from ppopt.studies.task import Task, perform  # noqa: PLC0415  within the bound of memory
+
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(link, tasks), daemon=True).start()
+    while not pressed:
+        try:
+            task = tasks.get(timeout=0.5)
+        except queue.Empty:
+            continue
+        link.send(perform(task))
+
+
+def _receive(link: Connection, tasks: queue.SimpleQueue[object]) -> None:
+    """Take tasks from the pipe; when the other end is closed, end this process at once."""
+    with suppress(EOFError, OSError):
+        while True:
+            tasks.put(link.recv())
+    os._exit(0)

@@ -1,0 +1,146 @@
+"""A job: one search or one evaluation of a strategy, and the key of its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import metadata
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.formats import model_json, pipeline_json
+from ppopt.problem import partition, placement
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.settings import COUNTS
+from ppopt.schedule.origin import SEARCHED
+from ppopt.solver.search import TIME_LIMIT
+from ppopt.strategies import Options, resolve
+from ppopt.studies import partition_choice
+from ppopt.studies.storage import canonical
+
+_APPEARANCE = (
+    *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
+    *("time_unit", "memory_unit", *(setting.field for setting in COUNTS)),
+)
+"""What a pipeline's object of JSON says besides its content: how its user gave it."""
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to solve, or which strategy to evaluate, and with how much effort."""
+
+    pipeline: Pipeline
+    strategy: str = SEARCHED
+    """`optimal` for a search, or the name of a hand strategy."""
+    objective: Objective = Objective.MAKESPAN
+    backward_kind: BackwardKind = BackwardKind.MIXED
+    options: Options = NO_OPTIONS
+    """Of the strategy."""
+    seed: int = 0
+    time_limit: float = TIME_LIMIT
+    """Seconds. This and `workers` are effort: they are no part of the content."""
+    workers: int = 1
+
+    @property
+    def searched(self) -> bool:
+        """Whether it is a search, and not the evaluation of a strategy."""
+        return self.strategy == SEARCHED
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of the content: equal for jobs whose results are of one kind.
+
+        The content is the instance (in ticks; names and units are not part of it), the objective,
+        what is searched or which strategy with its options, the seed, and the version of ppopt. A
+        strategy is not held to memory limits, so they are no part of its content.
+        """
+        content: dict[str, Any] = {
+            "version": metadata.version("ppopt-pipeline"),
+            "instance": instance_of(self.pipeline, limited=self.searched),
+            "strategy": self.strategy,
+            "objective": self.objective,
+        }
+        if self.searched:
+            content |= {"backward_kind": self.backward_kind, "seed": self.seed}
+        else:
+            content["options"] = self.options._asdict()
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+    @property
+    def checked(self) -> Job:
+        """Itself; raises InputError where its strategy does not apply to what is asked."""
+        if self.searched:
+            return self
+        rule = resolve(self.strategy)
+        if self.backward_kind is BackwardKind.WHOLE and not rule.fused:
+            raise InputError(
+                f"backward_kind: strategy {self.strategy} splits the backward, "
+                "which `whole` rules out"
+            )
+        rule.apply(self.pipeline, self.options)
+        return self
+
+    def settled(self, found: Pipeline) -> Pipeline:
+        """The pipeline asked for, with the placement, partition or recompute found where searched.
+
+        Of a strategy, with its chunks and placement. Raises InputError where these do not fit.
+        """
+        asked = self.pipeline
+        limits = asked.limits if self.searched else None
+        if asked.placement == placement.SEARCH:
+            asked = replace(asked, mem_limit=limits).placed(found.hosts[0])
+        if asked.partition == partition.SEARCH:
+            asked = replace(asked, partition=found.counts)
+        if asked.recompute == SEARCH_RECOMPUTE:
+            chosen = iter(found.model.layers if found.model else ())
+            model = asked.model.recomputing(lambda _: next(chosen).recompute)
+            asked = replace(
+                asked, model=model, recompute=None, partition=found.counts, mem_limit=limits
+            )
+        return asked if self.searched else resolve(self.strategy).apply(asked, self.options)
+
+
+def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEARCHED) -> Job:
+    """A job of settings of a run by their names in Python; raises InputError.
+
+    One worker, unless they say otherwise.
+    """
+    seconds = TIME_LIMIT if strategy == SEARCHED else partition_choice.TIME_LIMIT
+    given = {name: value for name, value in settings.items() if value is not None}
+    return Job(
+        pipeline=pipeline,
+        strategy=strategy,
+        objective=Objective(given.get("objective", Objective.MAKESPAN)),
+        backward_kind=BackwardKind.read(given.get("backward_kind"), given.get("fused")),
+        options=Options(**{name: given.get(name) for name in Options._fields}),
+        seed=given.get("seed", 0),
+        time_limit=given.get("time_limit", seconds),
+        workers=given.get("workers", 1),
+    )
+
+
+def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
+    """What a schedule of a pipeline depends on, as an object of JSON; costs are in ticks.
+
+    With the layers where a partition or recompute is searched; without limits unless `limited`.
+    """
+    ticks = pipeline.ticks
+    found = pipeline_json.to_object(pipeline)
+    left_out = (*_APPEARANCE, *(() if limited else ("mem_limit",)))
+    content = {key: value for key, value in found.items() if key not in left_out}
+    content |= {"ticks": ticks.per_unit, "memory_ticks": ticks.memory_per_unit}
+    searched = {
+        "partition": pipeline.partition == partition.SEARCH,
+        "placement": pipeline.placement == placement.SEARCH,
+        "recompute": pipeline.recompute == SEARCH_RECOMPUTE,
+    }
+    if any(searched.values()):
+        content["searched"] = [name for name, is_searched in searched.items() if is_searched]
+        if pipeline.model is not None:
+            content["layers"] = model_json.to_object(pipeline) | {"name": None}
+    return content

@@ -1,0 +1,319 @@
+"""What a job came to: made by a search or a strategy, stored, and read back.
+
+Whatever is read back is checked again: the schedule is one of the pipeline that is asked for, the
+verifier accepts it with its claims, and value, bound and status agree.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.formats import figures, schedule_json
+from ppopt.problem import partition, placement
+from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.device_bounds import Bound, proof_scope
+from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.search import Callback, problem_of, provenance_of, search_from, solve, versions
+from ppopt.solver.warm_start import WarmStart
+from ppopt.studies.evaluate import evaluate
+from ppopt.studies.job import Job, instance_of
+from ppopt.studies.partition_choice import choose_partition
+from ppopt.studies.storage import StoredResult
+from ppopt.verifier import checked, verify
+
+FIGURES = (
+    *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+    *("fits_limit", "time_unit", "memory_unit"),
+    *("tokens_per_second", "tokens_per_second_per_device", "mfu"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A schedule or why there is none, with what is proved of it, and the effort it took."""
+
+    status: Status
+    schedule: Schedule | None
+    lower_bound: Fraction | None
+    """In the user's unit; None: nothing is claimed, or infeasible."""
+    proof: str
+    certificate: Certificate | None
+    time_limit: float
+    """Seconds that were given to it; those it took, where it was interrupted."""
+    workers: int
+    versions: dict[str, str]
+    seconds: float
+    interrupted: bool = False
+
+    @property
+    def value(self) -> Fraction | None:
+        """Objective of the schedule in the user's unit; None without a schedule."""
+        made = self.schedule
+        if made is None:
+            return None
+        return made.pipeline.ticks.time(made.metrics.value(made.objective))
+
+    @property
+    def closed(self) -> bool:
+        """Whether more effort cannot improve it."""
+        if self.status in (Status.OPTIMAL, Status.INFEASIBLE):
+            return True
+        return self.schedule is not None and self.lower_bound in (None, self.value)
+
+    def covers(self, job: Job) -> bool:
+        """Whether it is what the effort of a job would be spent for."""
+        return self.closed or (self.time_limit >= job.time_limit and self.workers >= job.workers)
+
+    def result(self, job: Job) -> Result:
+        """The result of a search, as the search itself would give it."""
+        made = self.schedule
+        result = Result(
+            pipeline=job.pipeline if made is None else made.pipeline,
+            objective=job.objective,
+            backward_kind=job.backward_kind,
+            status=self.status,
+            schedule=None,
+            value=self.value,
+            lower_bound=self.lower_bound,
+            proof=self.proof,
+            certificate=self.certificate or Certificate(Argument.SEARCH),
+            provenance=Provenance(job.seed, self.workers, self.time_limit, self.versions),
+            solve_seconds=self.seconds,
+            interrupted=self.interrupted,
+        )
+        if made is None:
+            return result
+        return replace(result, schedule=checked(replace(made, origin=result.origin())))
+
+
+def of_result(result: Result) -> Outcome:
+    """The outcome of a search."""
+    limit = result.provenance.time_limit
+    return Outcome(
+        status=result.status,
+        schedule=result.schedule,
+        lower_bound=result.lower_bound,
+        proof=result.proof,
+        certificate=result.certificate,
+        time_limit=min(limit, result.solve_seconds) if result.interrupted else limit,
+        workers=result.provenance.workers,
+        versions=result.provenance.versions,
+        seconds=result.solve_seconds,
+        interrupted=result.interrupted,
+    )
+
+
+def run(job: Job, known: Outcome | None = None, progress: Callback | None = None) -> Outcome:
+    """Search or evaluate, from what an earlier outcome of less effort leaves open.
+
+    The outcome is never worse than the known one. Raises InputError where the job is no problem.
+    """
+    if not job.searched:
+        return _evaluated(job.checked)
+    outcome = of_result(_searched(job, known, progress))
+    return outcome if known is None else _better(known, outcome)
+
+
+def _searched(job: Job, known: Outcome | None, progress: Callback | None) -> Result:
+    pipeline = job.pipeline
+    chosen = (
+        pipeline.placement == placement.SEARCH,
+        pipeline.partition == partition.SEARCH,
+        pipeline.recompute == SEARCH_RECOMPUTE,
+    )
+    if known is None or known.lower_bound is None or any(chosen):
+        return solve(
+            pipeline,
+            objective=job.objective,
+            backward_kind=job.backward_kind,
+            time_limit=job.time_limit,
+            workers=job.workers,
+            seed=job.seed,
+            progress=progress,
+        )
+    problem = problem_of(pipeline, job.objective, job.backward_kind)
+    ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
+    proof = known.proof.removesuffix(proof_scope(problem))
+    start = WarmStart(
+        schedules=() if known.schedule is None else (known.schedule,),
+        bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),
+    )
+    provenance = provenance_of(job.time_limit, job.workers, job.seed)
+    return search_from(start, problem, provenance, progress)
+
+
+def _better(old: Outcome, new: Outcome) -> Outcome:
+    """The better schedule and the better bound of two outcomes of one job."""
+    found = new
+    if old.value is not None and (new.value is None or old.value < new.value):
+        found = replace(found, schedule=old.schedule, status=Status.FEASIBLE)
+    if (
+        new.status is not Status.INFEASIBLE
+        and old.lower_bound is not None
+        and (new.lower_bound is None or old.lower_bound > new.lower_bound)
+    ):
+        found = replace(
+            found, lower_bound=old.lower_bound, proof=old.proof, certificate=old.certificate
+        )
+    if found.value is not None and found.value == found.lower_bound:
+        found = replace(found, status=Status.OPTIMAL)
+    return replace(
+        found,
+        time_limit=max(old.time_limit, new.time_limit),
+        workers=max(old.workers, new.workers),
+        seconds=old.seconds + new.seconds,
+    )
+
+
+def _evaluated(job: Job) -> Outcome:
+    began = time.monotonic()
+    pipeline, bound, interrupted, limit = job.pipeline, None, False, job.time_limit
+    if pipeline.partition == partition.SEARCH:
+        choice = choose_partition(
+            pipeline, job.strategy, job.objective, job.options, time_limit=limit
+        )
+        made, interrupted = choice.schedule, choice.interrupted
+        bound = choice.lower_bound
+    else:
+        made = evaluate(pipeline, job.strategy, job.objective, job.options)
+    seconds = time.monotonic() - began
+    return Outcome(
+        status=Status.FEASIBLE,
+        schedule=made,
+        lower_bound=bound,
+        proof="",
+        certificate=None,
+        time_limit=min(limit, seconds) if interrupted else limit,
+        workers=1,
+        versions=versions(),
+        seconds=seconds,
+        interrupted=interrupted,
+    )
+
+
+# Stored, and read back.
+
+
+def stored(job: Job, outcome: Outcome) -> StoredResult:
+    """An outcome as it is stored: JSON, compressed; the schedule in its native form."""
+    bound, certificate, made = outcome.lower_bound, outcome.certificate, outcome.schedule
+    document = {
+        "schema": 1,
+        "lower_bound": None if bound is None else str(bound),
+        "proof": outcome.proof,
+        "certificate": None
+        if certificate is None
+        else {"argument": certificate.argument, "devices": certificate.devices},
+        "versions": outcome.versions,
+        "schedule": None if made is None else schedule_json.to_object(made),
+    }
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return StoredResult(
+        key=job.key,
+        strategy=job.strategy,
+        status=outcome.status,
+        closed=outcome.closed,
+        time_limit=outcome.time_limit,
+        workers=outcome.workers,
+        seconds=outcome.seconds,
+        version=outcome.versions["ppopt"],
+        record=zlib.compress(text.encode()),
+    )
+
+
+def read(found: StoredResult, job: Job) -> Outcome:
+    """Read a stored outcome of a job and check it again; raises InputError where it is wrong."""
+    document = _document(found)
+    made = document["schedule"] and _schedule(document["schedule"], job)
+    bound, certificate = document["lower_bound"], document["certificate"]
+    outcome = Outcome(
+        status=Status(found.status),
+        schedule=made,
+        lower_bound=None if bound is None else Fraction(bound),
+        proof=document["proof"],
+        certificate=certificate
+        and Certificate(Argument(certificate["argument"]), tuple(certificate["devices"])),
+        time_limit=found.time_limit or 0.0,
+        workers=found.workers or 1,
+        versions=document["versions"],
+        seconds=found.seconds,
+    )
+    _check(outcome)
+    return outcome
+
+
+def _document(found: StoredResult) -> dict[str, Any]:
+    """The compressed JSON, whose checksum tells whether it is whole."""
+    try:
+        document: dict[str, Any] = json.loads(zlib.decompress(found.record))
+    except (zlib.error, ValueError) as error:
+        raise InputError(f"a stored result is damaged ({error})") from None
+    return document
+
+
+def _schedule(native: dict[str, Any], job: Job) -> Schedule:
+    """The schedule on the pipeline that is asked for, verified with its claims."""
+    made, claims = schedule_json.from_object(native)
+    asked = job.settled(made.pipeline)
+    limited = job.searched
+    if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):
+        raise InputError("a stored schedule is of another pipeline")
+    made = replace(made, pipeline=asked, origin=replace(made.origin, from_file=False))
+    violations = verify(made, claims, enforce_limit=limited)
+    if violations:
+        raise InputError(f"a stored schedule is wrong: {violations[0]}")
+    return made
+
+
+def _check(outcome: Outcome) -> None:
+    """Raise InputError where status, value and bound contradict each other."""
+    value, bound, status = outcome.value, outcome.lower_bound, outcome.status
+    with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
+    if with_schedule != (value is not None):
+        raise InputError(f"a stored result is {status} and has {'no ' * (value is None)}schedule")
+    if value is not None and bound is not None and bound > value:
+        raise InputError(f"a stored bound {bound} is above the value {value}")
+    if status is Status.OPTIMAL and bound != value:
+        raise InputError(f"a stored result is optimal, its bound {bound} is not its value {value}")
+
+
+# Shown.
+
+
+def row(job: Job, outcome: Outcome) -> dict[str, Any]:
+    """The figures of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
+    made, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
+    found = {} if made is None else figures.of_schedule(made)
+    pipeline = job.pipeline if made is None else made.pipeline
+    shown = {key: found.get(key) for key in FIGURES}
+    limits = {"mem_limit": figures.limits(job.pipeline), **figures.unit_names(job.pipeline)}
+    gap = None
+    if value is not None and bound is not None:
+        gap = plain((value - bound) / value) if value else 0
+    return {
+        "strategy": job.strategy,
+        "status": outcome.status.value,
+        "objective": job.objective.value,
+        "value": None if value is None else plain(value),
+        "lower_bound": None if bound is None else plain(bound),
+        "gap": gap,
+        "proof": outcome.proof or None,
+        **shown,
+        **limits,
+        **figures.placed(pipeline),
+        "backward_kind": job.backward_kind.value,
+        "seed": job.seed,
+        "workers": outcome.workers,
+        "time_limit": outcome.time_limit,
+        "solve_seconds": round(outcome.seconds, 3),
+    }

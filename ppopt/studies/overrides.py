@@ -1,0 +1,137 @@
+"""Values of a sweep, written in Hydra's override grammar: `batches=8,16`, `chunks=range(1,5)`.
+
+The part of the grammar (https://hydra.cc/docs/advanced/override_grammar/basic) that makes a grid:
+
+    KEY=VALUE                        one value
+    KEY=VALUE,VALUE,...              a value each
+    KEY=choice(VALUE,VALUE,...)      the same
+    KEY=range(STOP)                  0, 1, ... below STOP
+    KEY=range(START,STOP[,STEP])     as Python's range; fractions as well
+
+A value is a list `[VALUE,...]`, text in quotes ("...", '...'), or a word: `null`, `true`, `false`,
+a number, or else text. Text that holds a comma, brackets or parentheses needs quotes. Numbers with
+a fraction are read as decimals, not as floats.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+
+Value = None | bool | int | Decimal | str | list["Value"]
+"""A value as a config file may hold it."""
+MOST = 1_000_000
+"""Most values of one key."""
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_QUOTED = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*""", re.DOTALL)
+_WORD = re.compile(r"[^,\[\](){}\"'=]*")
+_CALL = re.compile(r"\s*(choice|range)\s*\(\s*")
+_WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*(_[0-9]+)*)")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][+-]?[0-9]+)?")
+_CONSTANTS: dict[str, Value] = {"null": None, "true": True, "false": False}
+_EXAMPLES = "write KEY=VALUE,VALUE or KEY=range(START,STOP,STEP)"
+
+
+class Override(NamedTuple):
+    """A key and its values, at least one."""
+
+    key: str
+    """As it is written."""
+    values: tuple[Value, ...]
+
+
+def parse(text: str) -> Override:
+    """Read `KEY=VALUES`; raises InputError, which shows where the text is wrong."""
+    key, equals, rest = text.partition("=")
+    if not equals or not _KEY.fullmatch(key):
+        raise InputError(f"{text!r} is no sweep of a setting; {_EXAMPLES}")
+    return Override(key, _Reader(key, rest).values())
+
+
+class _Reader:
+    """Reads the values of one key, from left to right."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self._key, self._text, self._at = key, text, 0
+
+    def values(self) -> tuple[Value, ...]:
+        call = _CALL.match(self._text)
+        if call is None:
+            found = self._list("")
+        else:
+            self._at = call.end()
+            found = self._list(")")
+            if call[1] == "range":
+                found = self._range(found)
+        if self._at < len(self._text):
+            raise self._wrong("something follows the values")
+        if not found:
+            raise self._wrong("there is no value")
+        return tuple(found)
+
+    def _list(self, end: str) -> list[Value]:
+        """Values with commas between them, up to the text of the end, which is passed."""
+        found = [self._value()]
+        while self._text.startswith(",", self._at):
+            self._at += 1
+            found.append(self._value())
+        if not self._text.startswith(end, self._at):
+            raise self._wrong(f"{end} is missing")
+        self._at += len(end)
+        self._at += len(self._text[self._at :]) - len(self._text[self._at :].lstrip())
+        return found
+
+    def _value(self) -> Value:
+        quoted = _QUOTED.match(self._text, self._at)
+        if quoted is not None:
+            self._at = quoted.end()
+            mark = '"' if quoted[1] is not None else "'"
+            return (quoted[1] or quoted[2] or "").replace(f"\\{mark}", mark)
+        opened = re.compile(r"\s*\[\s*(\]\s*)?").match(self._text, self._at)
+        if opened is not None:
+            self._at = opened.end()
+            return [] if opened[1] else self._list("]")
+        word = _WORD.match(self._text, self._at)
+        assert word is not None
+        if not word[0].strip():
+            raise self._wrong("a value is missing; put empty text in quotes")
+        self._at = word.end()
+        return _of_word(word[0].strip())
+
+    def _range(self, ends: list[Value]) -> list[Value]:
+        if not 1 <= len(ends) <= 3 or not all(_is_number(end) for end in ends):
+            raise self._wrong("range takes one to three numbers")
+        numbers = [Fraction(end) for end in ends]  # type: ignore[arg-type]
+        if len(numbers) == 1:
+            numbers.insert(0, Fraction(0))
+        start, stop, step = (*numbers, Fraction(1))[:3]
+        if not step:
+            raise self._wrong("the step is 0")
+        count = max(0, ceil((stop - start) / step))
+        if count > MOST:
+            raise self._wrong(f"these are {count} values, at most {MOST} are taken")
+        made = [start + number * step for number in range(count)]
+        if all(isinstance(end, int) for end in ends):
+            return [int(one) for one in made]
+        return [Decimal(one.numerator) / one.denominator for one in made]
+
+    def _wrong(self, why: str) -> InputError:
+        before, after = self._text[: self._at], self._text[self._at :]
+        return InputError(f"{self._key}={before} >>> {after}: {why}; {_EXAMPLES}, text in quotes")
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def _of_word(word: str) -> Value:
+    if word.lower() in _CONSTANTS:
+        return _CONSTANTS[word.lower()]
+    if _WHOLE.fullmatch(word):
+        return int(word)
+    return Decimal(word) if _NUMBER.fullmatch(word) else word

@@ -1,0 +1,322 @@
+"""A sweep: a grid of searches and evaluations, each stored as it ends and never done twice."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ppopt import processors
+from ppopt.errors import InputError
+from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
+from ppopt.studies import outcome
+from ppopt.studies.engines.engine import Engine
+from ppopt.studies.engines.local import LocalEngine
+from ppopt.studies.grid import Grid, Overrides, base_of, grid_of
+from ppopt.studies.job import Job
+from ppopt.studies.storage import DEFAULT, Storage, StorageError, Trial
+from ppopt.studies.task import Done, Task
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+RETRIES = 1
+"""How often a row is tried again whose process died."""
+PAUSE = 0.2
+"""Seconds between two looks at whether Ctrl-C was pressed."""
+GRACE = 10.0
+"""Seconds that searches have to end after Ctrl-C."""
+_LOG = logging.getLogger(__name__)
+COMPLETE, FAIL = "complete", "fail"
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination of settings and what came of it."""
+
+    overrides: Overrides
+    """Its settings, by the names of their flags with `_`."""
+    figures: Mapping[str, Any] | None
+    """Under the keys of `ppopt sweep --json`; None where it failed or was not done."""
+    failed: str | None
+    """Why it failed, in one line."""
+    cached: bool
+    """Whether it was taken from the storage."""
+
+    @property
+    def status(self) -> str | None:
+        """`optimal`, `feasible`, `infeasible` or `unknown`; None where it was not done."""
+        return None if self.figures is None else self.figures["status"]
+
+    @property
+    def value(self) -> float | None:
+        """Objective of the schedule, in the user's unit."""
+        return None if self.figures is None else self.figures["value"]
+
+    @property
+    def lower_bound(self) -> float | None:
+        """No schedule of the row is below it."""
+        return None if self.figures is None else self.figures["lower_bound"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """The rows of a sweep, in the order of its grid."""
+
+    name: str
+    storage: str
+    """URL of the storage that holds them."""
+    rows: tuple[SweepRow, ...]
+    grid: Grid
+    interrupted: bool = False
+    """Whether Ctrl-C ended the sweep."""
+    not_stored: str | None = None
+    """Why the storage could not be written, which ended the sweep; rows it lacks are in `rows`."""
+    damaged: tuple[str, ...] = ()
+    """Why results that were stored could not be used; they were made again."""
+
+    @property
+    def done(self) -> int:
+        """Rows with a result."""
+        return sum(row.figures is not None for row in self.rows)
+
+    @property
+    def cached(self) -> int:
+        """Rows whose result was in the storage."""
+        return sum(row.cached for row in self.rows)
+
+    @property
+    def failed(self) -> int:
+        """Rows that failed."""
+        return sum(row.failed is not None for row in self.rows)
+
+    @property
+    def open(self) -> int:
+        """Rows that were not done, because the sweep ended early."""
+        return len(self.rows) - self.done - self.failed
+
+    def schedule(self, row: SweepRow) -> Schedule | None:
+        """The schedule of a row from the storage, verified again; None where it has none.
+
+        Raises InputError where the storage has no result of it.
+        """
+        job = self.grid.base.job(self._settings(row))
+        with Storage(self.storage, readonly=True) as storage:
+            found = storage.result(job.key)
+        if found is None:
+            raise InputError(f"storage: {self.storage} has no result of {dict(row.overrides)}")
+        return outcome.read(found, job).schedule
+
+    def _settings(self, row: SweepRow) -> Mapping[str, Any]:
+        for one in self.grid.rows():
+            if one.overrides == row.overrides:
+                return one.settings
+        raise InputError(f"the study has no row {dict(row.overrides)}")
+
+    def to_frame(self) -> DataFrame:
+        """One row per combination, as a pandas DataFrame; needs pandas (the extra `frame`)."""
+        from pandas import DataFrame  # noqa: PLC0415  optional
+
+        return DataFrame(
+            [
+                {**row.overrides, **(row.figures or {}), "failed": row.failed, "cached": row.cached}
+                for row in self.rows
+            ]
+        )
+
+    def __repr__(self) -> str:
+        left = f", {self.open} open" if self.open else ""
+        return (
+            f"Study({self.name!r}: {len(self.rows)} rows, {self.done} done ({self.cached} cached), "
+            f"{self.failed} failed{left}; {self.storage})"
+        )
+
+
+def sweep(
+    source: Model | Pipeline,
+    grid: Mapping[str, Iterable[Any]],
+    *,
+    storage: str = DEFAULT,
+    study_name: str | None = None,
+    where: Sequence[str] = (),
+    jobs: int | None = None,
+    retries: int = RETRIES,
+    memory_per_job: int | None = None,
+    dask: Any = None,
+    progress: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Study:
+    """Solve every combination of settings, and keep all results in a storage.
+
+    `grid` gives the values of every setting that varies, by the name of its flag; the key
+    `strategy` takes `optimal` (a search, the default) and names of hand strategies. `settings` are
+    what all rows share, as in a config file: `stages=8, time_limit=10`. `where` are conditions that
+    leave combinations out (see `ppopt.studies.conditions`).
+
+    Rows are done in `jobs` processes (default: the processors available), each search with one
+    worker unless told. What the storage holds is verified and taken from there; a search that was
+    given less time goes on from its schedule and its bound. A row whose process dies is tried
+    again `retries` times, then it has failed; `memory_per_job` bounds the memory of a process, in
+    bytes. With `dask`, a `distributed.Client`, they are done by the workers of its cluster, and
+    `jobs` and `memory_per_job` do not matter. Ctrl-C ends the sweep and keeps all rows that are
+    done. Raises InputError on misuse, and where the storage cannot be used.
+    """
+    rows = grid_of(base_of(source, settings), grid, tuple(where))
+    if dask is None:
+        number = processors.available() if jobs is None else jobs
+        used: Engine = LocalEngine(number, retries, memory_per_job)
+    else:
+        from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
+
+        used = DaskEngine(dask, retries)
+    with closing(used) as engine:
+        return run(rows, engine, storage=storage, study_name=study_name, progress=progress)
+
+
+def run(
+    grid: Grid,
+    engine: Engine,
+    *,
+    storage: str = DEFAULT,
+    study_name: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Study:
+    """Do the rows of a grid on an engine; see `sweep`."""
+    name = study_name or grid.study_name
+    with Storage(storage) as opened, interrupts.recorded() as pressed:
+        under_way = _Sweep(grid, engine, opened, name, progress)
+        under_way.run(pressed)
+    return Study(
+        name=name,
+        storage=storage,
+        rows=under_way.result(),
+        grid=grid,
+        interrupted=bool(pressed),
+        not_stored=under_way.not_stored,
+        damaged=tuple(under_way.damaged),
+    )
+
+
+class _Sweep:
+    """A sweep under way. Jobs of one key are done one after the other: the later take up results.
+
+    Rows are handed out lazily: what another sweep has stored in the meantime is not done again.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        engine: Engine,
+        storage: Storage,
+        name: str,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self._grid, self._engine, self._storage = grid, engine, storage
+        self._study = storage.study(name, grid.base.digest)
+        self._rows = grid.rows()
+        self._found: list[SweepRow | None] = [None] * len(self._rows)
+        self._next = iter(range(len(self._rows)))
+        self._jobs: dict[int, Job] = {}
+        """Of the rows that the engine has."""
+        self._behind: defaultdict[str, deque[tuple[int, Job]]] = defaultdict(deque)
+        """Rows that wait for another of the same key."""
+        self._running: set[str] = set()
+        self._ready: deque[tuple[int, Job]] = deque()
+        self._progress = progress
+        self._failed = 0
+        self.not_stored: str | None = None
+        self.damaged: list[str] = []
+
+    def run(self, pressed: list[int]) -> None:
+        """Do all rows, or end early: after Ctrl-C, or where the storage cannot be written."""
+        engine = self._engine
+        while not (pressed or self.not_stored):
+            self._hand_out()
+            if not engine.busy:
+                return
+            self._take(engine.wait(PAUSE))
+        engine.stop()
+        left = int(GRACE / PAUSE)
+        while engine.busy and left and len(pressed) < 2:
+            self._take(engine.wait(PAUSE))
+            left -= 1
+
+    def _hand_out(self) -> None:
+        """Give the engine what it takes."""
+        while self._engine.free > 0 and not self.not_stored:
+            given = self._following()
+            if given is None:
+                return
+            number, job = given
+            try:
+                known = self._storage.result(job.key)
+            except StorageError as error:
+                self.not_stored = str(error)
+                return
+            self._running.add(job.key)
+            self._jobs[number] = job
+            self._engine.submit(number, Task(job, known))
+
+    def _following(self) -> tuple[int, Job] | None:
+        """The next row that can be done now; None: there is none."""
+        if self._ready:
+            return self._ready.popleft()
+        for number in self._next:
+            try:
+                job = self._grid.base.job(self._rows[number].settings).checked
+            except InputError as error:
+                self._end(number, None, Done(failed=" ".join(str(error).split())))
+                if self.not_stored:
+                    return None
+                continue
+            if job.key not in self._running:
+                return number, job
+            self._behind[job.key].append((number, job))
+        return None
+
+    def _take(self, ended: list[tuple[int, Done]]) -> None:
+        for number, done in ended:
+            job = self._jobs.pop(number)
+            self._running.discard(job.key)
+            if done.damaged is not None:
+                self.damaged.append(done.damaged)
+            if done.row is not None or done.failed is not None:
+                self._end(number, job, done)
+            if self._behind[job.key]:
+                self._ready.append(self._behind[job.key].popleft())
+
+    def _end(self, number: int, job: Job | None, done: Done) -> None:
+        """Store how a row ended."""
+        overrides = self._rows[number].overrides
+        cached = done.row is not None and done.result is None
+        self._found[number] = SweepRow(overrides, done.row, done.failed, cached)
+        self._failed += done.failed is not None
+        trial = Trial(
+            params=overrides,
+            state=FAIL if done.row is None else COMPLETE,
+            key=None if job is None or done.row is None else job.key,
+            row={"failed": done.failed} if done.row is None else done.row,
+        )
+        try:
+            self._storage.finish(self._study, trial, done.result)
+        except StorageError as error:
+            self.not_stored = str(error)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            ended = sum(row is not None for row in self._found)
+            failed = f", {self._failed} failed" if self._failed else ""
+            self._progress(f"{ended} of {len(self._rows)} rows{failed}  (Ctrl-C keeps them)")
+
+    def result(self) -> tuple[SweepRow, ...]:
+        """All rows, in the order of the grid."""
+        return tuple(
+            SweepRow(row.overrides, None, None, cached=False) if found is None else found
+            for row, found in zip(self._rows, self._found, strict=True)
+        )

@@ -1,0 +1,227 @@
+"""`ppopt sweep`, `ppopt studies` and `ppopt solve --storage`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ppopt.studies.storage import Storage, StorageError
+from tests.cli.cli_run import HARD, done, process, run, shown
+
+SMALL = "sweep --stages 3 --time-limit 20 --jobs 1"
+AXES = "batches=2,4 strategy=optimal,1f1b"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
+    found = shown(f"{SMALL} {AXES} -o rows.csv -o rows.json")
+    rows = found["rows"]
+    assert [tuple(row["overrides"].values()) for row in rows] == [
+        (2, "optimal"),
+        (2, "1f1b"),
+        (4, "optimal"),
+        (4, "1f1b"),
+    ]
+    assert [row["value"] for row in rows] == [9, 12, 14, 18]
+    assert [row["status"] for row in rows] == ["optimal", "feasible"] * 2
+    assert [row["failed"] for row in rows] == [None] * 4
+    assert [found[key] for key in ("done", "cached", "failed", "open")] == [4, 0, 0, 0]
+    assert found["storage"] == "sqlite:///ppopt.db"
+    assert (folder / "ppopt.db").exists()
+    assert json.loads((folder / "rows.json").read_text()) == found
+    with (folder / "rows.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["value"] for row in table] == ["9", "12", "14", "18"]
+    assert [row["batches"] for row in table] == ["2", "2", "4", "4"]
+    assert [row["strategy"] for row in table] == ["optimal", "1f1b"] * 2
+
+    again = shown(f"{SMALL} {AXES}")
+    assert [again[key] for key in ("done", "cached", "failed", "open")] == [4, 4, 0, 0]
+    assert again["study"] == found["study"]
+    listed = shown("studies")
+    assert listed["results"] == 4
+    (study,) = listed["studies"]
+    assert [study[key] for key in ("study", "done", "failed")] == [found["study"], 4, 0]
+    exported = shown(f"studies show {found['study']} -o again.csv")
+    assert [row["value"] for row in exported["rows"]] == [9, 12, 14, 18]
+    assert (folder / "again.csv").exists()
+
+
+def test_failed_rows_are_told_by_the_exit_code() -> None:
+    ran = run(f"{SMALL} --batches 3 chunks=1,2 strategy=1f1b --json")
+    assert (ran.code, ran.json["done"], ran.json["failed"]) == (7, 1, 1)
+    assert ran.json["rows"][1]["failed"].startswith("chunks: 2 contradicts strategy 1f1b")
+    assert ran.json["rows"][1]["status"] is None
+    ran = run(f"{SMALL} --batches 3 chunks=1,2 strategy=1f1b")
+    assert ran.code == 7
+    assert "1 of 2 rows done, 1 of them from the storage; 1 failed" in ran.out
+    left_out = "--where \"chunks == 1 or strategy != '1f1b'\""
+    assert done(f"{SMALL} --batches 3 chunks=1,2 strategy=1f1b {left_out}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("batches", "is no sweep of a setting"),
+        ("batches=2 batches=3", "the same setting"),
+        ("batchs=2", "did you mean batches"),
+        ("batches=2 --where 'batches <'", "cannot be read"),
+        ("batches=2 --where 'batch < 2'", "batch is no setting"),
+        ("batches=2 --shard 3/2", "shard: 3/2"),
+        ("batches=2 --shard two", "is not I/N"),
+        ("batches=2 --storage ppopt.db", "write sqlite:///ppopt.db"),
+        ("batches=2 --storage sqlite:///no/x.db", "the folder no does not exist"),
+        ("batches=2 --memory-per-job 3", "below 256MiB"),
+        ("batches=2 --memory-per-job 3GiX", "no unit of memory"),
+        ("batches=2 -o x.txt", "unknown kind of file"),
+        ("", "Missing argument"),
+    ],
+)
+def test_bad_usage_is_one_line_and_leaves_nothing(folder: Path, line: str, words: str) -> None:
+    ran = run(f"{SMALL} {line}")
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
+    assert list(folder.iterdir()) == []
+
+
+class TestSolve:
+    ASKED = "solve --stages 3 --batches 4 --workers 1 --time-limit 20 --storage sqlite:///a.db"
+
+    def test_a_result_is_taken_from_the_storage(self) -> None:
+        first, again = shown(self.ASKED), shown(self.ASKED)
+        assert again == first
+        assert "note: the result was in a.db, and is verified again" in done(self.ASKED).err
+        plain = shown(self.ASKED.partition(" --storage")[0])
+        assert {key: plain[key] for key in plain if key != "solve_seconds"} == {
+            key: first[key] for key in first if key != "solve_seconds"
+        }
+
+    def test_a_sweep_and_a_search_share_results(self) -> None:
+        done(f"{SMALL} --storage sqlite:///a.db batches=2,4")
+        assert "note: the result was in a.db" in done(self.ASKED).err
+
+    def test_what_is_damaged_is_solved_again(self) -> None:
+        first = shown(self.ASKED)
+        with sqlite3.connect("a.db") as link:
+            link.execute("UPDATE results SET record = substr(record, 1, 50)")
+        link.close()
+        ran = done(self.ASKED)
+        assert "a stored result is damaged" in ran.err
+        assert "solved again" in ran.err
+        assert shown(self.ASKED)["value"] == first["value"]
+
+    def test_a_storage_that_cannot_be_used(self, folder: Path) -> None:
+        (folder / "a.db").write_text("something else\n" * 50)
+        ran = run(self.ASKED)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == ("error: storage: a.db: it is no SQLite database; name another file\n")
+
+    def test_a_result_that_cannot_be_stored_is_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        put = Storage.put
+
+        def full(self: Storage, *args: object) -> None:
+            self._link.execute("PRAGMA query_only = 1")
+            put(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Storage, "put", full)
+        ran = run(f"{self.ASKED} --json")
+        assert ran.code == 7
+        assert json.loads(ran.out)["value"] == 14
+        assert ran.err.startswith("error: storage: a.db: it is read-only")
+
+    def test_it_does_not_go_with_a_hint(self) -> None:
+        done("eval 1f1b --stages 3 --batches 4 -o hint.json")
+        ran = run(f"{self.ASKED} --hint hint.json")
+        assert (ran.code, ran.out) == (2, "")
+        assert "leave them out" in ran.err
+
+
+def test_shards_are_merged() -> None:
+    rows = "batches=range(2,7) strategy=1f1b --study-name mine"
+    for number in (1, 2):
+        storage = f"--storage sqlite:///{number}.db"
+        assert shown(f"{SMALL} {rows} --shard {number}/2 {storage}")["done"] == 4 - number
+    merged = shown("studies merge sqlite:///1.db sqlite:///2.db --storage sqlite:///all.db")
+    (study,) = merged["studies"]
+    assert (study["study"], study["done"], merged["results"]) == ("mine", 5, 5)
+    whole = shown(f"{SMALL} {rows} --storage sqlite:///all.db")
+    assert (whole["done"], whole["cached"]) == (5, 5)
+    assert [row["value"] for row in whole["rows"]] == [12, 15, 18, 21, 24]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("studies", "ppopt.db does not exist"),
+        ("studies show", "write `show NAME`"),
+        ("studies mine", "write `show NAME`"),
+        ("studies merge", "write `show NAME`"),
+        ("studies merge sqlite:///no.db", "no.db does not exist"),
+        ("studies -o x.csv", "name the study"),
+        ("studies show mine -o x.html", "written as .csv or .json"),
+        (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "goes without --jobs"),
+    ],
+)
+def test_bad_usage_of_studies(line: str, words: str) -> None:
+    ran = run(line)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int) -> None:
+    line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,optimal"
+    ran = process(f"{line} --time-limit 600 --jobs 1 --json")
+    deadline = time.monotonic() + 60
+    while not rows_stored():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(2)
+    ran.send_signal(number)
+    out, err = ran.communicate(timeout=60)
+    assert ran.returncode == 0, err
+    found = json.loads(out)
+    assert found["failed"] == 0
+    assert found["open"] >= 4
+    assert found["done"] + found["open"] == 6
+    assert found["rows"][0]["status"] == "feasible"
+    again = shown(f"{line} --time-limit 0.2 --jobs 2")
+    assert (again["done"], again["open"]) == (6, 0)
+    assert again["rows"][0]["cached"]
+
+
+def rows_stored() -> int:
+    """Results that are stored by now; none where the file is not made yet."""
+    with suppress(StorageError), Storage(readonly=True) as storage:
+        return storage.results()
+    return 0
+
+
+def test_a_sweep_that_is_killed_has_lost_nothing(folder: Path) -> None:
+    """Its processes end by themselves, and the rows that it had stored are taken from there."""
+    line = "sweep --stages 3 --jobs 1 batches=range(2,60) strategy=1f1b"
+    ran = process(f"{line} --json")
+    deadline = time.monotonic() + 60
+    while rows_stored() < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    ran.kill()
+    ran.communicate()
+    kept = rows_stored()
+    found = shown(line)
+    assert (found["done"], found["failed"]) == (58, 0)
+    assert found["cached"] >= kept >= 3
+    assert [row["value"] for row in found["rows"]] == [3 * (b + 2) for b in range(2, 60)]

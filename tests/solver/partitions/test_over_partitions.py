@@ -1,0 +1,136 @@
+"""The bound over all partitions and choices of recompute, beside every one of tiny models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from random import Random
+
+import pytest
+
+from ppopt import Argument, Model, Objective, Pipeline
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.solver.partitions.over_partitions import over_partitions
+from ppopt.solver.partitions.recompute_choices import Point, merged, undominated
+from tests.oracles import exhaustive
+
+OPERATIONS = 12
+"""Most operations for exhaustive search."""
+PLACEMENTS = ((0, 1), (0, 1), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1))
+
+
+def draw(rng: Random) -> tuple[Pipeline, bool]:
+    """A model of one layer more than stages, with limits at which recompute matters."""
+    hosts = rng.choice(PLACEMENTS)
+    count, whole = len(hosts) + 1, rng.random() < 0.4
+    most = OPERATIONS // (len(hosts) * (2 if whole else 3))
+    layers = [
+        {
+            "forward": rng.randint(1, 3),
+            "backward": 2 * rng.randint(1, 2),
+            "activation": rng.randint(1, 4),
+            "memory_b": rng.choice((0, 0, 1, -1)),
+            "workspace": rng.choice((0, 0, 1)),
+            "recompute": {"time": rng.randint(0, 2), "activation": rng.randint(0, 1)},
+        }
+        for _ in range(count)
+    ]
+    mean = sum(layer["activation"] for layer in layers) / len(set(hosts))  # type: ignore[misc]
+    pipeline = Pipeline(
+        stages=len(hosts), batches=rng.randint(1, most), placement=hosts, model=layers,
+        partition="search", p2p=rng.choice((0, 1)), mem_limit=int(mean * rng.uniform(1, 2.2)),
+        recompute="search",
+    )  # fmt: skip
+    return pipeline, whole
+
+
+def every_choice(pipeline: Pipeline) -> list[Pipeline]:
+    """The pipeline with every partition and every set of layers that recompute."""
+    layers, stages = len(pipeline.model), pipeline.num_stages
+    counts = (one for one in product(range(1, layers), repeat=stages) if sum(one) == layers)
+    found = []
+    for partition in counts:
+        for chosen in product((False, True), repeat=layers):
+            pairs = zip(pipeline.model.layers, chosen, strict=True)
+            model = Model(tuple(replace(layer, recompute=one) for layer, one in pairs))
+            found.append(replace(pipeline, model=model, partition=partition, recompute=None))
+    return found
+
+
+def least(pipeline: Pipeline, whole: bool, objective: exhaustive.Goal) -> Fraction | None:
+    """The least value of all partitions and choices of layers."""
+    values = (
+        (one, exhaustive.best(one, fused=whole, objective=objective))
+        for one in every_choice(pipeline)
+    )
+    found = (Fraction(value, one.ticks.per_unit) for one, value in values if value is not None)
+    return min(found, default=None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_bound_is_above_the_optimum(seed: int) -> None:
+    pipeline, whole = draw(Random(seed))
+    objective: exhaustive.Goal = "makespan" if seed % 3 else "device-span"
+    best = least(pipeline, whole, objective)
+    problem = Problem(pipeline, Objective(objective), BackwardKind.uniform(fused=whole))
+    found = over_partitions(problem)
+    assert found.certificate.argument is Argument.PARTITIONS_RECOMPUTE
+    if best is None:
+        return
+    assert found.bound is not None and found.bound <= best
+    mixed = over_partitions(replace(problem, backward_kind=BackwardKind.MIXED))
+    assert mixed.bound is not None and mixed.bound <= best
+    assert all(found.bound <= one.bound for one in found.candidates)
+
+
+def test_recompute_lowers_the_bound_where_memory_is_what_holds_it_up() -> None:
+    """Two layers on two devices, room for one activation: without recompute device 0 takes turns.
+
+    Its F of microbatch 1 waits for the end of W of microbatch 0: F 1, round trip 1 + 1, B and W 2
+    are 5 a microbatch, so 20 for four of them, and the last way 1 + 1 + 1 + 1 + 1 is within.
+    With recompute (half a unit) it holds nothing but in its backward.
+    """
+    layer = {"forward": 1, "backward": 2, "activation": 1, "recompute": {"time": "0.5"}}
+    given = Pipeline(stages=2, batches=4, model=[layer, layer], partition="search", mem_limit=1)
+    bounds = [
+        over_partitions(
+            Problem(replace(given, recompute=mode), Objective.MAKESPAN, BackwardKind.SPLIT)
+        ).bound
+        for mode in ("none", "search")
+    ]
+    assert bounds[0] == 20 and bounds[1] is not None and bounds[1] < 17
+
+
+def test_nothing_recomputes_without_a_limit() -> None:
+    model = [{"forward": 1, "activation": 1, "count": 9}]
+    given = Pipeline(stages=3, batches=6, model=model, partition="search")
+    none, chosen = (
+        over_partitions(
+            Problem(replace(given, recompute=mode), Objective.MAKESPAN, BackwardKind.MIXED)
+        )
+        for mode in ("none", "search")
+    )
+    assert none.bound == chosen.bound and none.candidates == chosen.candidates
+
+
+def test_no_partition_fits() -> None:
+    """Four layers that keep 1 each, and 3 of static memory, on two devices of 7."""
+    model = [
+        {"forward": 1, "activation": 4, "static": 3, "count": 4, "recompute": {"activation": 1}}
+    ]
+    given = Pipeline(stages=2, batches=2, model=model, partition="search", recompute="search")
+    for limit, fits in ((7, False), (20, True)):
+        pipeline = replace(given, mem_limit=limit)
+        found = over_partitions(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
+        assert (found.bound is not None) == fits
+
+
+def test_points_that_are_merged_take_no_longer_and_save_no_less() -> None:
+    rng = Random(3)
+    points = undominated([Point(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(200)])
+    few = merged(points, 4)
+    assert len(points) > 4 == len(few) and few[0] == points[0]
+    for point in points:
+        assert any(one.time <= point.time and one.saved >= point.saved for one in few)

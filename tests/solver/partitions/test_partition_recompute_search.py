@@ -1,0 +1,80 @@
+"""Partition and recompute searched together, beside every partition and choice of tiny models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import ppopt
+from ppopt import InputError, Pipeline, Status, Verdict
+from ppopt.rechecker import check
+from tests.solver.partitions.test_over_partitions import draw, least
+
+
+@pytest.mark.parametrize("seed", range(100, 118))
+def test_value_status_and_proof_are_those_of_every_partition_and_choice(seed: int) -> None:
+    """Confirmed by the re-checker, and one tick more is wrong."""
+    pipeline, whole = draw(Random(seed))
+    best = least(pipeline, whole, "makespan")
+    found = ppopt.solve(pipeline, fused=whole, workers=1)
+    assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    if best is None:
+        assert found.status is Status.INFEASIBLE
+        return
+    assert found.status is Status.OPTIMAL and found.value == found.lower_bound == best
+    assert found.schedule is not None and ppopt.verify(found.schedule) == []
+    claim = found.claim
+    assert claim is not None and claim.bound_time is not None
+    tick = Fraction(1, found.pipeline.ticks.per_unit)
+    more = claim._replace(bound_time=claim.bound_time + tick)
+    assert check(more, 30.0, 1, 1, lambda _: None).verdict is Verdict.WRONG
+
+
+LAYER = {"forward": 1, "activation": 1, "count": 10, "recompute": {"activation": "0.1"}}
+
+
+def test_both_together_are_no_worse_than_either() -> None:
+    """Ten layers and a heavy head on three devices: room for fewer microbatches than 1F1B has."""
+    head = {"forward": 2, "backward": 5, "activation": 1}
+    given = Pipeline(stages=3, batches=6, model=[LAYER, head], partition="search", mem_limit=6)
+    values = {}
+    for mode in ("none", "full", "search"):
+        found = ppopt.solve(replace(given, recompute=mode), workers=1, time_limit=3)
+        assert found.lower_bound is not None and found.value is not None
+        values[mode] = found
+    both = values["search"]
+    for mode in ("none", "full"):
+        assert both.value <= values[mode].value  # type: ignore[operator]
+        assert both.lower_bound <= values[mode].value  # type: ignore[operator]
+    assert 0 < sum(both.pipeline.recomputed) < 10
+
+
+def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None:
+    given = Pipeline(
+        stages=2, batches=2, model=[LAYER | {"count": 3}], partition="search", mem_limit=2,
+        recompute="search",
+    )  # fmt: skip
+    found = ppopt.solve(given, workers=1)
+    assert found.status is Status.OPTIMAL and found.schedule is not None
+    file = tmp_path / "best.json"
+    found.schedule.to_json(file)
+    schedule, _ = ppopt.read_schedule(file)
+    checked = ppopt.recheck(schedule, workers=1)
+    assert checked.verdict is Verdict.CONFIRMED and checked.reason.startswith("whatever recomputes")
+
+
+def test_nothing_recomputes_without_a_limit() -> None:
+    given = Pipeline(stages=3, batches=4, model=[LAYER], partition="search", recompute="search")
+    found = ppopt.solve(given, workers=1)
+    assert found.status is Status.OPTIMAL and not any(found.pipeline.recomputed)
+
+
+def test_a_hint_is_refused() -> None:
+    given = Pipeline(stages=2, batches=2, model=[LAYER], partition="search", recompute="search")
+    hint = ppopt.solve(replace(given, partition=None, recompute="none"), workers=1).schedule
+    with pytest.raises(InputError, match="hint: does not go with partition and recompute search"):
+        ppopt.solve(given, hint=hint)

@@ -1,0 +1,247 @@
+"""The storage: what is written stays, and what cannot be used is refused in one line."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ppopt.errors import InputError
+from ppopt.studies import storage as storages
+from ppopt.studies.storage import Storage, StorageError, StoredResult, Trial, path_of
+
+
+def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
+    return StoredResult(key, "optimal", "feasible", False, 10.0, 1, 0.5, "0.1.0", record)
+
+
+def trial(number: int = 1, key: str | None = "k") -> Trial:
+    return Trial({"batches": number}, "complete", key, {"value": number})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/a.db"
+
+
+def test_urls() -> None:
+    assert path_of("sqlite:///ppopt.db") == Path("ppopt.db")
+    assert path_of("sqlite:////data/x.db") == Path("/data/x.db")
+    for wrong in ("ppopt.db", "sqlite://ppopt.db", "postgresql://host/x", "sqlite:///", ""):
+        with pytest.raises(InputError, match=r"write sqlite:///ppopt\.db"):
+            path_of(wrong)
+
+
+def test_what_is_written_is_read(url: str) -> None:
+    with Storage(url) as one:
+        assert one.result("k") is None
+        study = one.study("mine", "base")
+        one.finish(study, trial(), result())
+        one.finish(study, Trial({"batches": 2}, "fail", None, {"failed": "why"}))
+    with Storage(url) as again:
+        assert again.result("k") == result()
+        assert again.trials("mine") == [
+            trial(),
+            Trial({"batches": 2}, "fail", None, {"failed": "why"}),
+        ]
+        (listed,) = again.studies()
+        assert (listed.name, listed.complete, listed.failed) == ("mine", 1, 1)
+        again.put(result(record=b"better"))
+        assert again.results() == 1
+        found = again.result("k")
+        assert found is not None
+        assert found.record == b"better"
+
+
+def test_a_row_that_is_done_again_is_stored_once(url: str) -> None:
+    with Storage(url) as one:
+        study = one.study("mine", "base")
+        one.finish(study, Trial({"batches": 1}, "fail", None, {}))
+        one.finish(study, trial(), result())
+        assert one.trials("mine") == [trial()]
+
+
+def test_a_study_is_of_one_base(url: str) -> None:
+    with Storage(url) as one:
+        assert one.study("mine", "base") == one.study("mine", "base")
+        with pytest.raises(InputError, match="study_name: mine is a study of another pipeline"):
+            one.study("mine", "other")
+        with pytest.raises(InputError, match=r"yours is not in .*; it has: mine"):
+            one.trials("yours")
+
+
+def test_merging_keeps_the_result_of_more_effort(tmp_path: Path, url: str) -> None:
+    other = f"sqlite:///{tmp_path}/b.db"
+    with Storage(url) as one, Storage(other) as two:
+        one.put(result("less")._replace(time_limit=1.0))
+        one.put(result("more")._replace(time_limit=9.0))
+        one.put(result("proved")._replace(closed=True, time_limit=1.0))
+        for key in ("less", "more", "proved", "new"):
+            two.put(result(key, b"theirs")._replace(time_limit=5.0))
+        two.finish(two.study("mine", "base"), trial(2, "new"))
+        one.finish(one.study("mine", "base"), trial(1, "more"))
+        one.merge(two)
+        found = {key: one.result(key) for key in ("less", "more", "proved", "new")}
+        taken = [key for key, kept in found.items() if kept and kept.record == b"theirs"]
+        assert taken == ["less", "new"]
+        assert one.trials("mine") == [trial(1, "more"), trial(2, "new")]
+        two.study("yours", "base")
+        one.study("yours", "other")
+        with pytest.raises(InputError, match="a study of another pipeline"):
+            one.merge(two)
+
+
+def test_several_may_use_it_at_once(url: str) -> None:
+    with Storage(url) as one, Storage(url) as other, Storage(url, readonly=True) as reader:
+        one.finish(one.study("mine", "base"), trial(1, "a"), result("a"))
+        other.finish(other.study("mine", "base"), trial(2, "b"), result("b"))
+        assert reader.results() == one.results() == 2
+        assert len(reader.trials("mine")) == 2
+
+
+def test_an_older_file_is_brought_up_to_date(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the tables had got a column since."""
+    with Storage(url) as one:
+        one.finish(one.study("mine", "base"), trial(), result())
+    added = "ALTER TABLE results ADD COLUMN note TEXT; CREATE INDEX by_note ON results (note)"
+    monkeypatch.setattr(storages, "MIGRATIONS", (*storages.MIGRATIONS, added))
+    with pytest.raises(StorageError, match="is of an older version"):
+        Storage(url, readonly=True)
+    for _ in range(2):
+        with Storage(url) as again:
+            assert again.result("k") == result()
+            assert again.trials("mine") == [trial()]
+    with sqlite3.connect(path_of(url)) as link:
+        assert link.execute("PRAGMA user_version").fetchone() == (len(storages.MIGRATIONS),)
+        assert link.execute("SELECT note FROM results").fetchall() == [(None,)]
+    link.close()
+    monkeypatch.undo()
+    with pytest.raises(StorageError, match="was written by a newer ppopt"):
+        Storage(url)
+
+
+def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Storage(url) as one:
+        one.put(result())
+    wrong = "ALTER TABLE results ADD COLUMN note TEXT; SELECT one FROM nowhere"
+    monkeypatch.setattr(storages, "MIGRATIONS", (*storages.MIGRATIONS, wrong))
+    with pytest.raises(StorageError, match="no such table"):
+        Storage(url)
+    monkeypatch.undo()
+    with Storage(url) as again:
+        assert again.result("k") == result()
+
+
+class TestRefused:
+    def test_a_missing_file(self, url: str) -> None:
+        for options in ({"readonly": True}, {"create": False}):
+            with pytest.raises(StorageError, match="does not exist"):
+                Storage(url, **options)
+        assert not path_of(url).exists()
+
+    def test_a_missing_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match=r"the folder .* does not exist"):
+            Storage(f"sqlite:///{tmp_path}/no/a.db")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="cannot be opened"):
+            Storage(f"sqlite:///{tmp_path}")
+
+    def test_a_database_of_another_program(self, url: str) -> None:
+        link = sqlite3.connect(path_of(url))
+        link.execute("CREATE TABLE theirs (x)")
+        link.close()
+        before = path_of(url).read_bytes()
+        with pytest.raises(StorageError, match="a database of another program"):
+            Storage(url)
+        assert path_of(url).read_bytes() == before
+
+    def test_a_file_that_is_no_database(self, url: str) -> None:
+        path_of(url).write_text("not a database, but a text of some length\n" * 100)
+        with pytest.raises(StorageError, match="no SQLite database"):
+            Storage(url)
+
+    def test_a_damaged_file(self, url: str) -> None:
+        with Storage(url) as one:
+            for number in range(50):
+                one.put(result(str(number), os.urandom(2000)))
+        content = bytearray(path_of(url).read_bytes())
+        content[4096:] = os.urandom(len(content) - 4096)
+        path_of(url).write_bytes(content)
+        with Storage(url) as again, pytest.raises(StorageError, match=r"it is damaged; .*recover"):
+            again.result("7")
+        assert path_of(url).read_bytes()[:4096] == content[:4096]
+
+    def test_an_empty_file_is_taken(self, url: str) -> None:
+        path_of(url).touch()
+        with Storage(url) as one:
+            one.put(result())
+
+
+def test_a_lock_is_waited_for_and_then_told(url: str) -> None:
+    with Storage(url, patience=0.05) as one:
+        one.put(result("a"))
+        other = sqlite3.connect(path_of(url), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match="another process has locked it"):
+            one.put(result("b"))
+        assert one.result("a") == result("a")
+        other.execute("COMMIT")
+        other.close()
+        one.put(result("b"))
+        assert one.results() == 2
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process grows beyond: as a full disk, or a quota."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_loses_nothing_that_was_written(url: str) -> None:
+    with Storage(url) as one:
+        one.put(result("a"))
+        with largest_file(200_000), pytest.raises(StorageError, match="disk"):
+            deque(one.put(result(f"b{number}", os.urandom(20_000))) for number in range(100))
+        kept = one.results()
+        one.put(result("c"))
+    with Storage(url) as again:
+        assert again.result("a") == result("a")
+        assert again.results() == kept + 1 > 1
+
+
+def test_a_killed_writer_loses_nothing_that_was_written(url: str) -> None:
+    code = (
+        "import os, sys; from ppopt.studies.storage import Storage, StoredResult\n"
+        "one = Storage(sys.argv[1])\n"
+        "for number in range(5):\n"
+        "    one.put(StoredResult(str(number), 's', 'optimal', True, 1.0, 1, 1.0, 'v', b'x'))\n"
+        "one._link.execute('BEGIN IMMEDIATE')\n"
+        "one._put(StoredResult('half', 's', 'optimal', True, 1.0, 1, 1.0, 'v', b'x'))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, url], timeout=60, check=False)
+    assert ran.returncode == -9
+    with Storage(url) as again:
+        assert again.results() == 5
+        assert again.result("half") is None
+
+
+def test_a_file_that_may_not_be_written(url: str) -> None:
+    with Storage(url) as one:
+        one._link.execute("PRAGMA query_only = 1")
+        with pytest.raises(StorageError, match="it is read-only; change its permissions"):
+            one.put(result())

@@ -1,0 +1,590 @@
+"""Sweeps: every row is done once, kept, verified when it is read, and none takes others down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt.errors import InputError
+from ppopt.studies import outcome
+from ppopt.studies import sweep as sweeps
+from ppopt.studies.engines.local import LocalEngine
+from ppopt.studies.grid import Base, Grid, base_of, grid_of
+from ppopt.studies.job import Job, instance_of, job_of
+from ppopt.studies.storage import Storage, StoredResult
+from ppopt.studies.task import Done, Task, perform
+from ppopt.verifier import verify
+
+PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
+HARD = ppopt.Pipeline(
+    stages=8, batches=32, forward=10419, backward=17922, weight=7715, p2p=408, mem_limit=6
+)
+"""A pipeline that ends far from proof after any time."""
+LAYERS = ppopt.Model([ppopt.Layer(forward=time, activation=1) for time in (3, 1, 4, 1, 5, 9, 2, 6)])
+
+
+class InThisProcess:
+    """An engine that does tasks at once, and notes which it did."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[int, Done]] = []
+        self.searched: list[Job] = []
+        self.hindered: Callable[[], None] = lambda: None
+
+    @property
+    def busy(self) -> int:
+        return len(self._done)
+
+    @property
+    def free(self) -> int:
+        return 1 - len(self._done)
+
+    def submit(self, number: int, task: Task) -> None:
+        done = perform(task)
+        if done.result is not None:
+            self.searched.append(task.job)
+        self._done.append((number, done))
+
+    def wait(self, _: float) -> list[tuple[int, Done]]:
+        self.hindered()
+        found, self._done = self._done, []
+        return found
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/a.db"
+
+
+def done(grid: Grid, url: str, **options: Any) -> tuple[ppopt.Study, list[Job]]:
+    """The study of a grid, done in this process, and what was searched or evaluated for it."""
+    engine = InThisProcess()
+    return sweeps.run(grid, engine, storage=url, **options), engine.searched
+
+
+def grid(axes: dict[str, list[Any]], *where: str, **settings: Any) -> Grid:
+    return grid_of(base_of(PIPELINE, settings), axes, where)
+
+
+def values(study: ppopt.Study) -> list[Any]:
+    return [row.value for row in study.rows]
+
+
+class TestGrid:
+    def test_rows_are_in_order_the_last_setting_fastest(self) -> None:
+        found = grid({"batches": [2, 4], "mem-limit": [None, 3], "strategy": ["1f1b", "gpipe"]})
+        rows = [tuple(row.overrides.values()) for row in found.rows()]
+        assert [*found.rows()[0].overrides] == ["batches", "mem_limit", "strategy"]
+        assert rows == [
+            (batches, limit, strategy)
+            for batches in (2, 4)
+            for limit in (None, 3)
+            for strategy in ("1f1b", "gpipe")
+        ]
+
+    def test_keys_are_names_of_flags(self) -> None:
+        """`--backward` is the kind of backwards; `backward_times` are the times of BW."""
+        found = grid({"backward": ["split"], "backward-times": [3], "num_batches": [2]})
+        (row,) = found.rows()
+        assert row.overrides == {"backward": "split", "backward_times": 3, "batches": 2}
+        assert row.settings == {"backward_kind": "split", "backward": 3, "batches": 2}
+
+    def test_conditions_speak_of_what_varies_and_of_what_does_not(self) -> None:
+        found = grid({"batches": [2, 3, 4, 6]}, "batches % stages == 0", "strategy == 'optimal'")
+        assert [row.overrides["batches"] for row in found.rows()] == [3, 6]
+
+    @pytest.mark.parametrize("shards", [1, 2, 3, 7])
+    def test_shards_are_a_partition(self, shards: int) -> None:
+        whole = grid({"batches": list(range(1, 6))})
+        parts = [replace(whole, shard=(number, shards)) for number in range(1, shards + 1)]
+        together = [row.overrides["batches"] for part in parts for row in part.rows()]
+        assert sorted(together) == [1, 2, 3, 4, 5]
+        assert {part.study_name for part in parts} == {whole.study_name}
+
+    def test_the_name_of_a_study_is_of_its_content(self) -> None:
+        one = grid({"batches": [2, 4]})
+        assert one.study_name == grid({"batches": [2, 4]}, time_limit=5, workers=2).study_name
+        others = (
+            grid({"batches": [2, 5]}),
+            grid({"batches": [2, 4]}, "batches > 2"),
+            grid({"batches": [2, 4]}, seed=1),
+        )
+        assert len({one.study_name, *(other.study_name for other in others)}) == 4
+
+    @pytest.mark.parametrize(
+        ("axes", "where", "words"),
+        [
+            ({"batchs": [1]}, [], "unknown key 'batchs'; did you mean batches"),
+            ({"output": ["x.csv"]}, [], "unknown key 'output'"),
+            ({"layers": [1]}, [], "unknown key 'layers'"),
+            ({"batches": []}, [], "there is no value"),
+            ({"batches": ["x"]}, [], "batches: 'x' is not a whole number"),
+            ({"strategy": ["1f1bb"]}, [], "strategy: '1f1bb' is unknown; did you mean 1f1b"),
+            ({"batches": [1], "num-batches": [2]}, [], "the same setting"),
+            ({"batches": [1]}, ["colour == 2"], "where: 'colour == 2': colour is no setting"),
+            ({"batches": range(1, 2000), "seed": range(1000)}, [], "at most 1000000 are taken"),
+        ],
+    )
+    def test_what_is_wrong(self, axes: dict[str, Any], where: list[str], words: str) -> None:
+        with pytest.raises(InputError) as raised:
+            grid(axes, *where)
+        assert words in str(raised.value)
+
+
+class TestKey:
+    """A key is of the content: what a result depends on, and no more."""
+
+    def test_names_units_and_effort_are_no_content(self) -> None:
+        one = Job(PIPELINE)
+        same = (
+            Job(replace(PIPELINE, name="x", time_unit="ms", tokens_per_microbatch=9)),
+            Job(PIPELINE, time_limit=1, workers=3),
+            Job(ppopt.Pipeline(stages=3, batches=4, forward=[1, 1, 1], placement="linear")),
+        )
+        assert {one.key, *(job.key for job in same)} == {one.key}
+
+    def test_all_else_is(self) -> None:
+        jobs = (
+            Job(PIPELINE),
+            Job(PIPELINE, seed=1),
+            Job(PIPELINE, objective=ppopt.Objective.DEVICE_SPAN),
+            job_of(PIPELINE, {"backward_kind": "split"}),
+            Job(PIPELINE, strategy="1f1b"),
+            Job(PIPELINE, strategy="gpipe"),
+            Job(PIPELINE, strategy="interleaved"),
+            Job(PIPELINE, "interleaved", options=ppopt.Options(group_size=3)),
+            *(
+                Job(replace(PIPELINE, **{field: value}))
+                for field, value in {
+                    "batches": 5,
+                    "forward": 2,
+                    "p2p": 1,
+                    "activation": 2,
+                    "mem_limit": 3,
+                    "static": 1,
+                    "slices": 2,
+                    "chunks": 2,
+                    "device_speed": 2,
+                    "placement": "search",
+                    "workspace": 1,
+                    "weight": (1, 1, 1.5),
+                }.items()
+            ),
+        )
+        assert len({job.key for job in jobs}) == len(jobs)
+
+    def test_searches_over_layers_depend_on_the_layers(self) -> None:
+        even = LAYERS.pipeline(devices=2, batches=4, partition="even")
+        searched = replace(even, partition="search")
+        other = replace(searched, model=ppopt.Model([*LAYERS.layers[::-1]]))
+        chosen = replace(even, recompute="search")
+        assert len({Job(one).key for one in (even, searched, other, chosen)}) == 4
+
+    def test_strategies_are_not_held_to_limits(self) -> None:
+        limited = replace(PIPELINE, mem_limit=2)
+        assert Job(limited, "1f1b").key == Job(PIPELINE, "1f1b").key
+        assert Job(limited).key != Job(PIPELINE).key
+
+
+LIMITED = replace(PIPELINE, mem_limit=2)
+JOBS = {
+    "search": Job(PIPELINE, time_limit=20),
+    "limit": Job(replace(LIMITED, name="mine", time_unit="ms"), time_limit=20),
+    "infeasible": Job(replace(PIPELINE, mem_limit="0.5")),
+    "chunks": Job(replace(PIPELINE, chunks=2, mem_limit="1f1b"), time_limit=20),
+    "speeds": Job(replace(PIPELINE, device_speed=(1, 2, 3), p2p="0.25"), time_limit=20),
+    "strategy": Job(LIMITED, "gpipe"),
+    "strategy with chunks": Job(LIMITED, "interleaved"),
+    "layers": Job(LAYERS.pipeline(devices=2, batches=3, mem_limit="1f1b"), time_limit=20),
+    "partition": Job(LAYERS.pipeline(devices=2, batches=2, partition="search"), time_limit=20),
+    "partition of a strategy": Job(
+        LAYERS.pipeline(devices=2, batches=2, partition="search"), "1f1b"
+    ),
+    "placement": Job(
+        ppopt.Pipeline(stages=2, chunks=2, batches=2, placement="search"), time_limit=20
+    ),
+    "recompute": Job(
+        LAYERS.pipeline(devices=2, batches=2, recompute="search", mem_limit=12), time_limit=20
+    ),
+}
+
+
+class TestStored:
+    @pytest.mark.parametrize("name", JOBS)
+    def test_what_is_read_is_what_was_found(self, name: str) -> None:
+        job = JOBS[name]
+        found = outcome.run(job)
+        again = outcome.read(outcome.stored(job, found), job)
+        assert (again.status, again.value) == (found.status, found.value)
+        assert (again.lower_bound, again.proof) == (found.lower_bound, found.proof)
+        assert again.schedule == found.schedule
+        assert again.closed == found.closed
+        if job.searched:
+            made = again.result(job)
+            assert (made.status, made.claim) == (found.status, found.result(job).claim)
+        elif again.schedule is not None:
+            assert outcome.row(job, again)["fits_limit"] == again.schedule.fits_limits
+
+    def test_a_strategy_of_another_limit_is_judged_by_the_limit_asked_for(self) -> None:
+        free, limited = Job(PIPELINE, "gpipe"), Job(LIMITED, "gpipe")
+        stored = outcome.stored(free, outcome.run(free))
+        assert outcome.row(free, outcome.read(stored, free))["fits_limit"]
+        shown = outcome.row(limited, outcome.read(stored, limited))
+        assert shown["mem_limit"] == [2, 2, 2]
+        assert not shown["fits_limit"]
+
+    def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
+        """Why a stored result is refused after a change of its text or its columns."""
+        job = Job(PIPELINE, time_limit=20)
+        stored = outcome.stored(job, outcome.run(job))
+        text = zlib.decompress(stored.record).decode()
+        changed = change(text)
+        assert changed != text or fields
+        stored = stored._replace(record=zlib.compress(changed.encode()), **fields)
+        with pytest.raises(InputError) as raised:
+            outcome.read(stored, job)
+        (damaged,) = (perform(Task(job, stored)).damaged,)
+        assert damaged is not None
+        return str(raised.value)
+
+    def test_a_schedule_that_breaks_a_rule(self) -> None:
+        words = self.tampered(lambda text: text.replace('["F",1,0,1,1,2]', '["F",1,0,1,0,1]'))
+        assert "a stored schedule is wrong" in words
+
+    def test_a_claim_that_is_wrong(self) -> None:
+        assert "makespan" in self.tampered(lambda text: text.replace('makespan":', 'makespan":1'))
+
+    def test_a_schedule_of_another_pipeline(self) -> None:
+        words = self.tampered(lambda text: text.replace('"static":[0,0,0]', '"static":[0,0,1]'))
+        assert "another pipeline" in words
+
+    def test_a_status_that_the_bound_denies(self) -> None:
+        assert "bound" in self.tampered(lambda text: text.replace('bound":"14"', 'bound":"13"'))
+        assert "above" in self.tampered(lambda text: text.replace('bound":"14"', 'bound":"15"'))
+        assert "infeasible" in self.tampered(str, status="infeasible")
+
+    def test_bytes_that_are_damaged(self) -> None:
+        job = Job(PIPELINE, "1f1b")
+        stored = outcome.stored(job, outcome.run(job))
+        record = bytearray(stored.record)
+        record[len(record) // 2] ^= 1
+        with pytest.raises(InputError, match="a stored result is damaged"):
+            outcome.read(stored._replace(record=bytes(record)), job)
+
+
+class TestOnceAndNoMore:
+    def test_a_second_run_searches_nothing(self, url: str) -> None:
+        """Optima: of 2 batches device 0 waits 5 for its first B and has 4 of B and W left, of 4
+        batches device 2 waits 2 and has 12 of work. 1F1B takes (batches + devices - 1) x 3."""
+        asked = grid({"batches": [2, 4], "strategy": ["optimal", "1f1b"]}, time_limit=20)
+        first, searched = done(asked, url)
+        assert (first.done, first.cached, first.failed, len(searched)) == (4, 0, 0, 4)
+        again, searched = done(asked, url)
+        assert (again.done, again.cached, again.failed, len(searched)) == (4, 4, 0, 0)
+        assert values(again) == values(first) == [9, 12, 14, 18]
+        figures = [dict(row.figures or {}) for row in again.rows]
+        assert figures == [dict(row.figures or {}) for row in first.rows]
+
+    def test_a_sweep_takes_what_another_has_done(self, url: str) -> None:
+        done(grid({"batches": [2, 3]}, time_limit=20), url)
+        study, searched = done(grid({"num_batches": [3, 4], "seed": [0]}, time_limit=20), url)
+        assert [job.pipeline.batches for job in searched] == [4]
+        assert [row.cached for row in study.rows] == [True, False]
+
+    def test_equal_rows_are_done_once(self, url: str) -> None:
+        study, searched = done(grid({"mem_limit": [None, 1, 2], "strategy": ["gpipe"]}), url)
+        assert len(searched) == 1
+        assert [row.figures and row.figures["fits_limit"] for row in study.rows] == [
+            True,
+            False,
+            False,
+        ]
+
+    def test_what_is_damaged_is_done_again(self, url: str) -> None:
+        asked = grid({"batches": [2, 4]}, time_limit=20)
+        done(asked, url)
+        with Storage(url) as storage:
+            key = asked.base.job({"batches": 2}).key
+            stored = storage.result(key)
+            assert stored is not None
+            storage.put(stored._replace(record=stored.record[:-9]))
+        study, searched = done(asked, url)
+        assert [job.pipeline.batches for job in searched] == [2]
+        assert len(study.damaged) == 1
+        assert values(study) == [9, 14]
+
+    def test_schedules_are_read_and_verified(self, url: str) -> None:
+        study, _ = done(grid({"batches": [2, 4]}, time_limit=20), url)
+        made = study.schedule(study.rows[1])
+        assert made is not None
+        assert verify(made) == []
+        assert made.metrics.makespan == 14
+        assert made.pipeline == replace(PIPELINE, batches=4)
+
+
+class TestMoreTime:
+    """A longer time limit goes on from what a shorter one left open."""
+
+    def test_from_its_schedule_and_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        job = Job(HARD, time_limit=1)
+        short = outcome.run(job)
+        assert not short.closed
+        assert short.covers(job)
+        more = replace(job, time_limit=2)
+        assert not short.covers(more)
+        assert not short.covers(replace(job, workers=2))
+        given: list[Any] = []
+
+        def search_from(start: Any, *_: Any, **__: Any) -> Any:
+            given.append(start)
+            return short.result(more)
+
+        monkeypatch.setattr(outcome, "search_from", search_from)
+        found = outcome.run(more, outcome.read(outcome.stored(job, short), job))
+        (start,) = given
+        assert start.schedules == (short.schedule,)
+        assert short.lower_bound is not None
+        assert start.bound.value == short.lower_bound * HARD.ticks.per_unit
+        assert found.value == short.value
+
+    def test_never_worse_and_the_scope_of_a_proof_is_said_once(self) -> None:
+        job = Job(HARD, time_limit=1)
+        short = outcome.run(job)
+        longer = outcome.run(replace(job, time_limit=1.5), short)
+        assert longer.value is not None
+        assert short.value is not None
+        assert longer.lower_bound is not None
+        assert short.lower_bound is not None
+        assert longer.value <= short.value
+        assert longer.lower_bound >= short.lower_bound
+        assert longer.proof.count("backwards") <= 1
+        assert longer.time_limit == 1.5
+
+    def test_rows_of_one_content_follow_each_other(self, url: str) -> None:
+        asked = grid_of(base_of(HARD, {}), {"time_limit": [0.5, 1]})
+        study, searched = done(asked, url)
+        assert [job.time_limit for job in searched] == [0.5, 1]
+        first, second = study.rows
+        assert first.value is not None
+        assert second.value is not None
+        assert second.value <= first.value
+        _, searched = done(asked, url)
+        assert searched == []
+
+
+class TestFailure:
+    def test_what_does_not_apply_has_failed_and_others_stand(self, url: str) -> None:
+        asked = grid({"chunks": [1, 2], "strategy": ["1f1b", "interleaved"], "batches": [3]})
+        study, _ = done(asked, url)
+        assert [row.failed is None for row in study.rows] == [True, True, False, True]
+        assert str(study.rows[2].failed).startswith("chunks: 2 contradicts strategy 1f1b")
+        assert (study.done, study.failed, study.open) == (3, 1, 0)
+        with Storage(url) as storage:
+            (listed,) = storage.studies()
+            assert (listed.complete, listed.failed) == (3, 1)
+
+    def test_infeasible_is_a_result(self, url: str) -> None:
+        study, _ = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
+        assert [row.status for row in study.rows] == ["infeasible", "optimal"]
+        again, searched = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
+        assert (again.failed, again.cached, searched) == (0, 2, [])
+
+    def test_a_storage_that_is_full_ends_the_sweep_and_keeps_its_rows(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = grid({"batches": [2, 3, 4]}, time_limit=20)
+        finish, calls = Storage.finish, []
+
+        def full(self: Storage, *args: Any) -> None:
+            calls.append(args)
+            if len(calls) == 2:
+                self._link.execute("PRAGMA max_page_count = 1")
+                args = (args[0], args[1], args[2]._replace(record=os.urandom(10**6)))
+            finish(self, *args)
+
+        monkeypatch.setattr(Storage, "finish", full)
+        study, searched = done(asked, url)
+        assert str(study.not_stored).endswith("run the same command again")
+        assert "the disk is full" in str(study.not_stored)
+        assert (study.done, study.open, len(searched)) == (2, 1, 2)
+        monkeypatch.undo()
+        study, searched = done(asked, url)
+        assert [job.pipeline.batches for job in searched] == [3, 4]
+        assert study.done == 3
+
+    def test_ctrl_c_keeps_what_is_done(self, url: str) -> None:
+        engine = InThisProcess()
+        asked = grid({"batches": [2, 3, 4, 5]}, time_limit=20)
+
+        def hinder() -> None:
+            if len(engine.searched) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        engine.hindered = hinder
+        study = sweeps.run(asked, engine, storage=url)
+        assert study.interrupted
+        assert (study.done, study.open) == (2, 2)
+        study, searched = done(asked, url)
+        assert [job.pipeline.batches for job in searched] == [4, 5]
+        assert not study.interrupted
+
+
+def test_frame_and_repr(url: str) -> None:
+    study, _ = done(grid({"batches": [2, 4], "strategy": ["1f1b", "gpipe"]}), url)
+    frame = study.to_frame()
+    assert list(frame["value"]) == values(study)
+    assert list(frame["batches"]) == [2, 2, 4, 4]
+    assert repr(study) == (
+        f"Study({study.name!r}: 4 rows, 4 done (0 cached), 0 failed; {study.storage})"
+    )
+
+
+def test_bases() -> None:
+    model = base_of(LAYERS, {"stages": 2, "batches": 3})
+    job = model.job({"partition": "even"})
+    assert job.pipeline == LAYERS.pipeline(devices=2, batches=3, partition="even")
+    assert Base({"stages": 2, "batches": 3, "mem_limit": 1}).job({"mem_limit": None}).pipeline == (
+        ppopt.Pipeline(stages=2, batches=3)
+    )
+    with pytest.raises(InputError, match="stages: missing"):
+        base_of(LAYERS, {"batches": 3}).job({})
+
+
+def test_the_same_instance_has_the_same_content() -> None:
+    given = ppopt.Pipeline(stages=2, batches=3, forward="0.5", mem_limit="1f1b", name="a")
+    again = ppopt.Pipeline(stages=2, batches=3, forward=[0.5, 0.5], mem_limit=[2, 2])
+    assert instance_of(given) == instance_of(again)
+
+
+class TestProcesses:
+    """The engine of this machine, with processes of its own."""
+
+    @pytest.fixture
+    def engine(self) -> Iterator[LocalEngine]:
+        engine = LocalEngine(jobs=2, retries=0)
+        yield engine
+        engine.close()
+
+    def test_the_same_rows_as_in_one_process(self, url: str, tmp_path: Path) -> None:
+        axes = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"]}
+        study = ppopt.sweep(PIPELINE, axes, storage=url, jobs=2, time_limit=20)
+        other, _ = done(grid(axes, time_limit=20), f"sqlite:///{tmp_path}/b.db")
+        assert values(study) == values(other)
+        assert [row.failed for row in study.rows] == [row.failed for row in other.rows]
+        assert study.failed == 3
+        with Storage(url) as storage:
+            assert storage.results() == 9
+
+    def test_a_process_that_is_killed_takes_one_row_with_it(
+        self, engine: LocalEngine, url: str
+    ) -> None:
+        asked = grid_of(base_of(HARD, {"time_limit": 60}), {"batches": [24], "seed": [0]})
+        other = grid({"batches": [2, 3]}, time_limit=20)
+        done(other, url)
+        killer = threading.Thread(target=kill_at_work, args=(engine,))
+        killer.start()
+        study = sweeps.run(asked, engine, storage=url)
+        killer.join()
+        assert study.rows[0].failed == "its process was killed by SIGKILL"
+        study, searched = done(other, url)
+        assert (study.cached, searched) == (2, [])
+
+    def test_it_is_tried_again_as_often_as_told(self, url: str) -> None:
+        engine = LocalEngine(jobs=1, retries=1)
+        asked = grid({"batches": [24]}, time_limit=20)
+        killer = threading.Thread(target=kill_at_work, args=(engine,))
+        killer.start()
+        study = sweeps.run(asked, engine, storage=url)
+        killer.join()
+        engine.close()
+        assert (study.done, study.failed) == (1, 0)
+
+    def test_memory_is_bounded(self, url: str) -> None:
+        """A process takes 120 MB of addresses at once, and this row some 70 MB more."""
+        engine = LocalEngine(jobs=1, retries=0, memory=150_000_000)
+        asked = grid({"batches": [4, 30_000], "strategy": ["gpipe"]})
+        study = sweeps.run(asked, engine, storage=url)
+        engine.close()
+        assert [row.failed for row in study.rows] == [None, "its process ran out of memory"]
+
+    def test_ctrl_c_ends_searches_with_what_they_have(self, engine: LocalEngine, url: str) -> None:
+        asked = grid_of(base_of(HARD, {"time_limit": 600}), {"seed": [0, 1, 2, 3, 4]})
+        presser = threading.Thread(target=press_at_work, args=(engine,))
+        presser.start()
+        study = sweeps.run(asked, engine, storage=url)
+        presser.join()
+        assert study.interrupted
+        assert study.failed == 0
+        kept = [row for row in study.rows if row.status is not None]
+        assert {row.status for row in kept} <= {"feasible"}
+        with Storage(url) as storage:
+            stored = [storage.result(asked.base.job({"seed": seed}).key) for seed in range(5)]
+        assert [one.status for one in stored if one] == ["feasible"] * len(kept)
+        assert all(one.time_limit is not None and one.time_limit < 600 for one in stored if one)
+
+
+def at_work(engine: LocalEngine) -> list[int]:
+    """Processes of an engine that have a task, once there are any and had time to begin it."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = [one.process.pid for one in list(engine._workers) if one.tasks]
+        if found:
+            time.sleep(0.5)
+            return found
+        time.sleep(0.01)
+    raise AssertionError("no process was at work")
+
+
+def kill_at_work(engine: LocalEngine) -> None:
+    for pid in at_work(engine)[:1]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def press_at_work(engine: LocalEngine) -> None:
+    at_work(engine)
+    time.sleep(4)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_two_sweeps_may_write_one_storage(url: str) -> None:
+    """Both write rows in turn; the file holds all of them, once."""
+    engine = InThisProcess()
+    asked = grid({"batches": [2, 3]}, time_limit=20)
+    other = grid({"batches": [3, 4]}, time_limit=20)
+    inner: list[ppopt.Study] = []
+
+    def meanwhile() -> None:
+        engine.hindered = lambda: None
+        inner.append(done(other, url)[0])
+
+    engine.hindered = meanwhile
+    study = sweeps.run(asked, engine, storage=url)
+    assert (inner[0].cached, study.cached) == (0, 1)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as link:
+        assert link.execute("SELECT count(*) FROM results").fetchone() == (3,)
+    link.close()
+
+
+def test_stored_results_are_plain() -> None:
+    """What is stored is text and numbers: other programs can read it."""
+    job = Job(PIPELINE, "1f1b")
+    stored = outcome.stored(job, outcome.run(job))
+    assert isinstance(stored, StoredResult)
+    assert {type(value) for value in stored} <= {str, bytes, bool, float, int, outcome.Status}
