@@ -114,6 +114,14 @@ class Candidates(ABC):
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Configurations with their bounds."""
 
+    def bound(self, deadline: float) -> None:  # noqa: B027  most are bounded as they are made
+        """Bound all configurations before any is searched, by the deadline or as well as may be."""
+
+    @property
+    def least(self) -> Fraction:
+        """No schedule of any configuration is below, by bounds alone; 0 where that is not known."""
+        return Fraction(0)
+
     @abstractmethod
     def first(self) -> Iterable[Key]:
         """Configurations to schedule before all others; the next is asked for when it is due."""
@@ -168,8 +176,16 @@ class ConfigurationSearch:
         self._exhausted = False
         """Whether none may be better."""
 
+    def bound(self, deadline: float) -> None:
+        """Bound all configurations before any is searched; see `Candidates.bound`."""
+        self.candidates.bound(deadline)
+        self._list()
+
     def run(self) -> Result:
-        """Search until proof, until the time is up, or until Ctrl-C."""
+        """Search until proof, until the time is up, or until Ctrl-C.
+
+        `Request.solve_one` may end it, too, by TimeoutError; a further run then goes on from there.
+        """
         try:
             with interrupts.heard(), suppress(TimeoutError):
                 self._list()
