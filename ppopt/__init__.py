@@ -60,6 +60,12 @@ if TYPE_CHECKING:
     from ppopt.studies.frontier import frontier as frontier
     from ppopt.studies.partition_choice import PartitionChoice as PartitionChoice
     from ppopt.studies.partition_choice import choose_partition as choose_partition
+    from ppopt.studies.plan import plan as plan
+    from ppopt.studies.plan_result import Plan as Plan
+    from ppopt.studies.plan_result import PlanRow as PlanRow
+    from ppopt.studies.plan_result import RowStatus as RowStatus
+    from ppopt.studies.plan_space import PlanConfiguration as PlanConfiguration
+    from ppopt.studies.plan_space import PlanSpace as PlanSpace
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
     from ppopt.studies.sweep import Study as Study
@@ -99,6 +105,9 @@ _HOMES = {
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
     "studies.partition_choice": ("PartitionChoice", "choose_partition"),
+    "studies.plan": ("plan",),
+    "studies.plan_result": ("Plan", "PlanRow", "RowStatus"),
+    "studies.plan_space": ("PlanConfiguration", "PlanSpace"),
     "studies.robustness": ("Jitter", "jitter"),
     "studies.sweep": ("Study", "SweepRow", "sweep"),
     "verifier": ("Rule", "Violation", "explain", "verify"),

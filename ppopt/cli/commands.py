@@ -79,7 +79,7 @@ def solve(
         if storage is None:
             result = search(
                 pipeline,
-                **_search_options(settings),
+                **search_options(settings),
                 hint=start,
                 progress=line.update,
                 params=params,
@@ -91,7 +91,7 @@ def solve(
             hand = baseline(result)
     shown = of_result(result, hand)
     code = output.result(settings, shown, result.schedule, stopped=result.interrupted)
-    return code or not_stored or _exit_code(result.status)
+    return code or not_stored or exit_code(result.status)
 
 
 def _stored(
@@ -104,7 +104,7 @@ def _stored(
     from ppopt.studies.job import job_of
     from ppopt.studies.storage import Storage
 
-    options = {"workers": processors.available()} | _search_options(settings)
+    options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
         found = solve_stored(job_of(pipeline, options), storage, update)
     if found.damaged is not None:
@@ -153,12 +153,12 @@ def eval_(
                 pipeline,
                 strategy,
                 objective,
-                _strategy_options(settings),
+                strategy_options(settings),
                 time_limit=settings.get("time_limit", TIME_LIMIT),
                 progress=line.update,
             )
         schedule = (
-            evaluate(pipeline, strategy, objective, _strategy_options(settings))
+            evaluate(pipeline, strategy, objective, strategy_options(settings))
             if choice is None
             else choice.schedule
         )
@@ -185,18 +185,18 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
 
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
-    options, deviation = _strategy_options(settings), _deviation(jitter)
+    options, deviation = strategy_options(settings), _deviation(jitter)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         comparison = compare_all(
             pipeline,
             options=options,
             jitter=deviation,
-            **_search_options(settings),
+            **search_options(settings),
             progress=line.update,
         )
     code = output.comparison(settings, of_comparison(comparison), comparison)
-    return code or _exit_code(comparison.optimum.status)
+    return code or exit_code(comparison.optimum.status)
 
 
 @command
@@ -209,14 +209,12 @@ def frontier(settings: Settings) -> int:
 
     output.refuse_orders(settings, "frontier")
     pipeline = settings.pipeline()
-    options = _strategy_options(settings)
+    options = strategy_options(settings)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
-        found = explore(
-            pipeline, options=options, **_search_options(settings), progress=line.update
-        )
+        found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
     code = output.frontier(settings, of_frontier(found), found)
-    return code or _exit_code(found.status)
+    return code or exit_code(found.status)
 
 
 @command
@@ -268,13 +266,15 @@ def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     return schedule, settings.pipeline(schedule.pipeline)
 
 
-def _exit_code(status: Status) -> int:
+def exit_code(status: Status) -> int:
+    """The exit code of a search that ended so."""
     from ppopt.solver.result import Status
 
     return {Status.INFEASIBLE: EXIT_INFEASIBLE, Status.UNKNOWN: EXIT_UNKNOWN}.get(status, 0)
 
 
-def _search_options(settings: Settings) -> dict[str, Any]:
+def search_options(settings: Settings) -> dict[str, Any]:
+    """The settings of a search that are given, as arguments of `ppopt.solve`."""
     names = ("objective", "backward_kind", "fused", "time_limit", "workers", "seed")
     given = {name: settings.get(name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -286,7 +286,8 @@ def _deviation(jitter: str | None) -> float | None:
     return None if jitter is None else float(exact.read(jitter, "jitter").value)
 
 
-def _strategy_options(settings: Settings) -> Options:
+def strategy_options(settings: Settings) -> Options:
+    """The options of strategies that are given."""
     from ppopt.strategies import Options
 
     return Options(**{field: settings.get(field) for field in Options._fields})

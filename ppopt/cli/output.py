@@ -20,6 +20,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_verification
+from ppopt.report.plan_table import plan_table
 from ppopt.report.words import STOPPED, partition_words, robustness_words, what_if
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
     from ppopt.studies.compare import Comparison
     from ppopt.studies.frontier import Frontier
+    from ppopt.studies.plan_result import Plan
 
 
 def result(
@@ -127,6 +129,27 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
         print(f"skipped {name}: {reason}")
     if found.interrupted:
         print(STOPPED)
+
+
+def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
+    """Show a plan; return the exit code of the files.
+
+    A page shows the schedules of all configurations, the best first; other files hold the best.
+    """
+    schedules = [row.schedule for row in found.rows if row.schedule is not None]
+    code = _files(settings, schedules, schedule_json.dumps)
+    if _table_wanted(settings, shown):
+        if found.best is not None:
+            print(f"best: {found.best.configuration}")
+        of_best = {**shown, "strategy": None, "stopped_early": found.interrupted}
+        print_table(table.result_table(of_best))
+        print()
+        print_table(plan_table(shown))
+        for name, reason in found.skipped:
+            print(f"skipped {name}: {reason}")
+        if found.schedule is not None:
+            _note_rounding(found.schedule)
+    return code
 
 
 def verification(

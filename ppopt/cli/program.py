@@ -42,6 +42,7 @@ def _loaded() -> Typer:
     from ppopt.cli import (  # noqa: F401, PLC0415
         commands,
         init,
+        planning,
         profiling,
         running,
         schedule_files,

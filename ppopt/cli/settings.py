@@ -8,16 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli.application import JsonFlag
-from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
     SETTINGS,
@@ -26,6 +24,10 @@ from ppopt.problem.settings import (
     Setting,
     Shape,
 )
+
+if TYPE_CHECKING:
+    from ppopt.cli.files import Target
+    from ppopt.problem.pipeline import Pipeline
 
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
@@ -110,12 +112,16 @@ _FLAGS = tuple(setting for setting in SETTINGS if setting.has_flag)
 
 
 def with_settings(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of all settings, which become its argument `settings`."""
+    """Give a command the options of all settings, which become its argument `settings`.
+
+    A parameter of the command takes the place of the setting of the same name.
+    """
     own = inspect.signature(function, eval_str=True)
     theirs = inspect.signature(_settings, eval_str=True)
     files = [theirs.parameters[name] for name in ("config", "model")]
     printing = [theirs.parameters[name] for name in ("json", "quiet")]
-    shared = [*files, *map(_parameter, _FLAGS), *printing]
+    flags = [setting for setting in _FLAGS if setting.field not in own.parameters]
+    shared = [*files, *map(_parameter, flags), *printing]
     mine = [item for name, item in own.parameters.items() if name != "settings"]
 
     def run(**values: Any) -> int:
@@ -152,10 +158,12 @@ def _settings(
     )
     from ppopt.formats.models import read_settings  # noqa: PLC0415
 
-    given = {setting.name: _value(setting, flags[setting.field]) for setting in _FLAGS}
+    given = {setting.name: _value(setting, flags.get(setting.field)) for setting in _FLAGS}
     values: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
         values = merged(values, layer)
+    from ppopt.cli.files import writable  # noqa: PLC0415  commands load on use
+
     return Settings(values, writable(values.get("output") or []), json, quiet)
 
 
@@ -165,18 +173,19 @@ def _value(setting: Setting, given: Any) -> Any:
         return None
     match setting.shape:
         case Shape.WHOLE:
-            return _whole(setting.name, given)
+            return whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
         case Shape.PARTITION if _COUNTS.fullmatch(given):
-            return [_whole(setting.name, part.strip()) for part in given.split(",")]
+            return [whole(setting.name, part.strip()) for part in given.split(",")]
         case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
             return [part.strip() for part in given.split(",")]
         case _:
             return given
 
 
-def _whole(name: str, text: str) -> int:
+def whole(name: str, text: str) -> int:
+    """Read a whole number; raises InputError on anything else."""
     if not _WHOLE.fullmatch(text):
         raise InputError(f"{name}: {shown(text)} is not a whole number of up to 30 digits")
     return int(text)

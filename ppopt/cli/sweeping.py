@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +21,7 @@ from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
+    from ppopt.studies.engines.engine import Engine
     from ppopt.studies.grid import Grid
     from ppopt.studies.sweep import Study
 
@@ -70,27 +71,55 @@ def sweep(
         str | None,
         typer.Option("--memory-per-job", metavar="SIZE", help="Bound of a process, as in 4GiB."),
     ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="Do the rows on Dask's scheduler there."),
+    ] = None,
+    dask_scheduler_file: Annotated[
+        str | None,
+        typer.Option("--dask-scheduler-file", metavar="FILE", help="The same, by its file."),
+    ] = None,
     shard: Annotated[
         str, typer.Option("--shard", metavar="I/N", help="Only every N-th row, from the I-th.")
     ] = "1/1",
 ) -> int:
     """Solve every combination of settings, and keep the results in a storage."""
-    from ppopt import processors
     from ppopt.cli import progress, studies_output
     from ppopt.studies import sweep as sweeps
-    from ppopt.studies.engines.local import LocalEngine
 
     studies_output.check_formats(settings.output)
     grid = _grid(settings, values, where or [], shard)
     memory = None if memory_per_job is None else _bytes(memory_per_job)
-    interrupts.only_record()
-    engine = LocalEngine(jobs or processors.available(), retries, memory)
-    with closing(engine), progress.shown(quiet=settings.quiet) as line:
+    with ExitStack() as stack:
+        if dask is None and dask_scheduler_file is None:
+            engine = _local(jobs, retries, memory)
+        elif (dask and dask_scheduler_file) or jobs or memory:
+            raise InputError(
+                "dask: goes without --jobs and --memory-per-job, and by an address or by a file"
+            )
+        else:
+            engine = _cluster(dask, dask_scheduler_file, retries, stack)
+        stack.enter_context(closing(engine))
+        interrupts.only_record()
+        line = stack.enter_context(progress.shown(quiet=settings.quiet))
         found = sweeps.run(
             grid, engine, storage=storage, study_name=study_name, progress=line.update
         )
     code = studies_output.show(settings.output, found, as_json=settings.json, quiet=settings.quiet)
     return code or _exit_code(found)
+
+
+def _local(jobs: int | None, retries: int, memory: int | None) -> Engine:
+    from ppopt import processors
+    from ppopt.studies.engines.local import LocalEngine
+
+    return LocalEngine(jobs or processors.available(), retries, memory)
+
+
+def _cluster(address: str | None, file: str | None, retries: int, stack: ExitStack) -> Engine:
+    from ppopt.studies.engines.dask import DaskEngine, connect
+
+    return DaskEngine(stack.enter_context(connect(address, file)), retries)
 
 
 def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:
@@ -130,8 +159,12 @@ def _exit_code(found: Study) -> int:
 
 @command
 def studies(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show the rows of this study.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[show NAME | merge URL...]",
+            help="Show the rows of a study, or take over what other storages hold.",
+        ),
     ] = None,
     storage: StorageOption = STORAGE,
     output: Annotated[
@@ -141,16 +174,35 @@ def studies(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """List the studies of a storage, or show and export one."""
+    """List the studies of a storage, show and export one, or merge storages."""
     from ppopt.cli import studies_output
     from ppopt.cli.files import writable
     from ppopt.studies.storage import Storage
 
     targets = writable(output or [])
     studies_output.check_formats(targets)
-    if name is None and targets:
-        raise InputError("output: name the study whose rows are to be written")
-    with Storage(storage, readonly=True) as opened:
-        if name is None:
-            return studies_output.list_studies(opened, as_json=json, quiet=quiet)
-        return studies_output.show_trials(opened, name, targets, as_json=json, quiet=quiet)
+    action, *rest = words or ["list"]
+    if targets and action != "show":
+        raise InputError("output: name the study whose rows are to be written: show NAME")
+    match action, rest:
+        case "list", []:
+            with Storage(storage, readonly=True) as opened:
+                return studies_output.list_studies(opened, as_json=json, quiet=quiet)
+        case "show", [name]:
+            with Storage(storage, readonly=True) as opened:
+                return studies_output.show_trials(opened, name, targets, as_json=json, quiet=quiet)
+        case "merge", [_, *_]:
+            return _merge(storage, rest, as_json=json, quiet=quiet)
+        case _:
+            raise InputError(f"{' '.join((action, *rest))}: write `show NAME` or `merge URL...`")
+
+
+def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
+    from ppopt.cli import studies_output
+    from ppopt.studies.storage import Storage
+
+    with Storage(url) as opened:
+        for other in others:
+            with Storage(other, readonly=True) as taken:
+                opened.merge(taken)
+        return studies_output.list_studies(opened, as_json=as_json, quiet=quiet)

@@ -24,8 +24,6 @@ class SolverLimits:
     """Whether CP-SAT simplifies the model first, which takes most of the time of small ones."""
     focus: tuple[str, ...] = ()
     """Subsolvers to use, or to add if there are more workers; empty: CP-SAT chooses."""
-    linear: bool = False
-    """Whether CP-SAT solves linear relaxations too."""
     enough: Callable[[], bool] = lambda: False
     """Polled during the run: whether to stop early."""
 

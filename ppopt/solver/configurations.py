@@ -34,8 +34,6 @@ from ppopt.verifier import checked
 Key = tuple[int, ...]
 """What tells a configuration from the others, such as the device of every stage."""
 Stop = Callable[[Progress], bool]
-LATER = frozenset({"tiny model"})
-"""Methods before the first round that are left out where many configurations are tried quickly."""
 
 
 class SolveOne(Protocol):
@@ -116,6 +114,14 @@ class Candidates(ABC):
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Configurations with their bounds."""
 
+    def bound(self, deadline: float) -> None:  # noqa: B027  most are bounded as they are made
+        """Bound all configurations before any is searched, by the deadline or as well as may be."""
+
+    @property
+    def least(self) -> Fraction:
+        """No schedule of any configuration is below, by bounds alone; 0 where that is not known."""
+        return Fraction(0)
+
     @abstractmethod
     def first(self) -> Iterable[Key]:
         """Configurations to schedule before all others; the next is asked for when it is due."""
@@ -170,8 +176,16 @@ class ConfigurationSearch:
         self._exhausted = False
         """Whether none may be better."""
 
+    def bound(self, deadline: float) -> None:
+        """Bound all configurations before any is searched; see `Candidates.bound`."""
+        self.candidates.bound(deadline)
+        self._list()
+
     def run(self) -> Result:
-        """Search until proof, until the time is up, or until Ctrl-C."""
+        """Search until proof, until the time is up, or until Ctrl-C.
+
+        `Request.solve_one` may end it, too, by TimeoutError; a further run then goes on from there.
+        """
         try:
             with interrupts.heard(), suppress(TimeoutError):
                 self._list()
@@ -370,16 +384,13 @@ class ConfigurationSearch:
 
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
         request = self._request
-        params = request.params
-        if not level:
-            params = replace(params, without=params.without | LATER)
         result = request.solve_one(
             self._known_of(one, problem),
             problem,
             replace(request.provenance, time_limit=max(self._left, 0.01)),
             lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
-            params=replace(params, rounds=replace(params.rounds, most=level)),
+            params=replace(request.params, rounds=replace(request.params.rounds, most=level)),
         )
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE

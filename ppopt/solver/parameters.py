@@ -24,9 +24,6 @@ class CpSatParams:
     """CP-SAT's `linearization_level`. The linear relaxation of no-overlap constraints is very weak,
     and solving it at every node takes nearly all of the time: the pipeline 28.3b p=4 m=16 K=3 is
     proved in 1 s without it, and not in 30 s with it."""
-    tiny_linearization_level: int = 2
-    """The same for tiny models, where the linear relaxation of all constraints proves more than
-    reasoning about orders."""
     max_pairs: int = 40_000
     """Largest number of candidate overlapped pairs of a model."""
     poll_seconds: float = 0.2
@@ -339,11 +336,6 @@ class FullModelParams:
     """Largest number of operations of a plain problem that the full model minimises."""
     most_operations: int = 4_000
     """Largest number of operations for which a CP-SAT model of all devices is built."""
-    tiny_operations: int = 200
-    """Largest number of operations of a tiny problem, which the full model often proves at once."""
-    tiny_focus: tuple[str, ...] = ("ordering",)
-    """Subsolvers for tiny problems. Without them CP-SAT refutes a cycle of waits by shifting starts
-    tick by tick: seconds where a unit of time has millions of ticks, instead of milliseconds."""
     focuses: tuple[tuple[str, ...], ...] = (
         ("ordering",),
         ("ordering_quick_restart",),
@@ -403,8 +395,6 @@ class RoundParams:
     """The same per operation: the method that proves a small problem may come late in a round."""
     most_doublings: int = 60
     """Rounds after which the unit stays the same: far more than any search has time for."""
-    tiny_seconds: float = 0.5
-    """Seconds of the full model of a tiny problem, before the rounds."""
     subset_dp: Share = Share(12, in_vain=2, most=0.25)
     subset_dp_remote: Share = Share(12, first=1, in_vain=2, most=0.25)
     """The same with several workers: after its first turn it runs in a process of its own."""

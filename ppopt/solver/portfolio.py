@@ -8,7 +8,7 @@ from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
 from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
-from ppopt.solver.exact.full_model import FullModel, TinyModel
+from ppopt.solver.exact.full_model import FullModel
 from ppopt.solver.exact.value_questions import ValueQuestions
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
@@ -31,7 +31,7 @@ from ppopt.solver.turns import Entry, Turn, Turns, rounds
 NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
-        *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification, TinyModel),
+        *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
         *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
         *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, ValueQuestions),
     )
@@ -46,7 +46,7 @@ def improvement_turns(
     provenance: Provenance,
     params: SolveParams,
 ) -> Turns:
-    """Quick turns, which prove tiny problems; then rounds of all methods."""
+    """Quick turns, which improve small problems; then rounds of all methods."""
     problem = incumbent.problem
     portfolio = _Portfolio(incumbent, parts, provenance, params)
     if incumbent.value is None:
@@ -127,17 +127,10 @@ class _Portfolio:
         return [Entry(method, share) for method, share in self._shares if method in kept]
 
     def quick_turns(self) -> Turns:
-        """Before the rounds: double justification of small problems, full model of tiny ones."""
-        params = self._params
-        if self._problem.operations <= params.justification.first_most:
+        """Before the rounds: double justification of small problems."""
+        if self._problem.operations <= self._params.justification.first_most:
             for method in self._supported(*self._justifications):
                 yield Turn(method, 0.0)
-        tiny = self._supported(TinyModel(self._problem, params.full_model))
-        remote = self._supported(self._remote) if tiny and self._remote is not None else []
-        for method in remote:
-            yield Turn(method, 0.0)
-        for method in tiny:
-            yield Turn(method, params.rounds.tiny_seconds)
 
     def close(self) -> None:
         """End the process of `RemoteSubsetDP`."""

@@ -183,9 +183,8 @@ class Storage:
             )
         if readonly:
             if version < len(MIGRATIONS):
-                raise StorageError(
-                    f"storage: {self.path} is of an older version; run a command that writes it"
-                )
+                what = "is of an older version" if version else "has nothing in it"
+                raise StorageError(f"storage: {self.path} {what}; run a command that writes it")
             return
         self._link.execute("PRAGMA journal_mode = WAL")
         self._link.execute("PRAGMA synchronous = NORMAL")
@@ -257,18 +256,15 @@ class Storage:
         with self._errors(), self._transaction():
             if result is not None:
                 self._put(result)
-            self._link.execute(
-                "INSERT OR REPLACE INTO trials (study_id, params, state, key, row, finished) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    study,
-                    canonical(trial.params),
-                    trial.state,
-                    trial.key,
-                    canonical(trial.row),
-                    _now(),
-                ),
-            )
+            self._add(study, trial)
+
+    def _add(self, study: int, trial: Trial) -> None:
+        params, row = canonical(trial.params), canonical(trial.row)
+        self._link.execute(
+            "INSERT OR REPLACE INTO trials (study_id, params, state, key, row, finished) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (study, params, trial.state, trial.key, row, _now()),
+        )
 
     def studies(self) -> list[StudySummary]:
         """All studies, the oldest first."""
@@ -300,6 +296,29 @@ class Storage:
             for params, state, key, row in rows
         ]
 
+    def merge(self, other: Storage) -> None:
+        """Take over all results and studies of another storage; all of them or nothing.
+
+        Of two results of one key the one is kept that more effort was spent on. Raises InputError
+        where both have a study of one name that are of different pipelines.
+        """
+        fields = ", ".join(StoredResult._fields)
+        with other._errors():
+            keys = [key for (key,) in other._link.execute("SELECT key FROM results")]
+            studies = [(study, other.trials(study.name)) for study in other.studies()]
+        numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}
+        with self._errors(), self._transaction():
+            for key in keys:
+                with other._errors():
+                    query = f"SELECT {fields} FROM results WHERE key = ?"
+                    theirs = StoredResult(*other._link.execute(query, (key,)).fetchone())
+                own = self.result(key)
+                if own is None or _effort(theirs) > _effort(own):
+                    self._put(theirs)
+            for study, trials in studies:
+                for trial in trials:
+                    self._add(numbers[study.name], trial)
+
     # SQLite.
 
     def _one(self, query: str) -> int:
@@ -324,6 +343,11 @@ class Storage:
             yield
         except sqlite3.Error as error:
             raise StorageError(f"storage: {self.path}: {_advice(error)}") from None
+
+
+def _effort(result: StoredResult) -> tuple[bool, float]:
+    """How much was spent on a result: all that it takes, or so many seconds."""
+    return bool(result.closed), result.time_limit or 0.0
 
 
 def canonical(value: object) -> str:

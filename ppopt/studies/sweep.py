@@ -147,6 +147,7 @@ def sweep(
     jobs: int | None = None,
     retries: int = RETRIES,
     memory_per_job: int | None = None,
+    dask: Any = None,
     progress: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Study:
@@ -161,12 +162,19 @@ def sweep(
     worker unless told. What the storage holds is verified and taken from there; a search that was
     given less time goes on from its schedule and its bound. A row whose process dies is tried
     again `retries` times, then it has failed; `memory_per_job` bounds the memory of a process, in
-    bytes. Ctrl-C ends the sweep and keeps all rows that are done. Raises InputError on misuse, and
-    where the storage cannot be used.
+    bytes. With `dask`, a `distributed.Client`, they are done by the workers of its cluster, and
+    `jobs` and `memory_per_job` do not matter. Ctrl-C ends the sweep and keeps all rows that are
+    done. Raises InputError on misuse, and where the storage cannot be used.
     """
     rows = grid_of(base_of(source, settings), grid, tuple(where))
-    number = processors.available() if jobs is None else jobs
-    with closing(LocalEngine(number, retries, memory_per_job)) as engine:
+    if dask is None:
+        number = processors.available() if jobs is None else jobs
+        used: Engine = LocalEngine(number, retries, memory_per_job)
+    else:
+        from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
+
+        used = DaskEngine(dask, retries)
+    with closing(used) as engine:
         return run(rows, engine, storage=storage, study_name=study_name, progress=progress)
 
 

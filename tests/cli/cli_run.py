@@ -16,6 +16,7 @@ from ppopt.cli import (  # noqa: F401
     app,
     commands,
     init,
+    planning,
     profiling,
     running,
     schedule_files,

@@ -54,7 +54,7 @@ def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
     assert listed["results"] == 4
     (study,) = listed["studies"]
     assert [study[key] for key in ("study", "done", "failed")] == [found["study"], 4, 0]
-    exported = shown(f"studies {found['study']} -o again.csv")
+    exported = shown(f"studies show {found['study']} -o again.csv")
     assert [row["value"] for row in exported["rows"]] == [9, 12, 14, 18]
     assert (folder / "again.csv").exists()
 
@@ -147,6 +147,38 @@ class TestSolve:
         ran = run(f"{self.ASKED} --hint hint.json")
         assert (ran.code, ran.out) == (2, "")
         assert "leave them out" in ran.err
+
+
+def test_shards_are_merged() -> None:
+    rows = "batches=range(2,7) strategy=1f1b --study-name mine"
+    for number in (1, 2):
+        storage = f"--storage sqlite:///{number}.db"
+        assert shown(f"{SMALL} {rows} --shard {number}/2 {storage}")["done"] == 4 - number
+    merged = shown("studies merge sqlite:///1.db sqlite:///2.db --storage sqlite:///all.db")
+    (study,) = merged["studies"]
+    assert (study["study"], study["done"], merged["results"]) == ("mine", 5, 5)
+    whole = shown(f"{SMALL} {rows} --storage sqlite:///all.db")
+    assert (whole["done"], whole["cached"]) == (5, 5)
+    assert [row["value"] for row in whole["rows"]] == [12, 15, 18, 21, 24]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("studies", "ppopt.db does not exist"),
+        ("studies show", "write `show NAME`"),
+        ("studies mine", "write `show NAME`"),
+        ("studies merge", "write `show NAME`"),
+        ("studies merge sqlite:///no.db", "no.db does not exist"),
+        ("studies -o x.csv", "name the study"),
+        ("studies show mine -o x.html", "written as .csv or .json"),
+        (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "goes without --jobs"),
+    ],
+)
+def test_bad_usage_of_studies(line: str, words: str) -> None:
+    ran = run(line)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -21,7 +21,6 @@ from ppopt.rechecker import Recheck, check, partial_schedules
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate, Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.parameters import FullModelParams, SolveParams
 from ppopt.verifier import figures, verify
 from tests.factories.instances import Case, V, at_speeds, tiny_cases
 from tests.factories.schedules import schedules
@@ -102,13 +101,9 @@ def test_infeasible_where_it_is_not_is_wrong() -> None:
 
 @pytest.mark.parametrize("objective", Objective)
 def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
-    """Without the model of all devices first: few devices prove little else."""
-    params = SolveParams(full_model=FullModelParams(tiny_operations=0))
     arguments = set()
     for case in cases(seed=63, count=16):
-        result = solve(
-            case.pipeline, objective=objective, fused=case.fused, workers=1, params=params
-        )
+        result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
         again = recheck(result, workers=1)
         assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
         arguments.add(result.certificate.argument)

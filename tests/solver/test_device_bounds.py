@@ -14,7 +14,6 @@ from ppopt import Objective, Pipeline, Result, Verdict, VerificationError, reche
 from ppopt.problem.instance import Instance
 from ppopt.solver.bounds import device_bounds as solver_bounds
 from ppopt.solver.bounds import idle_bounds, relaxation_bound
-from ppopt.solver.parameters import FullModelParams, SolveParams
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
 from tests.factories.instances import Case, tiny_cases
@@ -92,7 +91,6 @@ def ends_too_idle(patch: Patch) -> None:
     patch.setattr(idle_bounds, "knapsack_bound", wrong)
 
 
-NO_TINY_MODEL = SolveParams(full_model=FullModelParams(tiny_operations=0))
 """Else few bounds are asked for."""
 PLANTED = (
     head_too_long,
@@ -148,7 +146,7 @@ def alone(case: Case) -> Iterator[Sample]:
 def searched(case: Case) -> Result | None:
     """What a search claims; None where it stops at a contradiction."""
     try:
-        return solve(case.pipeline, fused=case.fused, workers=1, params=NO_TINY_MODEL)
+        return solve(case.pipeline, fused=case.fused, workers=1)
     except VerificationError:
         return None
 

@@ -21,17 +21,13 @@ import ppopt
 from ppopt import Objective, Pipeline, Status, VerificationError, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver import search as solving
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import dp_subset_bound
-from ppopt.solver.exact.full_model import TinyModel
-from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import RemoteParams, SubsetParams
 from ppopt.solver.remote import Job, News, RemoteSubsetDP, _Link, serve
 from ppopt.solver.result import Progress
@@ -111,30 +107,6 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
         assert search.incumbent.bound.certificate == Certificate(Argument.DEVICES, (3,))
     (server,) = started
     assert server.returncode is not None
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_they_run_beside_the_whole_model_of_a_tiny_pipeline(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    """With two workers: one would not repeat itself."""
-    before: list[int] = []
-
-    def counted(*_: object) -> Outcome:
-        before.append(len(started))
-        return Outcome(exhausted=True)
-
-    monkeypatch.setattr(TinyModel, "run", counted)
-    pipeline = Pipeline(stages=4, batches=4, chunks=2, placement="v", mem_limit=4)
-    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    searching = solving.Search(problem, solving.provenance_of(60, workers, 0))
-    searching.incumbent.submit_orders(one_at_a_time(searching.incumbent.problem.instance))
-    turns = searching._improvement()
-    turn = next(turns)
-    while not before:
-        turn = turns.send(turn.method.run(searching.incumbent, searching.budget(turn.seconds)))
-    turns.close()
-    assert before == [workers - 1]
 
 
 def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:

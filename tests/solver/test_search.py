@@ -238,7 +238,7 @@ def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
 def test_a_method_is_left_out_by_its_name() -> None:
     phases: set[str] = set()
     pipe = Pipeline(stages=3, batches=5, forward=[3, 5, 4], p2p=1, mem_limit=3)
-    params = SolveParams(without=frozenset({"list scheduling", "tiny model"}))
+    params = SolveParams(without=frozenset({"list scheduling", "full model"}))
     found = solve(pipe, workers=1, params=params, progress=lambda state: phases.add(state.phase))
     assert found.status is Status.OPTIMAL
     assert "hand strategies" in phases
@@ -277,7 +277,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> None:
-    """A refutation that shifts starts tick by tick would need far more work than a tiny model has.
+    """A refutation that shifts starts tick by tick would need far more work than a small model has.
 
     The value of the first case is checked by exhaustive search over its few ticks.
     """
@@ -287,7 +287,7 @@ def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> No
         for key, value in fields.items()
         if key in ("forward", "backward_input", "weight", "backward", "p2p")
     }
-    kept = {"list scheduling", "hand strategies", "double justification", "tiny model"}
+    kept = {"list scheduling", "hand strategies", "double justification", "full model"}
     params = SolveParams(without=frozenset(NAMES) - kept)
     pipeline = Pipeline(**(fields | million))
     found = solve(pipeline, objective="device-span", fused=False, workers=1, params=params)

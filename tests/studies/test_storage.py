@@ -78,6 +78,27 @@ def test_a_study_is_of_one_base(url: str) -> None:
             one.trials("yours")
 
 
+def test_merging_keeps_the_result_of_more_effort(tmp_path: Path, url: str) -> None:
+    other = f"sqlite:///{tmp_path}/b.db"
+    with Storage(url) as one, Storage(other) as two:
+        one.put(result("less")._replace(time_limit=1.0))
+        one.put(result("more")._replace(time_limit=9.0))
+        one.put(result("proved")._replace(closed=True, time_limit=1.0))
+        for key in ("less", "more", "proved", "new"):
+            two.put(result(key, b"theirs")._replace(time_limit=5.0))
+        two.finish(two.study("mine", "base"), trial(2, "new"))
+        one.finish(one.study("mine", "base"), trial(1, "more"))
+        one.merge(two)
+        found = {key: one.result(key) for key in ("less", "more", "proved", "new")}
+        taken = [key for key, kept in found.items() if kept and kept.record == b"theirs"]
+        assert taken == ["less", "new"]
+        assert one.trials("mine") == [trial(1, "more"), trial(2, "new")]
+        two.study("yours", "base")
+        one.study("yours", "other")
+        with pytest.raises(InputError, match="a study of another pipeline"):
+            one.merge(two)
+
+
 def test_several_may_use_it_at_once(url: str) -> None:
     with Storage(url) as one, Storage(url) as other, Storage(url, readonly=True) as reader:
         one.finish(one.study("mine", "base"), trial(1, "a"), result("a"))

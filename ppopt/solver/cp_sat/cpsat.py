@@ -122,7 +122,6 @@ def solver(
 def _focus(made: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -> None:
     """Choose subsolvers; a single worker takes the parameters of the first one defined here."""
     plain = f"linearization_level: {params.linearization_level}"
-    tiny = f"linearization_level: {params.tiny_linearization_level}"
     own = [name for name in limits.focus if name in _OWN]
     if limits.workers == 1:
         texts = [_OWN[name] for name in own[:1]]
@@ -132,7 +131,7 @@ def _focus(made: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -
         chosen = made.parameters.subsolvers if fills else made.parameters.extra_subsolvers
         chosen.extend(limits.focus)
         made.parameters.use_lns = not fills
-    for text in (tiny if limits.linear else plain, *texts):
+    for text in (plain, *texts):
         _merge(made, text)
 
 

@@ -39,10 +39,7 @@ class FullModel:
         focuses, turn = self._params.focuses, self._turn
         self._turn += 1
         limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
-        return self.search(incumbent, budget, self._with_presolve(limits))
-
-    def search(self, incumbent: Incumbent, budget: Budget, limits: SolverLimits) -> Outcome:
-        """Search for improvements of at least one step; the steps get finer as the gap closes."""
+        limits = self._with_presolve(limits)
         before = incumbent.value, incumbent.bound.value
         while _searched(incumbent, budget, limits, self._params) and not budget.search_over:
             limits = replace(limits, seconds=min(limits.seconds, budget.clock.left))
@@ -55,22 +52,6 @@ class FullModel:
         if limits.seconds > presolve:
             return replace(limits, seconds=limits.seconds - presolve)
         return replace(limits, presolve=False)
-
-
-class TinyModel(FullModel):
-    """The same model with linear relaxations and ordering, once: they prove tiny models soonest."""
-
-    name = "tiny model"
-
-    def supports(self, problem: Problem) -> bool:
-        """Tiny problems."""
-        return problem.operations <= self._params.tiny_operations
-
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search with linear relaxations."""
-        limits = replace(budget.limits(focus=self._params.tiny_focus), linear=True)
-        limits = self._with_presolve(limits)
-        return self.search(incumbent, budget, limits)._replace(exhausted=True)
 
 
 def _searched(

@@ -25,6 +25,7 @@ from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     PartitionBounds,
+    bounds_by,
     bounds_of,
     highest_bound,
     partition_bound,
@@ -65,10 +66,25 @@ class PartitionCandidates(Candidates):
             bound = partition_bound(self._space, counts)
             yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
+    def bound(self, deadline: float) -> None:
+        """Bound all partitions; where that takes longer, every stage alone."""
+        if self._bounds is None or not self._bounds.complete:
+            self._bounds = bounds_by(deadline, self._space, self._deadline)
+            self._order = None
+
+    @property
+    def least(self) -> Fraction:
+        """The least bound of all partitions; 0 where none keeps the memory limits."""
+        if self._bounds is None:
+            return self._time(quick_bound(self._space))
+        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
+
     def first(self) -> Iterator[Counts]:
         """The given rule's partition, before all bounds; then even ones of low bounds."""
         yield self._base.counts
-        bounds = self._bounds = bounds_of(self._space, self._deadline)
+        if self._bounds is None:
+            self._bounds = bounds_of(self._space, self._deadline)
+        bounds = self._bounds
         if bounds.least == FOREVER:
             return
         self._order = PartitionOrder(self._space, bounds)
@@ -141,14 +157,18 @@ class PartitionOrder:
 
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
     """Why no partition has a schedule, with the least limit that would do, in words."""
-    least = Fraction(bounds.least_limit, ticks.memory_per_unit)
+    none = (
+        f"no partition of {ticks.space.num_layers} layers keeps the limits even for one "
+        "microbatch at a time"
+    )
+    try:
+        least = Fraction(bounds.least_limit, ticks.memory_per_unit)
+    except TimeoutError:
+        return none
     words = "the least limit that works on every device is"
     if not bounds.complete or ticks.passing:
         words = "one that works on every device is at least"
-    return (
-        f"no partition of {ticks.space.num_layers} layers keeps the limits "
-        f"even for one microbatch at a time; {words} {exact.plain(least)}"
-    )
+    return f"{none}; {words} {exact.plain(least)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

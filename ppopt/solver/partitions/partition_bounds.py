@@ -125,6 +125,20 @@ def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
     return _StagesAlone(space, deadline)
 
 
+def bounds_by(moment: float, space: PartitionSpace, deadline: float) -> PartitionBounds:
+    """The bounds of a space if the least one is found by a moment; else those of stages alone.
+
+    After the deadline, too, what is asked of them raises TimeoutError.
+    """
+    found = bounds_of(space, deadline)
+    try:
+        for bounds in (bounds_of(space, moment), found):
+            _ = bounds.least
+    except TimeoutError:
+        return _StagesAlone(space)
+    return found
+
+
 class _Programmed:
     """Bounds by dynamic programs."""
 

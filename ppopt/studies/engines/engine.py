@@ -6,6 +6,9 @@ from typing import Protocol
 
 from ppopt.studies.task import Done, Task
 
+STOPPED = Done(interrupted=True)
+"""What comes back of a task that was not begun, or ended without anything."""
+
 
 class Engine(Protocol):
     """Does tasks somewhere else; a task that cannot be done comes back as failed."""

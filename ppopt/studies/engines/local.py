@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.solver import child_process
+from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.engines.worker import OUT_OF_MEMORY, Start
 from ppopt.studies.task import Done, Task
 
 AHEAD = 2
 """Tasks that a process has at most: one at work and one that waits, so that it never does."""
-STOPPED = Done(interrupted=True)
-"""What comes back of a task that was not begun, or ended without anything."""
 _MODULE = "ppopt.studies.engines.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

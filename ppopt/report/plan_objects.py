@@ -1,0 +1,92 @@
+"""The object that `ppopt plan` prints with --json."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from ppopt.problem.exact import plain
+from ppopt.report.objects import of_result
+from ppopt.studies.plan_result import Plan, PlanRow
+
+_OF_ROW = (
+    *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
+    *("tokens_per_second", "mfu", "partition", "layout", "proof"),
+)
+
+
+def of_plan(plan: Plan) -> dict[str, Any]:
+    """Object of `ppopt plan`: the keys of `ppopt solve` for the best plan, and more.
+
+    `lower_bound` and `gap` are over the whole space; of several batch counts they are of the time
+    per microbatch, for as many microbatches as the best plan has. `rows`, best first: one object
+    per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
+    `recompute_layers` what it makes, per stage. Times and memory that are not known are null.
+    """
+    first = plan.rows[0]
+    found = of_result(first.result, None)
+    batches = first.configuration.batches
+    if plan.best is None:
+        found |= dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
+    return found | {
+        "status": plan.status.value,
+        "value": _number(plan.value),
+        "lower_bound": _number(plan.lower_bound),
+        "gap": _number(plan.gap),
+        "proof": plan.proof,
+        "strategy": first.configuration.strategy,
+        "batches": batches,
+        "value_per_microbatch": _number(first.per_microbatch),
+        "bound_per_microbatch": _number(
+            None if plan.lower_bound is None else plan.lower_bound / batches
+        ),
+        "rows": [_row(row, plan) for row in plan.rows],
+        "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],
+        "space": _space(plan),
+        "solve_seconds": round(plan.solve_seconds, 3),
+    }
+
+
+def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
+    """A row: the configuration, how it ended, and the figures of its best schedule."""
+    shown, one = of_result(row.result, None), row.configuration
+    return {
+        **one._asdict(),
+        "status": row.status.value,
+        "value": _number(row.value),
+        "lower_bound": _number(row.lower_bound),
+        "value_per_microbatch": _number(row.per_microbatch),
+        "bound_per_microbatch": _number(row.bound_per_microbatch),
+        "ratio_to_best": _ratio(row, plan),
+        **{key: shown[key] for key in _OF_ROW},
+        "recompute_layers": shown["recompute"],
+        "searches": row.searches,
+    }
+
+
+def _ratio(row: PlanRow, plan: Plan) -> int | float | None:
+    """Time per microbatch over that of the best configuration."""
+    best = plan.best
+    if best is None or row.per_microbatch is None or not best.per_microbatch:
+        return None
+    return plain(row.per_microbatch / best.per_microbatch)
+
+
+def _space(plan: Plan) -> dict[str, Any]:
+    space = plan.space
+    partition = space.partition
+    return {
+        "devices": space.devices,
+        "batches": list(space.batches),
+        "placement": list(space.placements),
+        "chunks": list(space.chunks),
+        "recompute": list(space.recompute),
+        "strategies": list(space.strategies),
+        "runtime": space.runtime,
+        "partition": partition if isinstance(partition, str) else list(partition),
+        "configurations": len(plan.rows),
+    }
+
+
+def _number(value: Fraction | None) -> int | float | None:
+    return None if value is None else plain(value)

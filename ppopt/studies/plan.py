@@ -1,0 +1,431 @@
+"""The plan: the best configuration to train with, and a bound over all configurations asked for.
+
+Every configuration has a bound over all of its partitions: at first one that takes no time, then
+that of a program. The configurations that may be best are searched with more and more effort: at
+first the balanced partition alone, by heuristics, then a few partitions, and so on. A search ends
+where it cannot be better than the best schedule of any configuration. The order within an effort is
+that of the values found so far: the least bound is often not that of the best configuration. The
+proof is complete when every bound reaches the best value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import count
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.formats.trainer_partition import megatron_arguments
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.settings import LIMIT_1F1B
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver import interrupts
+from ppopt.solver.parameters import SolveParams
+from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
+from ppopt.strategies import Options, resolve
+from ppopt.studies.plan_candidate import Effort, PlanCandidate, Request
+from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
+from ppopt.studies.plan_space import (
+    CHUNKS,
+    OPTIMAL,
+    PLACEMENTS,
+    PlanConfiguration,
+    PlanSpace,
+    default_recompute,
+    default_strategies,
+)
+
+FIRST = Effort(0, 1)
+"""The balanced partition of every configuration by heuristics, hand strategies among them."""
+FEW = 8
+"""Partitions of every configuration that are scheduled by heuristics before any is searched more:
+the balanced one, the most even ones near the least bound, the even one, that of least bound."""
+BOUNDING = 0.25
+"""Share of the time left that bounds may take before every effort, in equal parts. A configuration
+for which that does not do has a weaker bound until the next effort."""
+
+
+def plan(
+    model: Model,
+    *,
+    devices: int,
+    batches: int | Sequence[int],
+    mem_limit: Any = None,
+    placement: str | Sequence[str] = PLACEMENTS,
+    chunks: int | Sequence[int] = CHUNKS,
+    recompute: str | Sequence[str] | None = None,
+    strategies: str | Sequence[str] | None = None,
+    runtime: str = "any",
+    partition: Any = SEARCH,
+    options: Options | None = None,
+    objective: Objective | str = Objective.MAKESPAN,
+    backward_kind: BackwardKind | str | None = None,
+    fused: bool | None = None,
+    time_limit: float = TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    progress: Callback | None = None,
+    stop: Stop | None = None,
+    params: SolveParams = SolveParams(),
+    **fields: Any,
+) -> Plan:
+    """Find the best configuration to train a model with, and its schedule.
+
+    Every combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` (one value
+    or a list each) that goes together is a configuration; its partition is searched with its
+    schedule, unless `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per stage with the
+    schedule) and `layers` (as the layers say); None: `layers` where any layer says so, else `none`,
+    and `full` and `search` too where there is a memory limit.
+    `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
+    with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
+    1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route
+    without slices. Configurations of several batch counts compare by the time per microbatch.
+    `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
+    of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
+    `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
+    for the whole plan. With one worker a plan that ends by proof repeats itself. Ctrl-C ends it
+    with the best so far. Raises InputError on misuse; "infeasible" is a result.
+    """
+    began = time.monotonic()
+    provenance = provenance_of(time_limit, workers, seed)
+    if not isinstance(model, Model):
+        raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
+    counts = _listed(batches)
+    limit = _limit(model, devices, counts, mem_limit, fields)
+    limited = limit is not None
+    default = default_recompute(model, limited=limited)
+    space = PlanSpace(
+        model=model,
+        devices=devices,
+        batches=counts,
+        placements=_listed(placement),
+        chunks=_listed(chunks),
+        recompute=default if recompute is None else _listed(recompute),
+        strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
+        runtime=runtime,
+        options=options or Options(),
+        partition=partition,
+        fields={**fields, "mem_limit": limit} if limited else fields,
+    )
+    kind = BackwardKind.read(backward_kind, fused)
+    search = _PlanSearch(space, Objective(objective), kind, provenance, began, params)
+    return search.run(progress, stop)
+
+
+def _listed(given: Any) -> tuple[Any, ...]:
+    """One value as a list of it."""
+    return (given,) if isinstance(given, str | int) else tuple(given)
+
+
+def _limit(
+    model: Model, devices: int, batches: Sequence[int], limit: Any, fields: dict[str, Any]
+) -> Any:
+    """The memory limit of all configurations: `1f1b` becomes that of a balanced partition."""
+    if not isinstance(limit, str) or limit.strip().lower() != LIMIT_1F1B or not batches:
+        return limit
+    balanced = model.pipeline(devices=devices, batches=batches[0], mem_limit=LIMIT_1F1B, **fields)
+    return balanced.limits
+
+
+def _efforts() -> Iterator[Effort]:
+    """The efforts of a plan after the first one, in order."""
+    yield Effort(0, FEW)
+    for rounds in count():
+        yield Effort(rounds)
+
+
+class _PlanSearch:
+    """One search for a plan."""
+
+    def __init__(
+        self,
+        space: PlanSpace,
+        objective: Objective,
+        kind: BackwardKind,
+        provenance: Provenance,
+        began: float,
+        params: SolveParams,
+    ) -> None:
+        """Raises InputError where no configuration can be set up."""
+        self._space, self._objective, self._kind = space, objective, kind
+        self._provenance, self._began, self._params = provenance, began, params
+        self._skipped: list[tuple[str, str]] = []
+        self._interrupted = False
+        self._progress: Callback | None = None
+        self._stop: Stop | None = None
+        self._candidates: list[PlanCandidate] = []
+        self._candidates += self._set_up()
+        if not self._candidates:
+            raise InputError(self._skipped[0][1])
+
+    def _set_up(self) -> Iterator[PlanCandidate]:
+        for configuration in self._space:
+            try:
+                pipeline = self._space.pipeline(configuration)
+                problem = problem_of(pipeline, self._objective, self._kind_of(configuration))
+                yield PlanCandidate(configuration, problem, self._request(configuration))
+            except InputError as error:
+                self._skipped.append((str(configuration), str(error)))
+
+    def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
+        """The kind of backwards of its schedules; raises InputError where it is not allowed."""
+        if configuration.strategy == OPTIMAL:
+            return self._kind
+        fused = resolve(configuration.strategy).fused
+        if self._kind is BackwardKind.WHOLE and not fused:
+            raise InputError(f"{configuration.strategy} splits the backward")
+        if self._kind is BackwardKind.SPLIT and fused:
+            raise InputError(f"{configuration.strategy} does not split the backward")
+        return BackwardKind.WHOLE if fused else BackwardKind.MIXED
+
+    def run(self, progress: Callback | None, stop: Stop | None) -> Plan:
+        """Search until proof, until the time is up, or until Ctrl-C."""
+        self._progress, self._stop = progress, stop
+        try:
+            self._search_all(FIRST)
+            for effort in _efforts():
+                if self._over:
+                    break
+                with interrupts.heard():
+                    self._bound_all()
+                self._search_all(effort)
+        except KeyboardInterrupt:
+            self._interrupted = True
+        return self._plan()
+
+    def _bound_all(self) -> None:
+        """Bound the configurations that may be best, each within its share of the time left.
+
+        One whose bounds are complete keeps them.
+        """
+        waiting = list(filter(self._is_open, self._candidates))
+        until = self._began + self._provenance.time_limit
+        for place, one in enumerate(waiting):
+            left = BOUNDING * (until - time.monotonic())
+            one.raise_bound(time.monotonic() + max(0.0, left) / (len(waiting) - place))
+            self._tell("bounds")
+
+    # Which configuration.
+
+    @property
+    def _best(self) -> PlanCandidate | None:
+        """The configuration of the best schedule, the first of several."""
+        found = [one for one in self._candidates if one.value is not None]
+        return min(found, key=_value, default=None)
+
+    @property
+    def _least(self) -> Fraction | None:
+        """No configuration has a lower time per microbatch; None: none has a schedule."""
+        bounds = [one.per_microbatch(one.bound) for one in self._candidates if not one.impossible]
+        if self._best is not None:
+            bounds.append(_value(self._best))
+        return min(bounds, default=None)
+
+    def _is_open(self, one: PlanCandidate) -> bool:
+        """Whether a configuration may be better than the best one, or is it, unproved."""
+        if one.impossible:
+            return False
+        best = self._best
+        return best is None or one.per_microbatch(one.bound) < _value(best)
+
+    def _in_order(self) -> list[PlanCandidate]:
+        """Configurations by value, then by bound.
+
+        Those of bounds too high are left out when their turn comes.
+        """
+
+        def place(one: PlanCandidate) -> tuple[bool, Fraction, Fraction]:
+            value = Fraction(0) if one.value is None else _value(one)
+            return one.value is None, value, one.per_microbatch(one.bound)
+
+        return sorted(self._candidates, key=place)
+
+    @property
+    def _over(self) -> bool:
+        """Whether the search ends now; one configuration is searched at any time left."""
+        late = time.monotonic() >= self._began + self._provenance.time_limit
+        if self._interrupted or (late and any(one.searches for one in self._candidates)):
+            return True
+        if not any(map(self._is_open, self._candidates)):
+            return True
+        return self._stop is not None and self._stop(self._state("configurations"))
+
+    # One configuration.
+
+    def _search_all(self, effort: Effort) -> None:
+        """Search the configurations that may be best with an effort."""
+        for one in self._in_order():
+            if self._over:
+                return
+            self._search(one, effort)
+
+    def _search(self, one: PlanCandidate, effort: Effort) -> None:
+        if not self._is_open(one):
+            return
+        one.search(effort)
+        if one.result is not None:
+            self._interrupted |= one.result.interrupted
+        self._tell("configurations")
+
+    def _request(self, configuration: PlanConfiguration) -> Request:
+        def ceiling() -> Fraction | None:
+            best = self._best
+            return None if best is None else _value(best) * configuration.batches
+
+        def follow(state: Progress) -> None:
+            self._tell(f"{configuration}, {state.phase}", configuration, state.value)
+
+        def stop(state: Progress) -> bool:
+            asked = self._stop
+            return asked is not None and asked(self._state(state.phase, configuration, state.value))
+
+        options = Options()
+        if configuration.strategy != OPTIMAL:
+            options = self._space.options_of(configuration)
+        runs = takes_partition if self._space.runtime == "megatron" else _any
+        return Request(
+            self._provenance, self._began, self._params, follow, stop, runs, options, ceiling
+        )
+
+    # What is told.
+
+    def _state(
+        self, phase: str, one: PlanConfiguration | None = None, value: Fraction | None = None
+    ) -> Progress:
+        """The best value and the bound over all, for the microbatches of the best configuration."""
+        best, found = self._best, []
+        if best is not None:
+            found.append((_value(best), best.configuration.batches))
+        if one is not None and value is not None:
+            found.append((value / one.batches, one.batches))
+        each, batches = min(found, default=(None, self._space.batches[0]))
+        least = self._least or Fraction(0)
+        shown = None if each is None else each * batches
+        return Progress(time.monotonic() - self._began, phase, shown, least * batches)
+
+    def _tell(
+        self, phase: str, one: PlanConfiguration | None = None, value: Fraction | None = None
+    ) -> None:
+        if self._progress is not None:
+            self._progress(self._state(phase, one, value))
+
+    # The plan.
+
+    def _plan(self) -> Plan:
+        rows = sorted(map(self._row, self._candidates), key=_place)
+        best, least = self._best, self._least
+        batches = self._space.batches[0] if best is None else best.configuration.batches
+        if best is None:
+            status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
+        else:
+            status = Status.OPTIMAL if least == _value(best) else Status.FEASIBLE
+        return Plan(
+            space=self._space,
+            objective=self._objective,
+            status=status,
+            rows=tuple(rows),
+            lower_bound=None if least is None else least * batches,
+            proof=self._proof(rows),
+            skipped=tuple(self._skipped),
+            provenance=self._provenance,
+            solve_seconds=time.monotonic() - self._began,
+            interrupted=self._interrupted,
+        )
+
+    def _row(self, one: PlanCandidate) -> PlanRow:
+        best = self._best
+        result, bound = one.result or self._bounded(one), None
+        if not one.impossible:
+            bound = one.bound if one.value is None else min(one.bound, one.value)
+            if one.configuration.strategy == OPTIMAL:
+                result = replace(result, lower_bound=bound)
+        if one.impossible:
+            status = RowStatus.INFEASIBLE
+        elif one.value is not None and one.bound >= one.value:
+            status = RowStatus.OPTIMAL
+        elif best is not None and one.per_microbatch(one.bound) >= _value(best):
+            status = RowStatus.PRUNED
+        else:
+            status = RowStatus.UNKNOWN if one.value is None else RowStatus.FEASIBLE
+        alone = best is not None and one.per_microbatch(one.bound_alone) >= _value(best)
+        ruled_out = status is RowStatus.PRUNED and alone
+        return PlanRow(one.configuration, status, result, bound, one.searches, ruled_out)
+
+    def _bounded(self, one: PlanCandidate) -> Result:
+        """The result of a configuration that was bounded and not searched."""
+        pipeline = one.problem.pipeline
+        argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
+        if pipeline.recompute == SEARCH:
+            argument = Argument.PARTITIONS_RECOMPUTE
+        return Result(
+            pipeline=one.problem.pipeline,
+            objective=self._objective,
+            backward_kind=self._kind,
+            status=Status.INFEASIBLE if one.impossible else Status.UNKNOWN,
+            schedule=None,
+            value=None,
+            lower_bound=None if one.impossible else one.bound,
+            proof=_BOUNDED,
+            certificate=Certificate(argument),
+            provenance=self._provenance,
+            solve_seconds=0.0,
+        )
+
+    def _proof(self, rows: Sequence[PlanRow]) -> str:
+        """The argument behind the bound over the whole space, in words."""
+        alone = sum(row.ruled_out_by_bounds for row in rows)
+        impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
+        words = f"over all {len(rows)} configurations"
+        parts = []
+        if impossible:
+            parts.append(f"{impossible} cannot keep the memory limit")
+        if alone:
+            parts.append(f"{alone} are ruled out by their bounds alone")
+        searched = len(rows) - impossible - alone
+        if searched:
+            parts.append(f"{searched} were searched")
+        return f"{words}: {', '.join(parts)}"
+
+
+_BOUNDED = (
+    "every partition has a device that alone needs as long, by head, work, forced idle time and "
+    "way out, or too much memory"
+)
+
+
+def takes_partition(pipeline: Pipeline) -> bool:
+    """Whether Megatron-LM takes the partition of a pipeline."""
+    try:
+        megatron_arguments(pipeline)
+    except InputError:
+        return False
+    return True
+
+
+def _any(_: Pipeline) -> bool:
+    """Any partition runs."""
+    return True
+
+
+def _value(one: PlanCandidate) -> Fraction:
+    """Time per microbatch of the best schedule of a configuration that has one."""
+    assert one.value is not None
+    return one.per_microbatch(one.value)
+
+
+def _place(row: PlanRow) -> tuple[bool, Fraction, bool, Fraction, PlanConfiguration]:
+    """Where a row stands: by value, then by bound."""
+    return (
+        row.value is None,
+        row.per_microbatch or Fraction(0),
+        row.lower_bound is None,
+        row.bound_per_microbatch or Fraction(0),
+        row.configuration,
+    )

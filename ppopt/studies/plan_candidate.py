@@ -1,0 +1,246 @@
+"""One configuration of a plan: its bound, and the search of it with more and more effort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver import configurations
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.configurations import ConfigurationSearch
+from ppopt.solver.parameters import SolveParams
+from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
+from ppopt.solver.partitions.space import space_of
+from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.search import Stop, candidates_of, search_from
+from ppopt.solver.warm_start import WarmStart
+from ppopt.strategies import Options
+from ppopt.studies.evaluate import evaluate
+from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
+
+
+class Effort(NamedTuple):
+    """How far the search of a configuration goes."""
+
+    rounds: int
+    """Rounds of all methods on one partition, at most; 0: heuristics alone."""
+    searches: float = inf
+    """Searches of single partitions, at most, from the beginning."""
+
+
+class Request(NamedTuple):
+    """What the search of a configuration needs from the plan."""
+
+    provenance: Provenance
+    began: float
+    """Start of the plan, of `time.monotonic`: its time limit counts from there."""
+    params: SolveParams
+    progress: Callable[[Progress], None]
+    stop: Stop
+    runs: Callable[[Pipeline], bool]
+    """Whether the runtime takes a partition."""
+    options: Options
+    """Of the strategy."""
+    ceiling: Callable[[], Fraction | None]
+    """Values from here on are of no use: the best schedule known is as good."""
+
+    def enough(self, state: Progress) -> bool:
+        """Whether what is searched cannot be better than the best schedule, or is to end anyway."""
+        ceiling = self.ceiling()
+        return (ceiling is not None and state.lower_bound >= ceiling) or self.stop(state)
+
+
+class PlanCandidate:
+    """What is known of one configuration; values in the user's unit."""
+
+    def __init__(
+        self, configuration: PlanConfiguration, problem: Problem, request: Request
+    ) -> None:
+        """Raises InputError where its partition cannot be searched."""
+        self.configuration, self.problem = configuration, problem
+        self._request = request
+        self.impossible = False
+        """Whether none of its schedules keeps the memory limits."""
+        self.result: Result | None = None
+        """Its best schedule, or why there is none, once it is searched."""
+        self.searches = 0
+        """Searches of single partitions that were made."""
+        self._effort = Effort(-1)
+        self._search: ConfigurationSearch | None = None
+        """The search over its partitions and choices of recompute; None: they are given."""
+        self.bound = self._first_bound()
+        """No schedule of it is below."""
+        self.bound_alone = self.bound
+        """The same by bounds alone, without its searches."""
+
+    @property
+    def value(self) -> Fraction | None:
+        """Objective of its best schedule."""
+        return None if self.result is None else self.result.value
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Its best schedule."""
+        return None if self.result is None else self.result.schedule
+
+    def per_microbatch(self, time: Fraction) -> Fraction:
+        """A time of the configuration for each of its microbatches."""
+        return time / self.configuration.batches
+
+    def _first_bound(self) -> Fraction:
+        """A bound that takes no time."""
+        request = self._request
+        candidates = candidates_of(self.problem, request.began + request.provenance.time_limit)
+        if candidates is None:
+            reduced = self.problem.reduced
+            self.impossible = device_bounds.infeasibility(reduced.instance) is not None
+            return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
+        self._search = ConfigurationSearch(
+            candidates,
+            configurations.Request(
+                self._solve_one,
+                self.problem,
+                request.provenance,
+                request.progress,
+                request.began,
+                request.enough,
+                request.params,
+            ),
+        )
+        if self.problem.pipeline.partition != SEARCH:
+            return candidates.least
+        ticks = space_of(self.problem)
+        limits = ticks.space.limits
+        self.impossible = limits is not None and memory_of_all(ticks.space) > sum(limits)
+        return Fraction(quick_bound(ticks.space), ticks.per_unit)
+
+    def raise_bound(self, deadline: float) -> None:
+        """Bound all of its partitions, as well as may be by the deadline, and search none."""
+        if self._search is None or self.impossible:
+            return
+        self._search.bound(deadline)
+        self.impossible |= self._search.none
+        self.bound = max(self.bound, self._search.least)
+        self.bound_alone = max(self.bound_alone, self._search.candidates.least)
+
+    def search(self, effort: Effort) -> None:
+        """Search it, beginning where the last search ended."""
+        if self._search is None:
+            found = self._one(effort)
+        else:
+            self._effort = effort
+            found = self._search.run()
+        if found is None:
+            return
+        self.impossible |= found.status is Status.INFEASIBLE
+        if found.lower_bound is not None:
+            self.bound = max(self.bound, found.lower_bound)
+        if self.value is None or (found.value is not None and found.value <= self.value):
+            self.result = found if self._searched else self._of_strategy(found)
+
+    def _solve_one(
+        self,
+        start: WarmStart,
+        problem: Problem,
+        provenance: Provenance,
+        progress: Callable[[Progress], None] | None = None,
+        began: float | None = None,
+        *,
+        stop: Stop | None = None,
+        params: SolveParams = SolveParams(),
+    ) -> Result:
+        """Search one partition, unless that is beyond the effort: TimeoutError ends the search."""
+        most = params.rounds.most
+        assert stop is not None and most is not None
+        if most > self._effort.rounds or self.searches >= self._effort.searches:
+            raise TimeoutError
+        self.searches += 1
+        if not self._searched:
+            return self._evaluated(problem, provenance)
+        enough = self._request.enough
+        return search_from(
+            start,
+            problem,
+            provenance,
+            progress,
+            began,
+            stop=lambda state: enough(state) or stop(state),
+            params=params,
+        )
+
+    def _one(self, effort: Effort) -> Result | None:
+        """Search the one partition that is given, unless it was searched as long."""
+        if effort.rounds <= self._effort.rounds:
+            return None
+        self._effort = effort
+        self.searches += 1
+        request, params = self._request, self._request.params
+        if not self._searched:
+            return self._evaluated(self.problem, request.provenance)
+        return search_from(
+            WarmStart(schedules=() if self.schedule is None else (self.schedule,)),
+            self.problem,
+            request.provenance,
+            request.progress,
+            request.began,
+            stop=request.enough,
+            params=replace(params, rounds=replace(params.rounds, most=effort.rounds)),
+        )
+
+    @property
+    def _searched(self) -> bool:
+        """Whether the best schedule is searched; else it is that of a hand strategy."""
+        return self.configuration.strategy == OPTIMAL
+
+    def _evaluated(self, problem: Problem, provenance: Provenance) -> Result:
+        """The one schedule that the strategy has on a partition, if it fits and runs."""
+        pipeline, strategy = problem.pipeline, self.configuration.strategy
+        made = None
+        if self._request.runs(pipeline):
+            with suppress(InputError):
+                made = evaluate(pipeline, strategy, problem.objective, self._request.options)
+        fits = made is not None and made.fits_limits
+        value = None
+        if made is not None and fits:
+            value = made.pipeline.ticks.time(made.metrics.value(problem.objective))
+        return Result(
+            pipeline=pipeline,
+            objective=problem.objective,
+            backward_kind=problem.backward_kind,
+            status=Status.OPTIMAL if fits else Status.INFEASIBLE,
+            schedule=made if fits else None,
+            value=value,
+            lower_bound=value,
+            proof=f"{strategy} has one schedule on a partition",
+            certificate=Certificate(Argument.SEARCH),
+            provenance=provenance,
+            solve_seconds=0.0,
+        )
+
+    def _of_strategy(self, found: Result) -> Result:
+        """The best schedule of the strategy as `ppopt.evaluate` makes it.
+
+        What is proved of the strategy is no bound of other schedules, so the result states none.
+        """
+        made = found.schedule
+        if made is not None:
+            strategy, options = self.configuration.strategy, self._request.options
+            made = evaluate(made.pipeline, strategy, found.objective, options)
+        return replace(
+            found,
+            status=Status.UNKNOWN if made is None else Status.FEASIBLE,
+            schedule=made,
+            lower_bound=None,
+            proof=f"of {self.configuration.strategy} alone: {found.proof}",
+            certificate=Certificate(Argument.SEARCH),
+        )

@@ -1,0 +1,131 @@
+"""What a plan returns: the best configuration and its schedule, and a row for every other one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from ppopt.problem.exact import plain
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.result import Provenance, Result, Status
+from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
+
+
+class RowStatus(StrEnum):
+    """What is known of one configuration of a plan."""
+
+    OPTIMAL = "optimal"
+    """Its best schedule is found and proved."""
+    FEASIBLE = "feasible"
+    """It has a schedule, and may have a better one."""
+    PRUNED = "pruned"
+    """It is no better than the best configuration: its bound says so."""
+    INFEASIBLE = "infeasible"
+    """Proved: none of its schedules keeps the memory limit."""
+    UNKNOWN = "unknown"
+    """Nothing was found in time."""
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One configuration of a plan; values in the user's unit."""
+
+    configuration: PlanConfiguration
+    status: RowStatus
+    result: Result
+    """Its best schedule, as far as it was searched; its bound is over all partitions, where these
+    are searched. That of a hand strategy states no bound: others may be better."""
+    lower_bound: Fraction | None
+    """None of its schedules has a lower value; None: there is none at all."""
+    searches: int
+    """Searches of single partitions; 0: it was bounded only."""
+    ruled_out_by_bounds: bool
+    """Whether it is pruned by bounds that need no search of it."""
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Its best schedule; None where none was found."""
+        return self.result.schedule
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Its pipeline; with the partition of the schedule, where there is one."""
+        return self.result.pipeline if self.schedule is None else self.schedule.pipeline
+
+    @property
+    def value(self) -> Fraction | None:
+        """Objective of its best schedule; None where none was found."""
+        return self.result.value
+
+    @property
+    def per_microbatch(self) -> Fraction | None:
+        """The value for each of its microbatches."""
+        return None if self.value is None else self.value / self.configuration.batches
+
+    @property
+    def bound_per_microbatch(self) -> Fraction | None:
+        """The bound for each of its microbatches."""
+        bound = self.lower_bound
+        return None if bound is None else bound / self.configuration.batches
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Outcome of `ppopt.plan`; times in the user's unit."""
+
+    space: PlanSpace
+    """What was searched."""
+    objective: Objective
+    status: Status
+    """`optimal`: no configuration of the space is better, per microbatch."""
+    rows: tuple[PlanRow, ...]
+    """Every configuration, the best first: by time per microbatch; those without a schedule last,
+    by their bounds."""
+    lower_bound: Fraction | None
+    """No schedule of any configuration takes less per microbatch, times the microbatches of the
+    best one; None: none keeps the memory limit."""
+    proof: str
+    """The argument behind `lower_bound`, or behind infeasibility, in words."""
+    skipped: tuple[tuple[str, str], ...]
+    """Configurations that cannot be set up, each with the reason."""
+    provenance: Provenance
+    solve_seconds: float
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
+
+    @property
+    def best(self) -> PlanRow | None:
+        """The best configuration; None where no schedule was found."""
+        return self.rows[0] if self.rows[0].schedule is not None else None
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the best configuration."""
+        return None if self.best is None else self.best.schedule
+
+    @property
+    def value(self) -> Fraction | None:
+        """Objective of the best schedule; None without one."""
+        return None if self.best is None else self.best.value
+
+    @property
+    def gap(self) -> Fraction | None:
+        """(value - lower_bound) / value, over the whole space; None without a schedule."""
+        if self.value is None or self.lower_bound is None:
+            return None
+        return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+
+    def __repr__(self) -> str:
+        best = self.best
+        if best is None:
+            return f"Plan({self.status.value}: {len(self.rows)} configurations)"
+        assert self.value is not None and self.gap is not None
+        counts = ",".join(map(str, best.pipeline.counts))
+        return (
+            f"Plan({self.status.value}: {best.configuration}, partition {counts}, "
+            f"{self.objective.value} {plain(self.value)}, gap {float(100 * self.gap):.2f} %, best "
+            f"of {len(self.rows)} configurations)"
+        )

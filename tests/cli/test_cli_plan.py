@@ -1,0 +1,122 @@
+"""`ppopt plan`: its lists, its JSON, its table, its files and exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import NoneType
+
+import pytest
+
+from tests.cli.cli_json import BOUND, COMMON, INT, KNOWN_NUMBER, LIST, OBJECT, PLACED, assert_types
+from tests.cli.cli_run import done, run, shown
+
+MODEL = """
+stages: 2
+batches: 4
+layers:
+  - {name: block, count: 5, forward: 1, activation: 1}
+  - {name: head, role: head, forward: 3, backward: 7, weight: 3, activation: 1}
+"""
+PLANNED = (
+    COMMON
+    | PLACED
+    | {key: (*types, NoneType) for key, types in BOUND.items()}
+    | {
+        **dict.fromkeys(("fused",), (bool,)),
+        "backward_kind": (str,),
+        "strategy": (str,),
+        "batches": INT,
+        "value_per_microbatch": KNOWN_NUMBER,
+        "bound_per_microbatch": KNOWN_NUMBER,
+        "rows": LIST,
+        "skipped": LIST,
+        "space": OBJECT,
+    }
+)
+"""Keys of `ppopt plan --json`, by section 4 of the design."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "model.yaml"
+    path.write_text(MODEL)
+    return path
+
+
+def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) -> None:
+    found = shown("plan --workers 1 --mem-limit 8 --config", config)
+    assert_types(found, PLANNED)
+    assert found["status"] == "optimal" and found["gap"] == 0
+    rows = found["rows"]
+    assert len(rows) == found["space"]["configurations"] == 9
+    assert found["space"]["placement"] == ["linear", "interleaved", "v"]
+    assert found["space"]["recompute"] == ["none", "full", "search"]
+    assert found["space"]["chunks"] == [1, 2] and found["space"]["partition"] == "search"
+    best = rows[0]
+    assert best["value"] == found["value"] and best["status"] == "optimal"
+    assert best["partition"] == found["partition"] and best["ratio_to_best"] == 1
+    assert found["placement"] == best["placement"]
+    assert {row["status"] for row in rows} <= {"optimal", "pruned", "feasible", "infeasible"}
+    for row in rows:
+        if row["status"] == "pruned":
+            assert row["lower_bound"] >= found["value"]
+            assert "device" in row["proof"] or "partitions" in row["proof"]
+
+
+def test_flags_take_lists_and_override_the_file(config: Path) -> None:
+    found = shown(
+        "plan --batches 4,2 --placement linear,V --chunks 1 --recompute none --workers 1 --config",
+        config,
+    )
+    asked = [(row["placement"], row["batches"]) for row in found["rows"]]
+    assert sorted(asked) == [("linear", 2), ("linear", 4)]
+    assert found["batches"] == 4 and found["value_per_microbatch"] == found["value"] / 4
+    assert found["lower_bound"] == found["bound_per_microbatch"] * 4
+
+
+def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> None:
+    out = done("plan --workers 1 --mem-limit 8 --config", config).out
+    lines = out.splitlines()
+    assert lines[0].startswith("best: ") and lines[1].startswith("status")
+    assert "proved optimal" in lines[1]
+    assert "over all 9 configurations" in out
+    assert "slower or more" in out or "no faster" in out
+
+
+def test_the_best_schedule_is_written_and_its_bound_confirmed(config: Path, tmp_path: Path) -> None:
+    target, page = tmp_path / "best.json", tmp_path / "plan.html"
+    found = shown(f"plan --workers 1 -o {target} -o {page} --config", config)
+    checked = shown("verify --bound", target)
+    assert checked["verified"] and checked["bound"]["verdict"] == "confirmed"
+    assert checked["makespan"] == found["makespan"]
+    assert "<html" in page.read_text()
+
+
+def test_nothing_fits_is_exit_code_3(config: Path) -> None:
+    ran = run("plan --mem-limit 2 --recompute none --json --config", config)
+    assert ran.code == 3
+    assert ran.json["status"] == "infeasible" and ran.json["value"] is None
+    assert {row["status"] for row in ran.json["rows"]} == {"infeasible"}
+    assert "does not fit" in run("plan --mem-limit 2 --recompute none --config", config).out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("plan --batches 4,x", "batches: 'x' is not a whole number"),
+        ("plan --placement diagonal", "placement: 'diagonal' is unknown"),
+        ("plan --recompute half", "recompute: 'half' is unknown"),
+        ("plan --chunks 0", "chunks: 0"),
+        ("plan --stages 9", "6 layers for 9 stages"),
+    ],
+)
+def test_bad_lists_are_one_line(config: Path, line: str, words: str) -> None:
+    ran = run(line, "--config", config)
+    assert ran.code == 2 and ran.out == ""
+    assert ran.err.startswith(f"error: {words}") or words in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_pipeline_without_layers_is_refused() -> None:
+    ran = run("plan --stages 4 --batches 8")
+    assert ran.code == 2 and "layers: missing" in ran.err

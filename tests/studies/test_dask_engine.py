@@ -1,0 +1,131 @@
+"""Sweeps on a Dask cluster over loopback: two worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import ppopt
+from ppopt.errors import InputError
+from ppopt.studies.engines import dask
+from ppopt.studies.engines.dask import DaskEngine
+from ppopt.studies.job import Job
+from ppopt.studies.storage import Storage
+from ppopt.studies.task import Done, Task, perform
+
+PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
+AXES = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"]}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of two worker processes of one thread each."""
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=":0",
+            resources={dask.RESOURCE: 1},
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_the_same_rows_as_on_this_machine(client: Client, tmp_path: Path) -> None:
+    def rows(**options: Any) -> list[tuple[Any, ...]]:
+        study = ppopt.sweep(PIPELINE, AXES, time_limit=20, **options)
+        return [(row.overrides, row.status, row.value, row.failed) for row in study.rows]
+
+    here = f"sqlite:///{tmp_path}/here.db"
+    there = f"sqlite:///{tmp_path}/there.db"
+    wanted = rows(storage=here, jobs=1)
+    assert rows(storage=there, dask=client) == wanted
+    assert rows(storage=there, dask=client) == wanted
+    with Storage(there) as storage:
+        assert storage.results() == 9
+
+
+def test_a_worker_that_is_killed_loses_no_row(client: Client, tmp_path: Path) -> None:
+    """Rows of the dead worker are done by others, and every row is stored once."""
+    pids = client.run(os.getpid)
+    ended: list[str] = []
+
+    def kill(words: str) -> None:
+        ended.append(words)
+        if len(ended) == 3:
+            os.kill(next(iter(pids.values())), signal.SIGKILL)
+
+    axes = {"batches": range(2, 42), "strategy": ["1f1b"]}
+    url = f"sqlite:///{tmp_path}/a.db"
+    study = ppopt.sweep(PIPELINE, axes, storage=url, dask=client, progress=kill)
+    assert [row.value for row in study.rows] == [3 * (row + 2) for row in range(2, 42)]
+    assert len(ended) == 40
+    with Storage(url) as storage:
+        assert storage.results() == 40
+        assert len(storage.trials(study.name)) == 40
+    deadline = time.monotonic() + 60
+    while set(client.run(os.getpid).values()) == set(pids.values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
+    engine = DaskEngine(client, retries=0)
+    future = client.submit(os._exit, 1, key="dies", pure=False)
+    engine._numbers[future] = 7
+    engine._ended.add(future)
+    assert ended(engine) == [(7, Done(failed="its workers died, each time it was tried"))]
+
+
+def test_a_worker_of_another_version_is_told(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = DaskEngine(client, retries=0)
+    monkeypatch.setattr(engine, "_version", "9.9.9")
+    engine.submit(3, Task(Job(PIPELINE, "gpipe")))
+    ((number, done),) = ended(engine)
+    assert number == 3
+    assert done.failed == "its worker has ppopt 0.1.0, not 9.9.9 as here"
+
+
+def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:
+    engine = DaskEngine(client, retries=0)
+    engine.submit(1, Task(Job(PIPELINE, "gpipe", seed=9)))
+    engine.stop()
+    ((number, done),) = ended(engine)
+    assert number == 1
+    assert done.failed is None
+    assert engine.busy == 0
+    engine.close()
+
+
+def ended(engine: DaskEngine) -> list[tuple[int, Done]]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := engine.wait(0.1):
+            return found
+    raise AssertionError("nothing has ended")
+
+
+def test_where_nobody_answers() -> None:
+    with pytest.raises(InputError, match=r"there is no scheduler file nowhere\.json"):
+        dask.connect(scheduler_file="nowhere.json")
+    with pytest.raises(InputError, match=r"no scheduler answers at 127\.0\.0\.1:1: "):
+        dask.connect("127.0.0.1:1", seconds=0.2)
+
+
+def test_tasks_are_done_alike_wherever_they_are() -> None:
+    task = Task(Job(PIPELINE, "1f1b"))
+    first, second = perform(task), perform(task)
+    assert first.row is not None
+    assert second.row is not None
+    assert first.row | {"solve_seconds": 0} == second.row | {"solve_seconds": 0}

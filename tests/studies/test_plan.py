@@ -1,0 +1,286 @@
+"""The plan over tiny spaces, beside the exact optimum of every partition of every configuration."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import combinations, pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Model, PlanSpace, RowStatus, Status, stop
+from ppopt.formats import schedule_json
+from ppopt.studies.plan_space import PlanConfiguration
+from tests.oracles import exhaustive
+
+SIZES = (((1, 2), (1,)), ((1,), (1, 2)), ((1,), (3, 2)))
+"""Chunks and microbatches: at most 12 operations, few enough for exhaustive search."""
+HEAD = {"forward": 3, "backward": 7, "weight": 3, "activation": 1}
+OPEN: dict[str, Any] = {
+    "model": Model([{"forward": 1, "activation": 1, "count": 9}, HEAD]),
+    "devices": 3,
+    "batches": 12,
+    "mem_limit": 7,
+    "workers": 1,
+}
+"""A plan that is not proved in a moment: memory for fewer microbatches than devices."""
+
+
+def partitions(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """All partitions: at least one layer per stage."""
+    for cuts in combinations(range(1, layers), stages - 1):
+        yield tuple(high - low for low, high in pairwise((0, *cuts, layers)))
+
+
+def draw(rng: Random) -> dict[str, Any]:
+    """A model of 4 or 5 layers on 2 devices, few microbatches, with limits that matter."""
+    layers = [
+        {
+            "forward": rng.randint(1, 4),
+            "backward": rng.randint(1, 6),
+            "weight": 0,
+            "activation": rng.randint(1, 4),
+            "static": rng.randint(0, 2),
+            "recompute": {"time": rng.randint(0, 2), "activation": rng.randint(0, 1)},
+        }
+        for _ in range(rng.randint(4, 5))
+    ]
+    chunks, batches = rng.choice(SIZES)
+    whole = sum(one["activation"] + one["static"] for one in layers)  # type: ignore[misc, operator]
+    return {
+        "model": Model(layers),
+        "chunks": chunks,
+        "batches": batches,
+        "mem_limit": rng.choice((None, rng.randint(whole // 3, whole))),
+        "p2p": rng.choice((0, 1)),
+        "objective": rng.choice(("makespan", "makespan", "device-span")),
+    }
+
+
+def least(space: PlanSpace, one: PlanConfiguration, objective: Any) -> Fraction | None:
+    """The optimum of a configuration over all partitions, whole backwards, in the user's unit."""
+    found = []
+    for counts in partitions(len(space.model), space.devices * one.chunks):
+        fields = {**space.fields, "recompute": one.recompute}
+        pipeline = space.model.pipeline(
+            devices=space.devices, batches=one.batches, placement=one.placement,
+            chunks=one.chunks, partition=list(counts), **fields,
+        )  # fmt: skip
+        value = exhaustive.best(pipeline, fused=True, objective=objective)
+        if value is not None:
+            found.append(Fraction(value, pipeline.ticks.per_unit))
+    return min(found, default=None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
+    """All of a tiny space, enumerated: same best, and no bound above any value."""
+    given = draw(Random(seed))
+    model, objective = given.pop("model"), given["objective"]
+    plan = ppopt.plan(
+        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60, **given
+    )
+    values = {one: least(plan.space, one, objective) for one in plan.space}
+    each = [value / one.batches for one, value in values.items() if value is not None]
+    assert len(plan.rows) == len(values)
+    for row in plan.rows:
+        value = values[row.configuration]
+        if value is None:
+            assert row.status in (RowStatus.INFEASIBLE, RowStatus.PRUNED, RowStatus.UNKNOWN)
+        else:
+            assert row.status is not RowStatus.INFEASIBLE
+            assert row.lower_bound is not None and row.lower_bound <= value
+            assert row.value is None or row.value >= value
+    if not each:
+        assert plan.status is Status.INFEASIBLE and plan.lower_bound is None
+        return
+    assert plan.status is Status.OPTIMAL and plan.gap == 0
+    assert plan.best is not None and plan.best.per_microbatch == min(each)
+    assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
+    """Every strategy on all partitions within the limit: same best, and no bound above it."""
+    given = draw(Random(100 + seed)) | {"chunks": (1, 2)}
+    model, objective, limit = given.pop("model"), given["objective"], given["mem_limit"]
+    names = ("1f1b", "interleaved", "zbv", "zb-1p")
+    plan = ppopt.plan(
+        model, devices=2, recompute=("none", "full"), strategies=names, workers=1, **given
+    )
+    best = []
+    for row in plan.rows:
+        one, values = row.configuration, []
+        for counts in partitions(len(model), 2 * one.chunks):
+            pipeline = model.pipeline(
+                devices=2, batches=one.batches, placement=one.placement, chunks=one.chunks,
+                partition=list(counts), recompute=one.recompute, p2p=given["p2p"], mem_limit=limit,
+            )  # fmt: skip
+            made = ppopt.evaluate(pipeline, one.strategy, objective)
+            if made.fits_limits:
+                values.append(made.pipeline.ticks.time(made.metrics.value(made.origin.objective)))
+        best += [min(values) / one.batches] if values else []
+        assert not values or (row.lower_bound is not None and row.lower_bound <= min(values))
+        assert row.result.claim is None or row.status in (RowStatus.PRUNED, RowStatus.INFEASIBLE)
+    assert (plan.best is None) == (not best)
+    if plan.best is not None:
+        assert plan.status is Status.OPTIMAL and plan.best.per_microbatch == min(best)
+        assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
+        assert plan.schedule.origin.strategy == plan.best.configuration.strategy
+        assert plan.schedule.origin.lower_bound is None
+
+
+def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
+    """It wants MTP layers in one stage, and the last of its rank."""
+    mtp = {"forward": 1, "activation": 1, "role": "mtp"}
+    model = Model([{"forward": 1, "activation": 1, "count": 4}, {**mtp, "count": 2}])
+    plan = ppopt.plan(model, devices=2, batches=4, runtime="megatron", workers=1)
+    assert {row.configuration.strategy for row in plan.rows} == {"1f1b", "interleaved"}
+    assert plan.status is Status.OPTIMAL
+    for row in plan.rows:
+        if row.schedule is not None:
+            roles = [
+                [one.role for one in stage] for stage in model.stage_layers(row.pipeline.counts)
+            ]
+            assert sum("mtp" in stage for stage in roles) == 1
+    with pytest.raises(ppopt.InputError, match="Megatron-LM runs 1f1b and interleaved only"):
+        ppopt.plan(model, devices=2, batches=4, runtime="megatron", strategies="zbv")
+
+
+def test_torch_runs_one_route() -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 4}])
+    plan = ppopt.plan(
+        model, devices=2, batches=4, runtime="torch", strategies=("1f1b", "chimera"), workers=1
+    )
+    assert [row.configuration.strategy for row in plan.rows] == ["1f1b"]
+    assert "routes" in plan.skipped[0][1]
+
+
+def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:
+    given = draw(Random(2))
+    plan = ppopt.plan(given["model"], devices=2, batches=2, mem_limit=9, fused=True, workers=1)
+    stated = [row for row in plan.rows if row.result.claim is not None]
+    assert len(stated) > 2
+    for row in stated:
+        assert ppopt.recheck(row.result, workers=1).verdict is ppopt.Verdict.CONFIRMED, row
+
+
+def test_a_bound_alone_rules_a_configuration_out() -> None:
+    """Recompute of every layer adds its F to every backward: 4/3 of the work, and no less."""
+    model = Model([{"forward": 1, "activation": 1, "count": 4}])
+    plan = ppopt.plan(
+        model, devices=2, batches=8, placement="linear", recompute=("full", "none"), workers=1
+    )
+    best, other = plan.rows
+    assert best.configuration.recompute == "none" and best.status is RowStatus.OPTIMAL
+    assert other.status is RowStatus.PRUNED
+    assert other.lower_bound is not None and best.value is not None
+    assert other.lower_bound >= 8 * 2 * 4 > best.value >= 8 * 2 * 3
+
+
+def test_several_batch_counts_compare_by_time_per_microbatch() -> None:
+    """More microbatches share the same warm-up."""
+    model = Model([{"forward": 1, "activation": 1, "count": 4}])
+    plan = ppopt.plan(model, devices=2, batches=(2, 8, 4), placement="linear", workers=1)
+    assert plan.best is not None and plan.best.configuration.batches == 8
+    assert plan.status is Status.OPTIMAL and plan.lower_bound == plan.value
+    bounds = {row.configuration.batches: row.bound_per_microbatch for row in plan.rows}
+    assert bounds[8] < bounds[4] < bounds[2]  # type: ignore[operator]
+
+
+def test_no_configuration_fits() -> None:
+    """One microbatch takes 10 on three devices."""
+    plan = ppopt.plan(**{**OPEN, "mem_limit": 3}, recompute="none")
+    assert plan.status is Status.INFEASIBLE
+    assert plan.best is None and plan.value is None and plan.lower_bound is None
+    assert {row.status for row in plan.rows} == {RowStatus.INFEASIBLE}
+    assert "infeasible" in repr(plan)
+
+
+def test_one_worker_repeats_itself() -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 5}, HEAD])
+    given: dict[str, Any] = {"devices": 2, "batches": 4, "mem_limit": 12, "workers": 1}
+    first, second = (ppopt.plan(model, **given) for _ in range(2))
+    assert first.status is Status.OPTIMAL
+    assert first.schedule is not None and second.schedule is not None
+    assert schedule_json.dumps(first.schedule) == schedule_json.dumps(second.schedule)
+    assert [row.lower_bound for row in first.rows] == [row.lower_bound for row in second.rows]
+    assert [row.searches for row in first.rows] == [row.searches for row in second.rows]
+
+
+def test_a_tiny_time_limit_still_gives_a_plan() -> None:
+    plan = ppopt.plan(**OPEN, time_limit=0.01)
+    assert plan.status is Status.FEASIBLE
+    assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
+    assert plan.value is not None and plan.lower_bound is not None
+    assert 0 < plan.lower_bound < plan.value
+
+
+def test_stop_and_progress_are_of_the_whole_plan() -> None:
+    seen: list[ppopt.Progress] = []
+    plan = ppopt.plan(
+        **OPEN, stop=stop.GapBelow(0.25),
+        progress=seen.append,
+    )  # fmt: skip
+    values = [state.value for state in seen if state.value is not None]
+    bounds = [state.lower_bound for state in seen]
+    assert values == sorted(values, reverse=True) and bounds == sorted(bounds)
+    assert plan.gap is not None and plan.gap <= Fraction(1, 4)
+    assert any(state.phase.startswith("linear, recompute none") for state in seen)
+
+
+def test_ctrl_c_keeps_the_best_with_its_bound() -> None:
+    def press(state: ppopt.Progress) -> None:
+        if state.value is not None and not pressed:
+            pressed.append(state)
+            signal.raise_signal(signal.SIGINT)
+
+    pressed: list[ppopt.Progress] = []
+    plan = ppopt.plan(**OPEN, progress=press)
+    assert plan.interrupted and plan.status is Status.FEASIBLE
+    assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
+    assert plan.value is not None and plan.lower_bound is not None
+    assert plan.lower_bound <= plan.value
+
+
+def test_a_given_partition_is_kept() -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 8}])
+    plan = ppopt.plan(model, devices=2, batches=4, partition="even", workers=1)
+    assert {row.pipeline.counts for row in plan.rows} == {(4, 4), (2, 2, 2, 2)}
+    assert plan.status is Status.OPTIMAL
+
+
+def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 3}])
+    plan = ppopt.plan(model, devices=2, batches=4, workers=1)
+    assert [row.configuration.placement for row in plan.rows] == ["linear"]
+    assert [name for name, _ in plan.skipped] == [
+        "interleaved/2, recompute none, 4 microbatches",
+        "v/2, recompute none, 4 microbatches",
+    ]
+    assert all("3 layers for 4 stages" in reason for _, reason in plan.skipped)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"placement": "diagonal"}, "placement: 'diagonal' is unknown"),
+        ({"recompute": ("none", "half")}, "recompute: 'half' is unknown"),
+        ({"chunks": 1, "placement": "v"}, "chunks: linear has 1 per device"),
+        ({"batches": ()}, "batches: the list is empty"),
+        ({"devices": 9}, "8 layers for 9 stages"),
+        ({"routes": 2}, "partition: search knows no routes"),
+        ({"strategies": "1f2b"}, "strategy: '1f2b' is unknown"),
+        ({"strategies": "zbv", "chunks": 1}, "strategies: zbv have other placements"),
+        ({"runtime": "jax"}, "runtime: 'jax' is unknown"),
+        ({"time_limit": 0}, "time_limit: 0 is not above 0"),
+    ],
+)
+def test_misuse(fields: dict[str, Any], words: str) -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 8}])
+    with pytest.raises(ppopt.InputError, match=words):
+        ppopt.plan(model, **{"devices": 2, "batches": 4, **fields})
