@@ -7,7 +7,8 @@ module and head; times derived from its configuration), and the same with 43 blo
 `--seconds` for each row, every other partition a tenth of that. `moves` is the best of all
 partitions that move one layer of the balanced one, each scheduled by construction alone. The
 published layout is that of Megatron-LM's documentation for this model. Memory limits are shares of
-1F1B's largest device peak on the balanced partition.
+1F1B's largest device peak on the balanced partition. Where `recompute` is `search`, it is chosen
+with the schedule in every column. Rows of a record that is there stay as they are.
 """
 
 from __future__ import annotations
@@ -44,18 +45,31 @@ class Row(NamedTuple):
     placement: str
     share: Fraction | None
     """Memory limit as a share of 1F1B's peak; None: no limit."""
+    recompute: str | None = None
+    """`search`, or as the layers say."""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its first cells in the table."""
+        return (
+            f"{self.blocks}, {self.devices} x {self.batches}",
+            self.placement,
+            "-" if self.share is None else f"{float(self.share):g}",
+            self.recompute or "-",
+        )
 
 
 SIZES = ((43, 8, 16), (43, 8, 32), (43, 8, 64), (61, 16, 32), (61, 16, 64), (61, 16, 128))
 FORMS = (
-    ("linear", None),
-    ("linear", Fraction(1)),
-    ("linear", Fraction(3, 4)),
-    ("v", None),
-    ("interleaved", None),
+    ("linear", None, None),
+    ("linear", Fraction(1), None),
+    ("linear", Fraction(3, 4), None),
+    ("linear", Fraction(3, 4), "search"),
+    ("v", None, None),
+    ("interleaved", None, None),
 )
 COLUMNS = (
-    *("blocks, p x m", "placement", "limit", "even", "balanced", "published", "moves"),
+    *("blocks, p x m", "placement", "limit", "recompute", "even", "balanced", "published", "moves"),
     *("search", "bound", "gap %", "s"),
 )
 
@@ -76,7 +90,7 @@ def pipeline(row: Row, partition: object) -> Pipeline:
         batches=row.batches,
         placement=row.placement,
         partition=partition,
-        p2p=ppopt.read_pipeline("deepseek-v3").p2p,
+        link=ppopt.read_pipeline("deepseek-v3").link,
         time_unit="ms",
         memory_unit="MiB",
     )
@@ -84,7 +98,7 @@ def pipeline(row: Row, partition: object) -> Pipeline:
         return made
     balanced = replace(made, partition="balanced", mem_limit="1f1b")
     assert balanced.limits is not None
-    return replace(made, mem_limit=balanced.limits[0] * row.share)
+    return replace(made, mem_limit=balanced.limits[0] * row.share, recompute=row.recompute)
 
 
 def value(row: Row, partition: object, seconds: float) -> Fraction | None:
@@ -116,7 +130,7 @@ def line(row: Row, seconds: float) -> str:
         value(row, "even", short),
         value(row, "balanced", short),
         None if published is None else value(row, published, short),
-        best_move(row) if row.placement == "linear" else None,
+        best_move(row) if row.placement == "linear" and row.recompute is None else None,
     ]
     began = time.monotonic()
     found = ppopt.solve(pipeline(row, "search"), workers=1, time_limit=seconds)
@@ -126,9 +140,7 @@ def line(row: Row, seconds: float) -> str:
 def _joined(row: Row, others: list[Fraction | None], found: Result, seconds: float) -> str:
     gap = "-" if found.gap is None else f"{float(100 * found.gap):.2f}"
     cells = (
-        f"{row.blocks}, {row.devices} x {row.batches}",
-        row.placement,
-        "-" if row.share is None else f"{float(row.share):g}",
+        *row.cells,
         *map(_shown, (*others, found.value, found.lower_bound)),
         "proved" if found.status is ppopt.Status.OPTIMAL else gap,
         f"{seconds:.1f}",
@@ -143,14 +155,28 @@ def _shown(value: Fraction | None) -> str:
 def rows() -> Iterator[Row]:
     """All problems."""
     for blocks, devices, batches in SIZES:
-        for placement, share in FORMS:
-            yield Row(blocks, devices, batches, placement, share)
+        for form in FORMS:
+            yield Row(blocks, devices, batches, *form)
+
+
+def kept(record: Path | None) -> dict[str, str]:
+    """The rows of a record that is there, by their first cells."""
+    if record is None or not record.exists():
+        return {}
+    found = {}
+    for text in record.read_text().splitlines():
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        found[" | ".join(cells[:4])] = text
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table as it comes, and write the record."""
     parser = argparse.ArgumentParser(description="partition search on large models")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search (default 60)")
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="rows that begin so, as `43, 8 x 32 | v`"
+    )
     parser.add_argument("-o", "--output", type=Path, help="the record")
     given = parser.parse_args(arguments)
     head = (
@@ -160,11 +186,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"| {' | '.join(COLUMNS)} |",
         f"|{'---|' * len(COLUMNS)}",
     )
-    lines = []
+    table = kept(given.output)
     for row in rows():
-        lines.append(line(row, given.seconds))
-        print(lines[-1], flush=True)
+        name = " | ".join(row.cells)
+        if name in table or (given.only and not any(map(name.startswith, given.only))):
+            continue
+        table[name] = line(row, given.seconds)
+        print(table[name], flush=True)
         if given.output is not None:
+            names = (" | ".join(one.cells) for one in rows())
+            lines = (table[one] for one in names if one in table)
             write(given.output, "\n".join((*head, *lines)) + "\n")
 
 

@@ -13,7 +13,7 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
-from ppopt.problem import exact
+from ppopt.problem import exact, link
 from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import (
@@ -30,6 +30,12 @@ from ppopt.problem.units import attached
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""
+REPLACES = {
+    "backward": ("backward_input",),
+    "p2p": ("link",),
+    "link": ("p2p", "backward_p2p"),
+}
+"""A setting of a flag -> what it makes void in a file."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
 """How the name of a config ends -> parser of its text."""
@@ -77,11 +83,11 @@ def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two layers of settings; a new full backward also drops an older B of the lower one.
+    """Merge two layers of settings; what `REPLACES` says makes void what the lower one has.
 
     Where the upper layer declares another unit, the numbers of the lower one keep theirs.
     """
-    void = {"backward_input"} if "backward" in upper else set()
+    void = {old for name, others in REPLACES.items() if name in upper for old in others}
     kept = {name: value for name, value in lower.items() if name not in void}
     for measure in Unit:
         key = f"{measure}_unit"
@@ -91,6 +97,8 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
             if "model" in kept:
                 layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
                 kept["model"] = list(layers)
+            if "link" in kept:
+                kept["link"] = link.in_unit(kept["link"], measure, unit, upper[key])
     return kept | dict(upper)
 
 
@@ -232,6 +240,12 @@ def _mapping_or(check: _Check) -> _Check:
     return checked
 
 
+def _link(value: object, _: Setting) -> object:
+    if not isinstance(value, dict | str):
+        raise InputError(f"{shown(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}")
+    return link.checked(value)
+
+
 def _partition(value: object, setting: Setting) -> object:
     return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
@@ -267,6 +281,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
+    Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
     Shape.PLACEMENT: _placement,
@@ -340,6 +355,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.STAGES: numbers,
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
         Shape.LINKS: [*number, _list(*numbers)],
+        Shape.LINK: [line, _link_schema(number)],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
@@ -347,6 +363,12 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.FILES: [line, _list(line)],
     }
     return forms.get(setting.shape, [line])
+
+
+def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
+    members = {"latency": {"anyOf": number}, "bandwidth": {"anyOf": number}}
+    back = {"type": "object", "properties": members, "additionalProperties": False}
+    return {**back, "properties": {**members, "backward": back}, "required": ["bandwidth"]}
 
 
 def _list(*entry: dict[str, Any]) -> dict[str, Any]:

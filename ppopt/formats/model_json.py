@@ -18,6 +18,7 @@ from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import exact, placement
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.layers import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, runs_of
+from ppopt.problem.link import Link
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import Setting, Unit
 
@@ -25,7 +26,7 @@ MEMBER = "model"
 """Key of the member in `origin`."""
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
-_OPTIONAL = ("name", "placement", "chunks")
+_OPTIONAL = ("name", "placement", "chunks", "link")
 _FIELDS = tuple(cost.field for cost in COSTS)
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
@@ -45,7 +46,30 @@ def to_object(pipeline: Pipeline) -> dict[str, Any]:
         "partition": given if isinstance(given, str) else None,
         "placement": pipeline.placement if pipeline.named_placement else list(pipeline.placement),
         "chunks": pipeline.chunks,
+        **({} if pipeline.link is None else {"link": _of_link(pipeline.link)}),
     }
+
+
+def _of_link(link: Link) -> dict[str, Any]:
+    """A link with its numbers as fractions [numerator, denominator], in the user's units."""
+    found: dict[str, Any] = {
+        "latency": list(link.latency.as_integer_ratio()),
+        "bandwidth": list(link.bandwidth.as_integer_ratio()),
+    }
+    return found | ({} if link.backward is None else {"backward": _of_link(link.backward)})
+
+
+def _link(value: object) -> Link:
+    """Read what `_of_link` writes."""
+    file = section(value, ("latency", "bandwidth"), ("backward",))
+    pairs = (within(key, wholes, file[key], 2, 0, MOST_TICKS) for key in ("latency", "bandwidth"))
+    (latency, per), (bandwidth, time) = pairs
+    if not (per and bandwidth and time):
+        raise InputError("latency or bandwidth: 0 where a number above 0 must be")
+    back = None if file.get("backward") is None else within("backward", _link, file["backward"])
+    if back is not None and back.backward is not None:
+        raise InputError("backward: has a way back of its own; leave that out")
+    return Link(Fraction(latency, per), Fraction(bandwidth, time), back)
 
 
 def _common_tick(layers: Iterable[Layer], unit: Unit) -> int:
@@ -92,12 +116,15 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
     counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
     fields = _placed(file, pipeline)
+    if file.get("link") is not None:
+        fields["link"] = within("link", _link, file["link"])
     rule = file["partition"]
     if rule is not None:
         made = replace(pipeline, model=model, partition=within("partition", text, rule), **fields)
     if rule is None or list(made.counts) != counts:
         made = replace(pipeline, model=model, partition=counts, **fields)
-    if (made.costs, made.hosts, made.limits) != (pipeline.costs, pipeline.hosts, pipeline.limits):
+    same = made.hosts == pipeline.hosts and made.links == pipeline.links
+    if not same or (made.costs, made.limits) != (pipeline.costs, pipeline.limits):
         raise InputError("its layers do not make the stages of the pipeline; leave it out")
     return made
 

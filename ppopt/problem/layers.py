@@ -49,6 +49,7 @@ LAYER_SETTINGS = (
     _memory("activation", "memory that F takes, and that B and W together give back"),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", least=None),
     _memory("static", "memory always held: weights, gradients, optimizer state"),
+    _memory("output", "size of what it hands on to the next layer, for `link`", optional=True),
     _layer(
         "workspace",
         Shape.WORKSPACE,
@@ -163,6 +164,8 @@ class Layer:
     """Signed change of memory by B, at least -activation."""
     static: Any = 0
     """Memory that is always there."""
+    output: Any = 0
+    """Size of what it hands on to the next layer, as `ppopt.Pipeline.link` takes it."""
     workspace: Any = None
     """Memory that F, B and BW need only while they run, or a mapping from kinds (`F`, `B`, `W`,
     `BW`) to it; it is held in the four fields that follow."""
@@ -379,6 +382,15 @@ class Layers:
         if not any(layer.recompute for layer in self.layers):
             found |= {"recompute_time": None, "kept": None}
         return ModelCosts(**found)
+
+    @cached_property
+    def has_output(self) -> bool:
+        """Whether any layer says what it hands on: no bandwidth makes sense else."""
+        return any(layer.output for layer in self.layers)
+
+    def outputs(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
+        """Size of what every stage but the last hands on; raises InputError as `stage_costs`."""
+        return tuple(stage[-1].output for stage in self.stage_layers(counts)[:-1])
 
     def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
         """Layers of every stage; raises InputError as `stage_costs`."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem import exact, partition, placement, units
+from ppopt.problem import exact, link, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import Links, StageCosts, Ticks, links_of, ticks_of
 from ppopt.problem.layers import Layers
@@ -79,6 +79,11 @@ class Pipeline:
     matrix [from device][to device], zero diagonal."""
     backward_p2p: Any = None
     """The same on the way back; its list too has the boundary after stage 0 first. None: `p2p`."""
+    link: Any = None
+    """Of a model: the delays by size, a `ppopt.problem.link.Link` or a mapping of `latency`,
+    `bandwidth` and perhaps `backward`, in place of `p2p`, which then holds the list. After a stage
+    whose last layer hands on `output` (a slice of it: its part) it is latency + output / bandwidth.
+    """
     activation: Any = 1
     """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
@@ -297,9 +302,30 @@ class Pipeline:
             check_overlap(self.forward, self.backward, self.overlap)
 
     def _set_p2p(self) -> None:
+        if self.link is not None:
+            self._set_p2p_by_size()
         self._set("p2p", self._delays("p2p", self.p2p))
         if self.backward_p2p is not None:
             self._set("backward_p2p", self._delays("backward_p2p", self.backward_p2p))
+
+    def _set_p2p_by_size(self) -> None:
+        """Delays of the boundaries from what the layers hand on.
+
+        Delays of another partition, which `replace` hands on, are replaced.
+        """
+        if self.model is None:
+            raise InputError("link: needs a model in layers with `output`; stages take p2p_time")
+        if not self.model.has_output:
+            raise InputError("link: no layer gives its output; give `output` in the layers")
+        self._set("link", link.read(self.link, self.time_unit, self.memory_unit))
+        ways = {"p2p": self.link, "backward_p2p": self.link.backward}
+        sizes = [size / self.num_slices for size in self.model.outputs(self.counts)]
+        for field, way in ways.items():
+            if way is not None:
+                given = getattr(self, field)
+                if given != 0 and not _is_exact(given):
+                    raise InputError(f"{field}_time: link gives it; keep one of both")
+                self._set(field, way.delays(sizes))
 
     def _delays(self, field: str, given: Any) -> Any:
         """Read a number, a list with the delay after every stage but the last, or a matrix."""
@@ -497,6 +523,7 @@ class Pipeline:
             chunks=None,
             model=None,
             partition=None,
+            link=None,
         )
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
@@ -555,9 +582,7 @@ class Pipeline:
         given = {**self._default_costs(), **self._given_costs()}
         return StageCosts(
             **{
-                cost.field: tuple(
-                    given[cost.field][entry] / self._parts(cost, cut) for entry in share
-                )
+                cost.field: _shares(given[cost.field], share, self._parts(cost, cut))
                 for cost in STAGE_COSTS
             }
         )
@@ -683,6 +708,15 @@ class Model(Layers):
         return made
 
 
+def _shares(
+    values: tuple[Fraction, ...], share: tuple[int, ...], parts: int
+) -> tuple[Fraction, ...]:
+    """One of so many equal parts of a value, for every stage the value of its share."""
+    same = parts == 1 or not any(values)
+    cut = values if same else tuple(value / parts for value in values)
+    return tuple(cut[entry] for entry in share)
+
+
 def _with_unit(value: Fraction, unit: str | None) -> str:
     return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
 
@@ -701,11 +735,9 @@ def _is_1f1b(limit: object) -> bool:
     return isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B
 
 
-def _is_exact(value: object) -> bool:
+def _is_exact(value: Any) -> bool:
     """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
-    return value is None or (
-        isinstance(value, tuple) and all(type(one) is Fraction for one in value)
-    )
+    return value is None or (_is_list(value) and all(type(one) is Fraction for one in value))
 
 
 def _hosted(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:

@@ -41,6 +41,8 @@ class Shape(Enum):
     """One number for all stages, or a list with one number per stage."""
     LINKS = "TIME"
     """One number, or a matrix [from device][to device]."""
+    LINK = "latency=TIME,bandwidth=RATE"
+    """A mapping of `latency`, `bandwidth` and `backward`, or text of it."""
     DEVICES = "[LIST]"
     """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
     PER_DEVICE = "NUMBER|LIST"
@@ -248,6 +250,13 @@ SETTINGS = (
         key="backward_p2p_time",
         unit=Unit.TIME,
         least=0,
+    ),
+    Setting(
+        "link",
+        Shape.LINK,
+        "of a model in layers, in place of p2p_time: the delay after a stage is latency + output "
+        "of its last layer / bandwidth, as latency=10us,bandwidth=50GB/s; in files "
+        "{latency: 10us, bandwidth: 50GB/s}; backward: the same for the way back",
     ),
     Setting(
         "device_speed",

@@ -15,6 +15,7 @@ from math import floor
 from typing import NamedTuple
 
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.cut_delays import Way
 from ppopt.rechecker.idle_bound import Filler, filled
 from ppopt.rechecker.layer_sums import LayerSums
 
@@ -97,40 +98,35 @@ class DeviceTime:
     def _head(self, stages: tuple[Stage, ...], place: int) -> int:
         """Before the first F of a stage; for device span, since the first F of the device."""
         sums, stage = self._sums, stages[place]
-        before = sums.forward[stage.low] + sums.down[stage.number]
         if not self._span:
-            return before
+            return sums.forward[stage.low] + sums.down.up_to(stage.number - 1, stage.low)
         first = stages[0]
-        return before - sums.forward[first.low] - sums.down[first.number]
+        return sums.forward[stage.low] - sums.forward[first.low] + _over(sums.down, first, stage)
 
     def _turn(self, stages: tuple[Stage, ...], place: int) -> int:
         """From the start of F of a stage to that of the backward of the last stage here."""
         sums, stage, last = self._sums, stages[place], stages[-1]
-        down = sums.forward[-1] - sums.forward[stage.low] + sums.down[-1] - sums.down[stage.number]
-        return down + self._return(last)
-
-    def _return(self, stage: Stage) -> int:
-        """From the end of the last F of the model to the start of a stage's backward."""
-        sums = self._sums
-        return sums.gradient[-1] - sums.gradient[stage.high] + sums.up[-1] - sums.up[stage.number]
+        down = sums.forward[last.high] - sums.forward[stage.low] + _over(sums.down, stage, last)
+        return down + self._beyond(last)
 
     def _beyond(self, stage: Stage) -> int:
         """From the end of F of a stage to the start of its backward."""
-        sums = self._sums
-        down = sums.forward[-1] - sums.forward[stage.high] + sums.down[-1] - sums.down[stage.number]
-        return down + self._return(stage)
+        sums, place = self._sums, stage.high
+        work = sums.forward[-1] - sums.forward[place] + sums.gradient[-1] - sums.gradient[place]
+        return work + sums.there_and_back.beyond(stage.number, place)
 
     def _end(self, stages: tuple[Stage, ...], place: int, first: int) -> int:
         """From the start of a stage's backward to the end of what that microbatch has left."""
         sums, stage, lowest = self._sums, stages[place], stages[0]
         up = sums.gradient[stage.high] - sums.gradient[lowest.high]
-        up += sums.up[stage.number] - sums.up[lowest.number]
+        up += _over(sums.up, lowest, stage)
         again = sum(one.again for one in stages[1 : place + 1])
         up += again
         own = up + self._costs(lowest).g + self._costs(lowest).r
         if self._span:
             return own
-        way = sums.gradient[stage.high] + sums.up[stage.number] + sums.rest[first]
+        delays = sums.up.between(0, first, stage.number - 1, stage.low)
+        way = sums.gradient[stage.high] + delays + sums.rest[first]
         return max(own, way + again + lowest.again)
 
     # Arguments.
@@ -243,6 +239,11 @@ class DeviceTime:
         if rise + fall <= self._batches * sum(c.f + c.g + c.r for c in costs):
             area += free + more
         return self._head(stages, 0) + floor(area / room)
+
+
+def _over(way: Way, lower: Stage, upper: Stage) -> int:
+    """Least delays over the boundaries between two stages; `lower` may be `upper`."""
+    return way.between(lower.number, lower.high, upper.number - 1, upper.low)
 
 
 def _ramp(operations: list[tuple[int, int]], room: int) -> tuple[Fraction, Fraction]:

@@ -7,13 +7,15 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
 from math import floor, lcm
+from operator import add
 
+from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.cut_delays import Boundary, Way
 
 
 class LayerSums:
-    """Costs of the first l layers, for every l; delays of the first s links between stages."""
+    """Costs of the first l layers, for every l; delays over the boundaries between stages."""
 
     def __init__(self, claim: Claim) -> None:
         """Read the layers of the claim's pipeline; all devices have one speed."""
@@ -28,15 +30,17 @@ class LayerSums:
             mem_limit=None,
             p2p=0,
             backward_p2p=None,
+            link=None,
         )
         one, places = claim._replace(pipeline=single), range(count)
-        own, links = single.ticks, pipeline.ticks
-        self.per_unit = lcm(own.per_unit, links.per_unit)
+        own, delays = single.ticks, _delays(pipeline)
+        units = (one.denominator for way in delays for row in way for one in row)
+        self.per_unit = lcm(own.per_unit, *units)
         layers = pipeline.model.layers if claim.recompute else ()
         speed = pipeline.device_speed[0]
         for layer in layers:
             self.per_unit = lcm(self.per_unit, (layer.recompute_time / speed).denominator)
-        factor, delay = self.per_unit // own.per_unit, self.per_unit // links.per_unit
+        factor = self.per_unit // own.per_unit
         kinds = claim.kinds
         self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)
         self.gradient = _sums((own.durations[kinds[1]][place] for place in places), factor)
@@ -55,12 +59,25 @@ class LayerSums:
         """Memory between B and W."""
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
-        times = RouteTimes(claim, pipeline.hosts[0])
-        self.down, self.up = _sums(times.down, delay), _sums(times.up, delay)
+        down, up = ([[int(one * self.per_unit) for one in row] for row in way] for way in delays)
+        self.down, self.up = Way(down), Way(up)
+        self.there_and_back = Way([list(map(add, *rows)) for rows in zip(down, up, strict=True)])
         limits = pipeline.limits
         self.limits: tuple[int, ...] | None = None
         if limits is not None:
             self.limits = tuple(floor(limit * self.memory_per_unit) for limit in limits)
+
+
+def _delays(pipeline: Pipeline) -> tuple[list[list[Fraction]], list[list[Fraction]]]:
+    """Delays down and up, [boundary][layers before it]."""
+    boundary = Boundary(pipeline, pipeline.hosts[0])
+    places = range(len(pipeline.model) + 1)
+    ways = (boundary.down, boundary.up)
+    down, up = (
+        [[way(number, place) for place in places] for number in range(pipeline.num_stages - 1)]
+        for way in ways
+    )
+    return down, up
 
 
 def _sums(row: Iterable[int | Fraction], factor: int) -> list[int]:

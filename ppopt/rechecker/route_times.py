@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
 
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.cut_delays import Boundary
 
 
 class RouteTimes:
@@ -16,11 +16,13 @@ class RouteTimes:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
         self._duration = {kind: ticks.durations[kind] for kind in claim.kinds}
-        self.down = _delays(claim, claim.pipeline.p2p, list(pairwise(hosts)))
+        pipeline = claim.pipeline
+        boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
+        ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)
+        ways = list(enumerate(ends[:-1]))
+        self.down = [int(boundary.down(*where) * per_unit) for where in ways]
         """Delay from every stage to the next one; `up`: the way back."""
-        given = claim.pipeline.backward_p2p
-        back = claim.pipeline.p2p if given is None else given
-        self.up = _delays(claim, back, [pair[::-1] for pair in pairwise(hosts)])
+        self.up = [int(boundary.up(*where) * per_unit) for where in ways]
         self._way = {
             kind: list(
                 accumulate(map(sum, zip(self._duration[kind], links, strict=False)), initial=0)
@@ -49,18 +51,3 @@ class RouteTimes:
     def round_trip(self, stage: int) -> int:
         """Time from the end of F on a stage to the start of its backward."""
         return self._round_trip[stage]
-
-
-def _delays(claim: Claim, given: Any, ways: list[tuple[int, int]]) -> list[int]:
-    """Delays in ticks over the boundaries after stages 0, 1, ...: (from device, to device) each.
-
-    One number for all, one per boundary, or a matrix of devices; none where the device is one.
-    """
-    found = []
-    for boundary, (source, target) in enumerate(ways):
-        time = given
-        if isinstance(given, tuple):
-            entry = given[source if isinstance(given[0], tuple) else boundary]
-            time = entry[target] if isinstance(entry, tuple) else entry
-        found.append(0 if source == target else int(time * claim.pipeline.ticks.per_unit))
-    return found

@@ -217,8 +217,8 @@ class Places:
         hosts = np.array(pipeline.hosts, dtype=np.int64)[route].T
         boundary = np.arange(len(hosts) - 1)[:, None]
         here, following = hosts[:-1], hosts[1:]
-        back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
-        down = _delays(pipeline, pipeline.p2p, boundary, here, following)
+        there, back = _given(pipeline)
+        down = _delays(pipeline, there, boundary, here, following)
         up = _delays(pipeline, back, boundary, following, here)
         self.host: Ints = hosts
         """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
@@ -226,6 +226,27 @@ class Places:
         """Ticks from stage s to s + 1, shape [stages - 1, microbatch, 1]."""
         self.backward: Ints = up[..., None]
         """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""
+
+
+def _given(pipeline: Pipeline) -> tuple[Any, Any]:
+    """Delays on the way there and back, as `_delays` takes them.
+
+    Of links by size, after a stage: latency + output of its last layer / bandwidth; of a slice, its
+    part of the output. The way back has the same sizes.
+    """
+    there, link = pipeline.p2p, pipeline.link
+    back = there if pipeline.backward_p2p is None else pipeline.backward_p2p
+    if link is None:
+        return there, back
+    last = np.cumsum(pipeline.counts)[:-1] - 1
+    sizes = [pipeline.model.layers[layer].output / pipeline.num_slices for layer in last]
+    there = tuple(link.latency + size / link.bandwidth for size in sizes)
+    if pipeline.backward_p2p is None:
+        return there, there
+    if link.backward is not None:
+        way = link.backward
+        back = tuple(way.latency + size / way.bandwidth for size in sizes)
+    return there, back
 
 
 def _delays(pipeline: Pipeline, given: Any, boundary: Ints, source: Ints, target: Ints) -> Ints:

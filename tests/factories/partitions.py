@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 from ppopt.problem.pipeline import Pipeline
@@ -44,14 +44,14 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
 
 
 def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> Delays:
-    there, back = (rng.choice((0, 0, 1, 3)) for _ in range(2))
-    rows = [
-        tuple(
-            tuple(time if here != after else 0 for _ in range(count + 1))
-            for here, after in pairwise(hosts)
-        )
-        for time in (there, back)
-    ]
+    """Delays by p2p time, or by what every layer hands on."""
+    by_size = rng.random() < 0.5
+    rows = []
+    for _ in range(2):
+        time = rng.choice((0, 0, 1, 3))
+        times = tuple(rng.randint(0, 3) if by_size else time for _ in range(count + 1))
+        none = (0,) * (count + 1)
+        rows.append(tuple(times if here != after else none for here, after in pairwise(hosts)))
     return Delays(*rows)
 
 
@@ -61,15 +61,16 @@ def _limits(rng: Random, layers: LayerTicks, devices: int) -> tuple[int, ...]:
 
 
 def pipeline_of(space: PartitionSpace, counts: tuple[int, ...]) -> Pipeline:
-    """The pipeline of one partition; delays must be the same at every cut and both ways."""
+    """The pipeline of one partition."""
     costs = {name: _sums(row, counts) for name, row in space.layers._asdict().items()}
-    links = {delay for rows in space.delays for row in rows for delay in row} - {0}
-    assert len(links) <= 1
+    cuts = list(accumulate(counts))[:-1]
+    down, up = ([row[cut] for row, cut in zip(rows, cuts, strict=True)] for rows in space.delays)
     return Pipeline(
         stages=len(counts),
         batches=space.batches,
         placement=space.hosts,
-        p2p=next(iter(links), 0),
+        p2p=down,
+        backward_p2p=up,
         mem_limit=None if space.limits is None else list(space.limits),
         **costs,
     )

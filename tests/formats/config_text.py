@@ -20,11 +20,12 @@ def write(folder: Path, suffix: str, text: str) -> Path:
 def as_text(suffix: str, key: str, value: object) -> str:
     """One setting, written in the syntax of a format."""
     literal = json.dumps(value)
+    inline = literal.replace('": ', '" = ')
     return {
         ".yaml": f"{key}: {literal}\n",
         ".yml": f"{key}: {literal}\n",
         ".json": f'{{"{key}": {literal}}}',
-        ".toml": f"{key} = {literal}\n",
+        ".toml": f"{key} = {inline}\n",
     }[suffix]
 
 

@@ -24,11 +24,12 @@ SAMPLES = {
     "overlap": 3,
     "time_unit": "us",
     "memory_unit": "GiB",
-    "model": [{"forward": 1, "count": 4}],
+    "model": [{"forward": 1, "count": 4, "output": 6}],
     "partition": "even",
     "recompute": "full",
+    "link": {"latency": 1, "bandwidth": 2},
 }
-NEEDS = {name: {"layers": SAMPLES["model"]} for name in ("partition", "recompute")}
+NEEDS = {name: {"layers": SAMPLES["model"]} for name in ("partition", "recompute", "link")}
 """What a setting does not go without."""
 ALIASED = [
     (setting, name)

@@ -14,16 +14,16 @@ import ppopt
 from ppopt import Argument, Certificate, InputError, Status, Verdict
 from ppopt.rechecker import check, confirmed
 from ppopt.rechecker.partitions import left_to_search
-from tests.solver.partitions.test_partition_search import layers, pipeline, small_space
+from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline, small_space
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(seed: int) -> None:
     """The counterexample may be of another partition than the one found."""
     rng = Random(500 + seed)
-    space, p2p = small_space(rng), rng.choice((0, 1, 2))
+    space, links = small_space(rng), rng.choice(LINKS)
     objective = "device-span" if space.span else "makespan"
-    pipe = pipeline(space, "search", p2p)
+    pipe = pipeline(space, "search", **links)
     found = ppopt.solve(pipe, objective=objective, fused=space.whole, workers=1)
     assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
     if found.status is Status.INFEASIBLE:

@@ -8,7 +8,7 @@ devices alone, with no recompute elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -128,8 +128,9 @@ class PartitionRecomputeCandidates(Candidates):
         return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
 
     def first(self) -> Iterator[Key]:
-        """The given rule's partition, before all bounds; then even ones of low bounds."""
-        yield from self._simple(self._base.counts)
+        """The given rule's partition, once before all bounds; then even ones of low bounds."""
+        given = self._simple(self._base.counts)
+        yield given[0]
         if self._bounds is None:
             self._bounds = bounds_of(self._space, self._deadline)
         bounds = self._bounds
@@ -140,6 +141,7 @@ class PartitionRecomputeCandidates(Candidates):
             counts = bounds.most_even(share)
             if counts is not None:
                 yield from self._simple(counts)
+        yield from given
         for rule in RULES.values():
             with suppress(InputError):
                 yield from self._simple(rule(self._base.model, self._stages, None))
@@ -286,8 +288,8 @@ class PartitionRecomputeCandidates(Candidates):
         held = np.maximum(0, limits[device] - static - more) // np.maximum(kept, 1)
         return np.asarray(np.minimum(held, self._space.batches))
 
-    def _simple(self, counts: Counts) -> Iterable[Key]:
-        """The bound's own choice, the least that 1F1B's microbatches fit in, none and all."""
+    def _simple(self, counts: Counts) -> list[Key]:
+        """The least that 1F1B's microbatches fit in, the bound's own choice, none and all."""
         choices = self._choices(counts)
         own = tuple(min(range(len(one)), key=lambda n: one[n].bound) for one in choices)
         devices = self._space.num_devices
@@ -296,7 +298,7 @@ class PartitionRecomputeCandidates(Candidates):
             next((n for n, one in enumerate(of) if one.bound < FOREVER), 0) for of in choices
         )
         full = tuple(len(of) - 1 for of in choices)
-        return dict.fromkeys(self._key(counts, one) for one in (own, like_1f1b, fits, full))
+        return list(dict.fromkeys(self._key(counts, one) for one in (like_1f1b, own, fits, full)))
 
     def _holding(self, counts: Counts, held: Sequence[int]) -> tuple[int, ...]:
         """The cheapest choice of every device that holds so many microbatches, or the most."""

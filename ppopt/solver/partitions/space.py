@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from math import comb, lcm
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
 
+Rows = tuple[tuple[Fraction, ...], ...]
 FOREVER = 2**60
 """Above every value in ticks: what no partition reaches."""
 
@@ -213,8 +215,9 @@ def space_of(problem: Problem) -> PartitionTicks:
     layers = pipeline.model.layers if chosen else ()
     again = [layer.recompute_time / pipeline.device_speed[0] for layer in layers]
     saved = [layer.activation - layer.kept for layer in layers]
-    times = (*pipeline.links.given, *again)
-    per_unit = lcm(ticks.per_unit, exact.common_denominator(times))
+    delays = _delays(pipeline)
+    numbers = (delay for rows in delays for row in rows for delay in row)
+    per_unit = lcm(ticks.per_unit, exact.common_denominator((*numbers, *again)))
     memory = (*costs.static, *saved, *(pipeline.limits or ()))
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
     durations = [_times(ticks.durations[kind], per_unit // ticks.per_unit) for kind in OpKind]
@@ -235,7 +238,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         layers=rows,
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
-        delays=_delays(pipeline, per_unit),
+        delays=Delays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
         limits=None if limits is None else _in_ticks(limits, memory_per_unit),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
@@ -276,6 +279,7 @@ def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
         mem_limit=None,
         p2p=0,
         backward_p2p=None,
+        link=None,
         device_speed=pipeline.device_speed[0],
     )
     return fine.ticks, fine.costs
@@ -297,11 +301,29 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
     return tuple(int(value * per_unit) for value in values)
 
 
-def _delays(pipeline: Pipeline, per_unit: int) -> Delays:
-    """The same delay at every cut, of the link between the stages' devices."""
-    places, own = len(pipeline.model) + 1, pipeline.ticks
-    factor = per_unit // own.per_unit
-    return Delays(
-        tuple((delay * factor,) * places for delay in own.down[0]),
-        tuple((delay * factor,) * places for delay in own.up[0]),
+def _delays(pipeline: Pipeline) -> tuple[Rows, Rows]:
+    """Delays down and up in the user's unit, as in `Delays`.
+
+    They are those of the link between the stages' devices, the same at every cut, or by the size of
+    what the layer before the cut hands on.
+    """
+    model, link = pipeline.model, pipeline.link
+    down = _same_at_every_cut(pipeline, pipeline.links.down[0])
+    up = _same_at_every_cut(pipeline, pipeline.links.up[0])
+    if link is None:
+        return down, up
+    sizes = [Fraction(0), *(layer.output for layer in model.layers)]
+    apart = [one != other for one, other in pairwise(pipeline.hosts[0])]
+    down = tuple(
+        link.delays(sizes) if other else row for row, other in zip(down, apart, strict=True)
     )
+    back = link.backward or (link if pipeline.backward_p2p is None else None)
+    if back is not None:
+        up = tuple(
+            back.delays(sizes) if other else row for row, other in zip(up, apart, strict=True)
+        )
+    return down, up
+
+
+def _same_at_every_cut(pipeline: Pipeline, delays: tuple[Fraction, ...]) -> Rows:
+    return tuple((delay,) * (len(pipeline.model) + 1) for delay in delays)

@@ -364,6 +364,9 @@ class PlacementSpace:
         layers = len(base.model)
         hosts = tuple(min(layer, self.num_devices - 1) for layer in range(layers))
         links = {name: _least(getattr(base, name)) for name in ("p2p", "backward_p2p")}
+        if base.link is not None:
+            by_size = ("p2p",) if base.link.backward is None else tuple(links)
+            links = {name: least for name, least in links.items() if name not in by_size}
         alone = replace(base, stages=layers, placement=hosts, partition=(1,) * layers, **links)
         return replace(self._problem, pipeline=alone)
 

@@ -69,10 +69,8 @@ def test_no_bound_is_above_the_optimum() -> None:
     while looked < 150:
         space = draw_space(rng, most_layers=2)
         kinds = 2 if space.whole else 3
-        delays = {delay for rows in space.delays for row in rows for delay in row} - {0}
-        if kinds * space.num_stages * space.batches > OPERATIONS or len(delays) > 1:
+        if kinds * space.num_stages * space.batches > OPERATIONS:
             continue
-        space = replace(space, delays=Delays(space.delays.forward, space.delays.forward))
         for counts in every_partition(space):
             objective = "device-span" if space.span else "makespan"
             pipeline = pipeline_of(space, counts)
@@ -87,7 +85,6 @@ def test_no_bound_is_above_the_optimum() -> None:
 def test_the_least_limit_is_that_of_the_best_partition(seed: int) -> None:
     space = draw_space(Random(2000 + seed))
     kind = WHOLE if space.whole else SPLIT
-    space = replace(space, delays=Delays(space.delays.forward, space.delays.forward))
     needs = (
         max(minimum_memory(Instance(replace(pipeline_of(space, counts), mem_limit=None), kind)))
         for counts in every_partition(space)

@@ -26,19 +26,30 @@ def model_of(space: PartitionSpace) -> ppopt.Model:
     rows = space.layers._replace(backward=(None,) * space.num_layers)._asdict()
     return ppopt.Model(
         [
-            ppopt.Layer(**dict(zip(rows, costs, strict=True)))
-            for costs in zip(*rows.values(), strict=True)
+            ppopt.Layer(**dict(zip(rows, costs, strict=True)), output=3 * number % 5)
+            for number, costs in enumerate(zip(*rows.values(), strict=True))
         ]
     )
 
 
-def pipeline(space: PartitionSpace, partition: Any, p2p: int = 0) -> ppopt.Pipeline:
+LINKS: tuple[dict[str, Any], ...] = (
+    {},
+    {"p2p": 1},
+    {"p2p": 2},
+    {"link": {"bandwidth": 1}},
+    {"link": {"latency": 1, "bandwidth": 2, "backward": {"latency": "0.5"}}},
+    {"link": {"bandwidth": 4}, "backward_p2p": 1},
+)
+"""Delays between devices: of one p2p time, and by what layers hand on (0, 3, 1, 4, 2, 0, ...)."""
+
+
+def pipeline(space: PartitionSpace, partition: Any, **links: Any) -> ppopt.Pipeline:
     return model_of(space).pipeline(
         devices=space.num_devices,
         batches=space.batches,
         placement=space.hosts,
         partition=partition,
-        p2p=p2p,
+        **links,
         mem_limit=None if space.limits is None else list(space.limits),
     )
 
@@ -54,16 +65,16 @@ def small_space(rng: Random) -> PartitionSpace:
 @pytest.mark.parametrize("seed", range(40))
 def test_value_and_status_are_those_of_every_partition_searched_exhaustively(seed: int) -> None:
     rng = Random(seed)
-    space, p2p = small_space(rng), rng.choice((0, 1, 2))
+    space, links = small_space(rng), rng.choice(LINKS)
     objective = "device-span" if space.span else "makespan"
     values = []
     for counts in every_partition(space):
-        one = pipeline(space, list(counts), p2p)
+        one = pipeline(space, list(counts), **links)
         best = exhaustive.best(one, fused=space.whole, objective=objective)  # type: ignore[arg-type]
         if best is not None:
             values.append(Fraction(best, one.ticks.per_unit))
     found = ppopt.solve(
-        pipeline(space, "search", p2p), objective=objective, fused=space.whole, workers=1
+        pipeline(space, "search", **links), objective=objective, fused=space.whole, workers=1
     )
     if not values:
         assert found.status is Status.INFEASIBLE

@@ -1,0 +1,172 @@
+"""Links by size: the delay of what a stage hands on is latency + size / bandwidth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem import exact, units
+from ppopt.problem.settings import Unit, nearest
+
+EXAMPLE = "latency=10us,bandwidth=50GB/s"
+_RATE = re.compile(r"\s*([^\sA-Za-z/]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]+)\s*/\s*([A-Za-z]+)\s*")
+_KEYS = ("latency", "bandwidth")
+_BACK = "backward"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between two devices, in the units of its pipeline."""
+
+    latency: Fraction
+    """Time of a transfer of size 0."""
+    bandwidth: Fraction
+    """Memory per time, above 0."""
+    backward: Link | None = None
+    """The link of gradients, on the way back; None: the same."""
+
+    def delays(self, sizes: Iterable[Fraction]) -> tuple[Fraction, ...]:
+        """Time of a transfer of every size."""
+        return tuple(self.latency + size / self.bandwidth for size in sizes)
+
+
+def from_text(text: str) -> dict[str, Any]:
+    """Read the text of a flag, such as `latency=10us,bandwidth=50GB/s,backward.bandwidth=25GB/s`.
+
+    Raises InputError where it is anything else.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        way, dot, name = key.rpartition(".")
+        if not equals or (dot and way != _BACK):
+            raise InputError(f"{part.strip()[:40]!r} is no part of a link; write {EXAMPLE}")
+        place = found.setdefault(_BACK, {}) if dot else found
+        if name in place:
+            raise InputError(f"{key} is given twice; keep one")
+        place[name] = value
+    return found
+
+
+def checked(given: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str, Any]:
+    """The members of a link, those of the way back under `backward`; null means not given.
+
+    Raises InputError where the form is no link's; `read` answers for the numbers.
+    """
+    if isinstance(given, str):
+        given = from_text(given)
+    if not isinstance(given, Mapping):
+        raise InputError(f"{str(given)[:40]!r} is no link; write {EXAMPLE}")
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in keys:
+            hint = nearest(str(key), keys)
+            raise InputError(f"unknown key {str(key)[:40]!r}; did you mean {hint}?")
+        if value is not None:
+            found[key] = checked(value, _KEYS) if key == _BACK else value
+    return found
+
+
+def read(given: object, time_unit: str | None, memory_unit: str | None) -> Link:
+    """Read a link: a mapping of `bandwidth`, `latency` (0) and `backward`, or text of a flag.
+
+    A number with units (`10us`, `50GB/s`) is converted exactly to the units of the pipeline; a
+    plain one counts in them. The way back takes from the way there what it does not give. Raises
+    InputError, naming the place, on anything that is no link.
+    """
+    if isinstance(given, Link):
+        return given
+    try:
+        members = checked(given)
+    except InputError as error:
+        raise InputError(f"link: {error}") from None
+    back = members.pop(_BACK, None)
+    there = _one(members, "link", time_unit, memory_unit)
+    if back is None:
+        return there
+    default = {"latency": there.latency, "bandwidth": there.bandwidth}
+    return Link(
+        there.latency,
+        there.bandwidth,
+        _one(default | back, "link.backward", time_unit, memory_unit),
+    )
+
+
+def _one(
+    members: Mapping[str, Any], where: str, time_unit: str | None, memory_unit: str | None
+) -> Link:
+    """One way of a link."""
+    if "bandwidth" not in members:
+        raise InputError(f"{where}: bandwidth is missing; write {EXAMPLE}")
+    latency = _latency(members.get("latency", 0), f"{where}.latency", time_unit)
+    bandwidth = _bandwidth(members["bandwidth"], f"{where}.bandwidth", time_unit, memory_unit)
+    if latency < 0:
+        raise InputError(f"{where}.latency: {exact.plain(latency)} is negative")
+    if bandwidth <= 0:
+        raise InputError(f"{where}.bandwidth: {exact.plain(bandwidth)} is not above 0")
+    return Link(latency, bandwidth)
+
+
+def _latency(given: object, where: str, unit: str | None) -> Fraction:
+    found = units.resolve(Unit.TIME, unit, {where: given})
+    if found.unit != unit:
+        raise InputError(f"{where}: {given} needs the unit of the times; give time_unit")
+    return _exact(found.values[where], where)
+
+
+def _bandwidth(
+    given: object, where: str, time_unit: str | None, memory_unit: str | None
+) -> Fraction:
+    """Memory per time, in the pipeline's units."""
+    text = given if isinstance(given, str) and not _is_number(given) else None
+    if text is None:
+        return _exact(given, where)
+    parts = _RATE.fullmatch(text)
+    memory, time = units.SCALES[Unit.MEMORY], units.SCALES[Unit.TIME]
+    if parts is None or parts[2] not in memory or parts[3] not in time:
+        raise InputError(
+            f"{where}: {text[:40]!r} is no bandwidth; write 50GB/s, with a unit of memory "
+            f"({', '.join(memory)}) per unit of time ({', '.join(time)})"
+        )
+    if time_unit is None or memory_unit is None:
+        raise InputError(
+            f"{where}: {text.strip()} needs the units of times and memory; "
+            "give time_unit and memory_unit"
+        )
+    size = memory[parts[2]] / memory[memory_unit]
+    return _exact(parts[1], where) * size * time[time_unit] / time[parts[3]]
+
+
+def _exact(number: object, where: str) -> Fraction:
+    found = exact.read(number, where)
+    if found.rounded:
+        raise InputError(f"{where}: {number} is finer than 10^-6; write it in another unit")
+    return found.value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        exact.read(text, "")
+    except InputError:
+        return False
+    return True
+
+
+def in_unit(given: object, measure: Unit, old: str, new: str) -> object:
+    """The same link where plain numbers counted in a unit (`old`), and now do in another."""
+    found = checked(given)
+    scales = units.SCALES[measure]
+    per = scales[old] / scales[new]
+    if measure is Unit.TIME and "latency" in found:
+        found["latency"] = units.attached(found["latency"], old)
+    rate = found.get("bandwidth")
+    if rate is not None and not (isinstance(rate, str) and not _is_number(rate)):
+        value = exact.read(rate, "link.bandwidth").value
+        found["bandwidth"] = value * per if measure is Unit.MEMORY else value / per
+    if _BACK in found:
+        found[_BACK] = in_unit(found[_BACK], measure, old, new)
+    return found

@@ -1,0 +1,117 @@
+"""Delays over the boundaries between stages, wherever the model is cut.
+
+Boundary b lies behind stage b. Its place is the number of layers before the cut. Places ascend,
+for every stage holds a layer. Without a model in layers the place does not matter.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from ppopt.problem.pipeline import Pipeline
+
+NEVER = 2**62
+"""Above every sum of delays in ticks: of cuts that cannot lie so."""
+
+
+class Boundary:
+    """Delays of a pipeline's boundaries, in the user's unit."""
+
+    def __init__(self, pipeline: Pipeline, hosts: tuple[int, ...]) -> None:
+        """`hosts` has the device of every stage."""
+        self._pipeline, self._hosts = pipeline, hosts
+
+    def down(self, boundary: int, place: int) -> Fraction:
+        """Delay from the stage before a boundary to the one after it; 0 on one device."""
+        here, there = self._hosts[boundary : boundary + 2]
+        link = self._pipeline.link
+        if here == there:
+            return Fraction(0)
+        if link is None:
+            return _given(self._pipeline.p2p, boundary, here, there)
+        return self._by_size(link, place)
+
+    def up(self, boundary: int, place: int) -> Fraction:
+        """Delay on the way back."""
+        here, there = self._hosts[boundary : boundary + 2]
+        link, back = self._pipeline.link, self._pipeline.backward_p2p
+        if here == there:
+            return Fraction(0)
+        if link is not None and link.backward is not None:
+            return self._by_size(link.backward, place)
+        if back is not None:
+            return _given(back, boundary, there, here)
+        if link is not None:
+            return self._by_size(link, place)
+        return _given(self._pipeline.p2p, boundary, there, here)
+
+    def _by_size(self, link: Any, place: int) -> Fraction:
+        """Latency + size / bandwidth, of what the layer before the cut hands on."""
+        size = self._pipeline.model.layers[place - 1].output / self._pipeline.num_slices
+        return Fraction(link.latency + size / link.bandwidth)
+
+
+def _given(delays: Any, boundary: int, source: int, target: int) -> Fraction:
+    """One number for all, one per boundary, or a matrix [from device][to device]."""
+    if not isinstance(delays, tuple):
+        return Fraction(delays)
+    entry = delays[source if isinstance(delays[0], tuple) else boundary]
+    return Fraction(entry[target] if isinstance(entry, tuple) else entry)
+
+
+class Way:
+    """Least delays over runs of boundaries, in ticks: down, up, or both together.
+
+    `table[b][l]` is the delay at boundary b where it lies after l layers.
+    """
+
+    def __init__(self, table: list[list[int]]) -> None:
+        self._table = table
+        self._fixed = all(len(set(row[1:])) <= 1 for row in table)
+        self._last = len(table)
+        self.from_start = lru_cache(maxsize=None)(self._rows)
+
+    def between(self, first: int, low: int, last: int, high: int) -> int:
+        """Least sum over boundaries first .. last, where these two lie after low and high layers.
+
+        0 where there is none (last < first).
+        """
+        if last < first:
+            return 0
+        if self._fixed:
+            return sum(row[-1] for row in self._table[first : last + 1])
+        return self.from_start(first, low)[last - first][high]
+
+    def beyond(self, first: int, low: int) -> int:
+        """Least sum over all boundaries from the first on, which lies after low layers."""
+        if first >= self._last:
+            return 0
+        if self._fixed:
+            return self.between(first, low, self._last - 1, 0)
+        # behind the last boundary there is a layer at least
+        return min(self.from_start(first, low)[self._last - 1 - first][:-1])
+
+    def up_to(self, last: int, high: int) -> int:
+        """Least sum over all boundaries up to the last, which lies after high layers."""
+        if last < 0:
+            return 0
+        starts = (1,) if self._fixed else range(1, high - last + 1)
+        return min(self.between(0, low, last, high) for low in starts)
+
+    def _rows(self, first: int, low: int) -> list[list[int]]:
+        """Least sums over boundaries first .. first + i, the last after l layers: [i][l]."""
+        places = len(self._table[0])
+        row = [NEVER] * places
+        row[low] = self._table[first][low]
+        rows = [row]
+        for delays in self._table[first + 1 :]:
+            best, after = NEVER, [NEVER] * places
+            for place in range(1, places):
+                best = min(best, row[place - 1])
+                if best < NEVER:
+                    after[place] = best + delays[place]
+            row = after
+            rows.append(row)
+        return rows
