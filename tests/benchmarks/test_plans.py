@@ -19,7 +19,4 @@ def test_every_model_is_bundled_and_in_layers() -> None:
 
 def test_a_line_has_every_column() -> None:
     found = plans.line("llama-3.1-8b", 3.0, "80GiB", loop=False)
-    cells = [cell.strip() for cell in found.strip("|").split("|")]
-    # a layout has bars of its own
-    assert len(cells) >= len(plans.COLUMNS)
-    assert float(cells[3]) > 0 and float(cells[4]) >= 0 and "of 9" in cells[5]
+    assert len(found.strip("|").split("|")) == len(plans.COLUMNS)

@@ -1,4 +1,4 @@
-"""docs/plan.md: every command and its output, from top to bottom in one folder."""
+"""docs/plan.md: commands and their output, from top to bottom in one folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ GUIDE = make.PLAN.read_text(encoding="utf-8")
 def test_the_guide_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = make.blocks(GUIDE)
-    assert len(blocks) == GUIDE.count("```console") > 5
-    for block in blocks:
+    quick = [block for block in blocks if not block.slow]
+    assert len(quick) == GUIDE.count("```console") - 1 > 3
+    for block in quick:
         for command in block.commands:
             printed = make.run(command.line, tmp_path)
             assert make.without_times(printed) == make.without_times(command.output)

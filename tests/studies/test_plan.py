@@ -77,7 +77,7 @@ def least(space: PlanSpace, one: PlanConfiguration, objective: Any) -> Fraction 
     return min(found, default=None)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     """All of a tiny space, enumerated: same best, and no bound above any value."""
     given = draw(Random(seed))
@@ -104,7 +104,7 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
     """Every strategy on all partitions within the limit: same best, and no bound above it."""
     given = draw(Random(100 + seed)) | {"chunks": (1, 2)}
