@@ -201,11 +201,11 @@ def _letters(stage: str) -> int:
 
 
 class Recompute(Layers):
-    """The search over recompute, beside every choice of layers."""
+    """The search over recompute, of one partition or all, beside every choice of layers."""
 
     name = "recompute"
     goal = 1500
-    partitions = layers.FIXED
+    partitions = (*layers.FIXED, SEARCH)
     recompute = ("search",)
     more_layers = 1
     ops = 9

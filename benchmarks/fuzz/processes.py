@@ -75,6 +75,7 @@ class Killed(Category):
             "after": None if at_write else round(rng.choice((0.3, 1, 2)) * rng.random(), 3),
             "apart": round(0.2 * rng.random(), 3),
             "group": rng.random() < 0.5,
+            "unbuffered": rng.choice(("", "1")),
         }
 
     def check(self, case: Case) -> Iterator[Finding]:
@@ -82,7 +83,10 @@ class Killed(Category):
         with command.folder() as where:
             began = time.monotonic()
             process = command.started(
-                words(case["line"], case["outputs"]), where, start_new_session=True
+                words(case["line"], case["outputs"]),
+                where,
+                start_new_session=True,
+                env=os.environ | {"PYTHONUNBUFFERED": case["unbuffered"]},
             )
             send = os.killpg if case["group"] else os.kill
             _moment(process, where, case["after"])

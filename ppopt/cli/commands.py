@@ -153,12 +153,12 @@ def eval_(
                 pipeline,
                 strategy,
                 objective,
-                _strategy_options(settings),
+                strategy_options(settings),
                 time_limit=settings.get("time_limit", TIME_LIMIT),
                 progress=line.update,
             )
         schedule = (
-            evaluate(pipeline, strategy, objective, _strategy_options(settings))
+            evaluate(pipeline, strategy, objective, strategy_options(settings))
             if choice is None
             else choice.schedule
         )
@@ -185,7 +185,7 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
 
     output.refuse_orders(settings, "comparison")
     pipeline = settings.pipeline()
-    options, deviation = _strategy_options(settings), _deviation(jitter)
+    options, deviation = strategy_options(settings), _deviation(jitter)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         comparison = compare_all(
@@ -209,7 +209,7 @@ def frontier(settings: Settings) -> int:
 
     output.refuse_orders(settings, "frontier")
     pipeline = settings.pipeline()
-    options = _strategy_options(settings)
+    options = strategy_options(settings)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
@@ -286,7 +286,8 @@ def _deviation(jitter: str | None) -> float | None:
     return None if jitter is None else float(exact.read(jitter, "jitter").value)
 
 
-def _strategy_options(settings: Settings) -> Options:
+def strategy_options(settings: Settings) -> Options:
+    """The options of strategies that are given."""
     from ppopt.strategies import Options
 
     return Options(**{field: settings.get(field) for field in Options._fields})

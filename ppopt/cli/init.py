@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +21,8 @@ def init(
     ] = None,
 ) -> int:
     """Write a commented model file that runs as it is; without FILE, print it."""
+    from importlib.resources import files  # noqa: PLC0415  commands load on use
+
     text = (files("ppopt.formats") / "template.yaml").read_text(encoding="utf-8")
     if file is None:
         print(text, end="")

@@ -141,7 +141,8 @@ def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     if _table_wanted(settings, shown):
         if found.best is not None:
             print(f"best: {found.best.configuration}")
-        print_table(table.result_table({**shown, "stopped_early": found.interrupted}))
+        of_best = {**shown, "strategy": None, "stopped_early": found.interrupted}
+        print_table(table.result_table(of_best))
         print()
         print_table(plan_table(shown))
         for name, reason in found.skipped:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ppopt.cli.application import command
-from ppopt.cli.commands import exit_code, search_options
+from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.settings import Settings, with_settings
 from ppopt.solver import interrupts
 
@@ -36,6 +36,20 @@ def plan(
             "(none,full,search with a limit).",
         ),
     ] = None,
+    strategies: Annotated[
+        str | None,
+        _list(
+            "--strategies", "Schedules to try: optimal (the best of any order), 1f1b, zb-1p, ..."
+        ),
+    ] = None,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            metavar="NAME",
+            help="What is to run the schedule: any, torch, or megatron (1F1B and interleaved).",
+        ),
+    ] = "any",
 ) -> int:
     """Find the best configuration: partition, placement, chunks, recompute and schedule."""
     from ppopt.cli import output, progress
@@ -49,6 +63,9 @@ def plan(
         "placement": _names(placement),
         "chunks": _numbers("chunks", chunks),
         "recompute": _names(recompute),
+        "strategies": _names(strategies),
+        "runtime": runtime.lower(),
+        "options": strategy_options(settings),
     }
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):

@@ -38,6 +38,7 @@ def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoRet
 def _loaded() -> Typer:
     """The application with its commands, each of which registers itself."""
     streams.open_closed()
+    streams.buffer_output()
     from ppopt.cli import (  # noqa: F401, PLC0415
         commands,
         init,

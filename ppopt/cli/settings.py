@@ -8,16 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli.application import JsonFlag
-from ppopt.cli.files import Target, writable
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
     SETTINGS,
@@ -26,6 +24,10 @@ from ppopt.problem.settings import (
     Setting,
     Shape,
 )
+
+if TYPE_CHECKING:
+    from ppopt.cli.files import Target
+    from ppopt.problem.pipeline import Pipeline
 
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
@@ -160,6 +162,8 @@ def _settings(
     values: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
         values = merged(values, layer)
+    from ppopt.cli.files import writable  # noqa: PLC0415  commands load on use
+
     return Settings(values, writable(values.get("output") or []), json, quiet)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -37,6 +38,19 @@ def open_closed() -> None:
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def buffer_output() -> None:
+    """Buffer stdout where Python does not (`python -u`, `PYTHONUNBUFFERED`).
+
+    An unbuffered stream loses, without an error, what is left of a text when a signal arrives
+    while a full pipe is written to.
+    """
+    given = sys.stdout
+    if isinstance(getattr(given, "buffer", None), io.RawIOBase):
+        sys.stdout = open(  # noqa: SIM115  for as long as the process lives
+            given.fileno(), "w", encoding=given.encoding, errors=given.errors, closefd=False
+        )
 
 
 def drop(number: int) -> None:

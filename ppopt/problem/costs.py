@@ -210,20 +210,23 @@ def ticks_of(
     """
     given = costs._asdict()
     timed = [cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME]
-    taken = given | {field: _on_devices(given[field], speeds) for field in timed}
-    times = [row[field] for row in (given, taken) for field in timed]
+    rows = [given]
+    if any(speed != 1 for speed in speeds):
+        rows.append(given | {field: _on_devices(given[field], speeds) for field in timed})
+    times = [row[field] for row in rows for field in timed]
     memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
     per_unit = divisor * exact.common_denominator(chain(*times, links.given))
     memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
     scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
-    at_speed_1, scaled = (
+    tables = [
         {
             cost.field: _scale(row[cost.field], scales[cost.unit])
             for cost in STAGE_COSTS
             if cost.unit
         }
-        for row in (given, taken)
-    )
+        for row in rows
+    ]
+    scaled = tables[-1]
     activation, kept, memory_b = (scaled[name] for name in ("activation", "kept", "memory_b"))
     workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
     takes, gives = _memory(activation, kept, memory_b, workspace)
@@ -249,8 +252,8 @@ def ticks_of(
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
-    for rows in (at_speed_1, scaled):
-        _check_range(ticks, rows, pieces)
+    for table in tables:
+        _check_range(ticks, table, pieces)
     return ticks
 
 

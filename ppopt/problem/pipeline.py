@@ -582,9 +582,7 @@ class Pipeline:
         given = {**self._default_costs(), **self._given_costs()}
         return StageCosts(
             **{
-                cost.field: tuple(
-                    given[cost.field][entry] / self._parts(cost, cut) for entry in share
-                )
+                cost.field: _shares(given[cost.field], share, self._parts(cost, cut))
                 for cost in STAGE_COSTS
             }
         )
@@ -708,6 +706,15 @@ class Model(Layers):
                 f"placement: the list has {made.num_devices} devices; stages says {devices}"
             )
         return made
+
+
+def _shares(
+    values: tuple[Fraction, ...], share: tuple[int, ...], parts: int
+) -> tuple[Fraction, ...]:
+    """One of so many equal parts of a value, for every stage the value of its share."""
+    same = parts == 1 or not any(values)
+    cut = values if same else tuple(value / parts for value in values)
+    return tuple(cut[entry] for entry in share)
 
 
 def _with_unit(value: Fraction, unit: str | None) -> str:

@@ -34,6 +34,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
         "lower_bound": _number(plan.lower_bound),
         "gap": _number(plan.gap),
         "proof": plan.proof,
+        "strategy": first.configuration.strategy,
         "batches": batches,
         "value_per_microbatch": _number(first.per_microbatch),
         "bound_per_microbatch": _number(
@@ -80,6 +81,8 @@ def _space(plan: Plan) -> dict[str, Any]:
         "placement": list(space.placements),
         "chunks": list(space.chunks),
         "recompute": list(space.recompute),
+        "strategies": list(space.strategies),
+        "runtime": space.runtime,
         "partition": partition if isinstance(partition, str) else list(partition),
         "configurations": len(plan.rows),
     }

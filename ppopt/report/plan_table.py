@@ -23,6 +23,9 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
     unit = shown["time_unit"]
     figure = headed("per microbatch" if several else objective_words(shown), unit)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    named = shown["space"]["strategies"] != ["optimal"]
+    if named:
+        table.add_column("strategy", no_wrap=True)
     table.add_column("placement", no_wrap=True)
     table.add_column("recompute")
     if several:
@@ -35,6 +38,7 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
         value, bound = _figures(row, key)
         peaks = row["peak_memory"]
         cells = [
+            *([row["strategy"]] if named else []),
             f"{row['placement']}/{row['chunks']}" if row["chunks"] > 1 else row["placement"],
             row["recompute"],
             *([str(row["batches"])] if several else []),

@@ -289,14 +289,21 @@ class Search:
             incumbent.submit_orders(list_scheduling.one_at_a_time(problem.instance))
 
     def _take(self, turns: Turns) -> None:
-        """Take turns until there are none left or the search is over."""
-        turn = next(turns, None)
-        while turn is not None and not (self.clock.over or self.incumbent.closed):
+        """Take turns until there are none left or the search is over.
+
+        Of a search that is over none is asked for: what takes the turns takes long to import.
+        """
+        turn = None if self._over else next(turns, None)
+        while turn is not None and not self._over:
             outcome = self._turn(turn)
             try:
                 turn = turns.send(outcome)
             except StopIteration:
                 return
+
+    @property
+    def _over(self) -> bool:
+        return self.clock.over or self.incumbent.closed
 
     def _turn(self, turn: Turn) -> Outcome:
         self._phase = turn.method.name

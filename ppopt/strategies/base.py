@@ -70,9 +70,9 @@ class Strategy:
             if value is not None and field not in self.takes:
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
         own = self.chunks(options) if callable(self.chunks) else self.chunks
-        pipeline = self._apply_units(pipeline)
+        units = self._units(pipeline)
         if not pipeline.named_placement:
-            return self._apply_explicit(pipeline, own)
+            return self._apply_explicit(_changed(pipeline, **units), own)
         asked = pipeline.chunks or pipeline.chunks_of_partition
         chunks = own or asked or placement.DEFAULT_CHUNKS[self.placement]
         if pipeline.chunks not in (None, chunks):
@@ -85,7 +85,7 @@ class Strategy:
                 f"placement: {pipeline.placement} contradicts strategy {self.name}, "
                 f"which is placed {self.placement}; leave --placement out"
             )
-        return _changed(pipeline, chunks=chunks, placement=self.placement)
+        return _changed(pipeline, chunks=chunks, placement=self.placement, **units)
 
     def with_defaults(self, pipeline: Pipeline, options: Options) -> Options:
         """The options with defaults filled in, for the strategy's own pipeline."""
@@ -107,8 +107,8 @@ class Strategy:
         options = self.with_defaults(pipeline, options)
         return _built(self, _changed(pipeline, mem_limit=None), options)
 
-    def _apply_units(self, pipeline: Pipeline) -> Pipeline:
-        """Set routes and slices."""
+    def _units(self, pipeline: Pipeline) -> dict[str, int | None]:
+        """Routes and slices of the strategy's own pipeline, by field."""
         if pipeline.routes > self.routes:
             raise InputError(
                 f"routes: 2 contradicts strategy {self.name}, which has one; leave --routes out"
@@ -116,7 +116,7 @@ class Strategy:
         if pipeline.num_slices > 1 and self.slices == 1:
             raise InputError(f"slices: strategy {self.name} cuts no microbatch; leave it out")
         slices = pipeline.slices if self.slices == 1 else pipeline.slices or self.slices
-        return _changed(pipeline, routes=self.routes, slices=slices)
+        return {"routes": self.routes, "slices": slices}
 
     def _apply_explicit(self, pipeline: Pipeline, own: int | None) -> Pipeline:
         devices = pipeline.num_devices

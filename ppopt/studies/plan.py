@@ -18,24 +18,28 @@ from itertools import count
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Model
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
+from ppopt.strategies import Options, resolve
 from ppopt.studies.plan_candidate import Effort, PlanCandidate, Request
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
+    OPTIMAL,
     PLACEMENTS,
     PlanConfiguration,
     PlanSpace,
     default_recompute,
+    default_strategies,
 )
 
 FIRST = Effort(0, 1)
@@ -57,7 +61,10 @@ def plan(
     placement: str | Sequence[str] = PLACEMENTS,
     chunks: int | Sequence[int] = CHUNKS,
     recompute: str | Sequence[str] | None = None,
+    strategies: str | Sequence[str] | None = None,
+    runtime: str = "any",
     partition: Any = SEARCH,
+    options: Options | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
     fused: bool | None = None,
@@ -71,24 +78,42 @@ def plan(
 ) -> Plan:
     """Find the best configuration to train a model with, and its schedule.
 
-    Every combination of `batches`, `placement`, `chunks` and `recompute` (one value or a list each)
-    that goes together is a configuration; its partition is searched with its schedule, unless
-    `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per stage with the
+    Every combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` (one value
+    or a list each) that goes together is a configuration; its partition is searched with its
+    schedule, unless `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per stage with the
     schedule) and `layers` (as the layers say); None: `layers` where any layer says so, else `none`,
     and `full` and `search` too where there is a memory limit.
-    Configurations of several batch counts compare by the time per microbatch. `mem_limit` is one
-    number, a list with one number per device, or `1f1b`: the largest device peak of 1F1B on the
-    balanced partition of the first batch count. `fields` are further fields of `ppopt.Pipeline`,
-    such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is for the whole
-    plan. With one worker a plan that ends by proof repeats itself. Ctrl-C ends it with the best so
-    far. Raises InputError on misuse; "infeasible" is a result.
+    `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
+    with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
+    1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route
+    without slices. Configurations of several batch counts compare by the time per microbatch.
+    `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
+    of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
+    `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
+    for the whole plan. With one worker a plan that ends by proof repeats itself. Ctrl-C ends it
+    with the best so far. Raises InputError on misuse; "infeasible" is a result.
     """
     began = time.monotonic()
     provenance = provenance_of(time_limit, workers, seed)
-    space = _space(
-        model, devices, _listed(batches), _listed(placement), _listed(chunks), recompute,
-        partition, {**fields, "mem_limit": mem_limit},
-    )  # fmt: skip
+    if not isinstance(model, Model):
+        raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
+    counts = _listed(batches)
+    limit = _limit(model, devices, counts, mem_limit, fields)
+    limited = limit is not None
+    default = default_recompute(model, limited=limited)
+    space = PlanSpace(
+        model=model,
+        devices=devices,
+        batches=counts,
+        placements=_listed(placement),
+        chunks=_listed(chunks),
+        recompute=default if recompute is None else _listed(recompute),
+        strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
+        runtime=runtime,
+        options=options or Options(),
+        partition=partition,
+        fields={**fields, "mem_limit": limit} if limited else fields,
+    )
     kind = BackwardKind.read(backward_kind, fused)
     search = _PlanSearch(space, Objective(objective), kind, provenance, began, params)
     return search.run(progress, stop)
@@ -99,37 +124,14 @@ def _listed(given: Any) -> tuple[Any, ...]:
     return (given,) if isinstance(given, str | int) else tuple(given)
 
 
-def _space(
-    model: Model,
-    devices: int,
-    batches: tuple[int, ...],
-    placements: tuple[str, ...],
-    chunks: tuple[int, ...],
-    recompute: str | Sequence[str] | None,
-    partition: Any,
-    fields: dict[str, Any],
-) -> PlanSpace:
-    if not isinstance(model, Model):
-        raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
-    limit = fields.pop("mem_limit")
-    if isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B and batches:
-        balanced = model.pipeline(
-            devices=devices, batches=batches[0], mem_limit=LIMIT_1F1B, **fields
-        )
-        limit = balanced.limits
-    limited = limit is not None
-    return PlanSpace(
-        model=model,
-        devices=devices,
-        batches=batches,
-        placements=placements,
-        chunks=chunks,
-        recompute=default_recompute(model, limited=limited)
-        if recompute is None
-        else _listed(recompute),
-        partition=partition,
-        fields={**fields, "mem_limit": limit} if limited else fields,
-    )
+def _limit(
+    model: Model, devices: int, batches: Sequence[int], limit: Any, fields: dict[str, Any]
+) -> Any:
+    """The memory limit of all configurations: `1f1b` becomes that of a balanced partition."""
+    if not isinstance(limit, str) or limit.strip().lower() != LIMIT_1F1B or not batches:
+        return limit
+    balanced = model.pipeline(devices=devices, batches=batches[0], mem_limit=LIMIT_1F1B, **fields)
+    return balanced.limits
 
 
 def _efforts() -> Iterator[Effort]:
@@ -167,10 +169,21 @@ class _PlanSearch:
         for configuration in self._space:
             try:
                 pipeline = self._space.pipeline(configuration)
-                problem = problem_of(pipeline, self._objective, self._kind)
+                problem = problem_of(pipeline, self._objective, self._kind_of(configuration))
                 yield PlanCandidate(configuration, problem, self._request(configuration))
             except InputError as error:
                 self._skipped.append((str(configuration), str(error)))
+
+    def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
+        """The kind of backwards of its schedules; raises InputError where it is not allowed."""
+        if configuration.strategy == OPTIMAL:
+            return self._kind
+        fused = resolve(configuration.strategy).fused
+        if self._kind is BackwardKind.WHOLE and not fused:
+            raise InputError(f"{configuration.strategy} splits the backward")
+        if self._kind is BackwardKind.SPLIT and fused:
+            raise InputError(f"{configuration.strategy} does not split the backward")
+        return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
     def run(self, progress: Callback | None, stop: Stop | None) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
@@ -273,7 +286,13 @@ class _PlanSearch:
             asked = self._stop
             return asked is not None and asked(self._state(state.phase, configuration, state.value))
 
-        return Request(self._provenance, self._began, self._params, follow, stop, ceiling)
+        options = Options()
+        if configuration.strategy != OPTIMAL:
+            options = self._space.options_of(configuration)
+        runs = takes_partition if self._space.runtime == "megatron" else _any
+        return Request(
+            self._provenance, self._began, self._params, follow, stop, runs, options, ceiling
+        )
 
     # What is told.
 
@@ -322,10 +341,11 @@ class _PlanSearch:
 
     def _row(self, one: PlanCandidate) -> PlanRow:
         best = self._best
-        result = one.result or self._bounded(one)
+        result, bound = one.result or self._bounded(one), None
         if not one.impossible:
             bound = one.bound if one.value is None else min(one.bound, one.value)
-            result = replace(result, lower_bound=bound)
+            if one.configuration.strategy == OPTIMAL:
+                result = replace(result, lower_bound=bound)
         if one.impossible:
             status = RowStatus.INFEASIBLE
         elif one.value is not None and one.bound >= one.value:
@@ -336,7 +356,7 @@ class _PlanSearch:
             status = RowStatus.UNKNOWN if one.value is None else RowStatus.FEASIBLE
         alone = best is not None and one.per_microbatch(one.bound_alone) >= _value(best)
         ruled_out = status is RowStatus.PRUNED and alone
-        return PlanRow(one.configuration, status, result, one.searches, ruled_out)
+        return PlanRow(one.configuration, status, result, bound, one.searches, ruled_out)
 
     def _bounded(self, one: PlanCandidate) -> Result:
         """The result of a configuration that was bounded and not searched."""
@@ -378,6 +398,20 @@ _BOUNDED = (
     "every partition has a device that alone needs as long, by head, work, forced idle time and "
     "way out, or too much memory"
 )
+
+
+def takes_partition(pipeline: Pipeline) -> bool:
+    """Whether Megatron-LM takes the partition of a pipeline."""
+    try:
+        megatron_arguments(pipeline)
+    except InputError:
+        return False
+    return True
+
+
+def _any(_: Pipeline) -> bool:
+    """Any partition runs."""
+    return True
 
 
 def _value(one: PlanCandidate) -> Fraction:

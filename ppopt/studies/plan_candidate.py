@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
+from ppopt.errors import InputError
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import configurations
 from ppopt.solver.bounds import device_bounds
@@ -20,7 +24,9 @@ from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import Stop, candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
-from ppopt.studies.plan_space import PlanConfiguration
+from ppopt.strategies import Options
+from ppopt.studies.evaluate import evaluate
+from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
 
 
 class Effort(NamedTuple):
@@ -41,6 +47,10 @@ class Request(NamedTuple):
     params: SolveParams
     progress: Callable[[Progress], None]
     stop: Stop
+    runs: Callable[[Pipeline], bool]
+    """Whether the runtime takes a partition."""
+    options: Options
+    """Of the strategy."""
     ceiling: Callable[[], Fraction | None]
     """Values from here on are of no use: the best schedule known is as good."""
 
@@ -136,7 +146,7 @@ class PlanCandidate:
         if found.lower_bound is not None:
             self.bound = max(self.bound, found.lower_bound)
         if self.value is None or (found.value is not None and found.value <= self.value):
-            self.result = found
+            self.result = found if self._searched else self._of_strategy(found)
 
     def _solve_one(
         self,
@@ -155,6 +165,8 @@ class PlanCandidate:
         if most > self._effort.rounds or self.searches >= self._effort.searches:
             raise TimeoutError
         self.searches += 1
+        if not self._searched:
+            return self._evaluated(problem, provenance)
         enough = self._request.enough
         return search_from(
             start,
@@ -173,6 +185,8 @@ class PlanCandidate:
         self._effort = effort
         self.searches += 1
         request, params = self._request, self._request.params
+        if not self._searched:
+            return self._evaluated(self.problem, request.provenance)
         return search_from(
             WarmStart(schedules=() if self.schedule is None else (self.schedule,)),
             self.problem,
@@ -181,4 +195,52 @@ class PlanCandidate:
             request.began,
             stop=request.enough,
             params=replace(params, rounds=replace(params.rounds, most=effort.rounds)),
+        )
+
+    @property
+    def _searched(self) -> bool:
+        """Whether the best schedule is searched; else it is that of a hand strategy."""
+        return self.configuration.strategy == OPTIMAL
+
+    def _evaluated(self, problem: Problem, provenance: Provenance) -> Result:
+        """The one schedule that the strategy has on a partition, if it fits and runs."""
+        pipeline, strategy = problem.pipeline, self.configuration.strategy
+        made = None
+        if self._request.runs(pipeline):
+            with suppress(InputError):
+                made = evaluate(pipeline, strategy, problem.objective, self._request.options)
+        fits = made is not None and made.fits_limits
+        value = None
+        if made is not None and fits:
+            value = made.pipeline.ticks.time(made.metrics.value(problem.objective))
+        return Result(
+            pipeline=pipeline,
+            objective=problem.objective,
+            backward_kind=problem.backward_kind,
+            status=Status.OPTIMAL if fits else Status.INFEASIBLE,
+            schedule=made if fits else None,
+            value=value,
+            lower_bound=value,
+            proof=f"{strategy} has one schedule on a partition",
+            certificate=Certificate(Argument.SEARCH),
+            provenance=provenance,
+            solve_seconds=0.0,
+        )
+
+    def _of_strategy(self, found: Result) -> Result:
+        """The best schedule of the strategy as `ppopt.evaluate` makes it.
+
+        What is proved of the strategy is no bound of other schedules, so the result states none.
+        """
+        made = found.schedule
+        if made is not None:
+            strategy, options = self.configuration.strategy, self._request.options
+            made = evaluate(made.pipeline, strategy, found.objective, options)
+        return replace(
+            found,
+            status=Status.UNKNOWN if made is None else Status.FEASIBLE,
+            schedule=made,
+            lower_bound=None,
+            proof=f"of {self.configuration.strategy} alone: {found.proof}",
+            certificate=Certificate(Argument.SEARCH),
         )

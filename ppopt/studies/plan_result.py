@@ -37,7 +37,9 @@ class PlanRow:
     status: RowStatus
     result: Result
     """Its best schedule, as far as it was searched; its bound is over all partitions, where these
-    are searched."""
+    are searched. That of a hand strategy states no bound: others may be better."""
+    lower_bound: Fraction | None
+    """None of its schedules has a lower value; None: there is none at all."""
     searches: int
     """Searches of single partitions; 0: it was bounded only."""
     ruled_out_by_bounds: bool
@@ -57,11 +59,6 @@ class PlanRow:
     def value(self) -> Fraction | None:
         """Objective of its best schedule; None where none was found."""
         return self.result.value
-
-    @property
-    def lower_bound(self) -> Fraction | None:
-        """None of its schedules has a lower value; None: there is none at all."""
-        return self.result.lower_bound
 
     @property
     def per_microbatch(self) -> Fraction | None:

@@ -10,11 +10,19 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.strategies import Options, resolve
 
 PLACEMENTS = ("linear", "interleaved", "v")
 """The placements of a plan, and its default."""
 CHUNKS = (1, 2)
 """Default stages per device."""
+OPTIMAL = "optimal"
+"""The value of `strategies` that means: the best schedule, whatever its order."""
+MEGATRON = ("1f1b", "interleaved")
+"""The strategies that Megatron-LM runs (docs/user-guide/parallelism-guide.md of
+NVIDIA/Megatron-LM)."""
+RUNTIMES = ("any", "torch", "megatron")
+"""What is to run the schedule: PyTorch runs any order of a placement with a name, of one route."""
 AS_GIVEN = "layers"
 """The value of `recompute` that means: as the layers of the model say."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
@@ -32,19 +40,22 @@ class PlanConfiguration(NamedTuple):
     recompute: str
     """Which layers recompute: `none`, `full`, `search` (chosen per stage with the schedule), or
     `layers` (as the layers of the model say)."""
+    strategy: str = OPTIMAL
+    """The schedules: any, of which the best is searched (`optimal`), or a hand strategy's."""
 
     def __str__(self) -> str:
+        strategy = "" if self.strategy == OPTIMAL else f"{self.strategy}, "
         chunks = f"/{self.chunks}" if self.chunks > 1 else ""
         recompute = "" if self.recompute == AS_GIVEN else f", recompute {self.recompute}"
-        return f"{self.placement}{chunks}{recompute}, {self.batches} microbatches"
+        return f"{strategy}{self.placement}{chunks}{recompute}, {self.batches} microbatches"
 
 
 @dataclass(frozen=True)
 class PlanSpace:
     """What a plan chooses from: lists per dimension, and what is the same in all configurations.
 
-    Raises InputError where a list is empty or holds something unknown, and where no combination of
-    placements and chunks goes together.
+    Raises InputError where a list is empty or holds something unknown, where no combination of
+    placements, chunks and strategies goes together, and where the runtime does not run a strategy.
     """
 
     model: Model
@@ -53,6 +64,11 @@ class PlanSpace:
     placements: tuple[str, ...] = PLACEMENTS
     chunks: tuple[int, ...] = CHUNKS
     recompute: tuple[str, ...] = (AS_GIVEN,)
+    strategies: tuple[str, ...] = (OPTIMAL,)
+    runtime: str = "any"
+    """What is to run the schedule, of `RUNTIMES`."""
+    options: Options = field(default_factory=Options)
+    """Of the strategies."""
     partition: Any = SEARCH
     """`search`, or a partition as `ppopt.Pipeline` takes it, for every configuration."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -70,18 +86,49 @@ class PlanSpace:
                 f"chunks of {', '.join(self.placements)} and {', '.join(map(str, self.chunks))} "
                 "go together"
             )
+        self._check_strategies()
+        if next(iter(self), None) is None:
+            raise InputError(
+                f"strategies: {', '.join(self.strategies)} have other placements and chunks than "
+                f"{', '.join(self.placements)} and {', '.join(map(str, self.chunks))}"
+            )
+
+    def _check_strategies(self) -> None:
+        _check("runtime", (self.runtime,), RUNTIMES)
+        if not self.strategies:
+            raise InputError("strategies: the list is empty")
+        for name in self.strategies:
+            if name != OPTIMAL:
+                resolve(name)
+            if self.runtime == "megatron" and name not in MEGATRON:
+                raise InputError(
+                    f"strategies: Megatron-LM runs {' and '.join(MEGATRON)} only, not {name}; "
+                    "leave --strategies or --runtime out"
+                )
 
     def __iter__(self) -> Iterator[PlanConfiguration]:
-        dimensions = (self.batches, self.placements, self.chunks, self.recompute)
+        dimensions = (
+            self.batches, self.placements, self.chunks, self.recompute, self.strategies
+        )  # fmt: skip
         for one in dict.fromkeys(product(*dimensions)):
             configuration = PlanConfiguration(*one)
-            if _go_together(configuration.placement, configuration.chunks):
+            if self._is_set_up(configuration):
                 yield configuration
+
+    def _is_set_up(self, one: PlanConfiguration) -> bool:
+        """Whether its placement, chunks and strategy go together."""
+        if not _go_together(one.placement, one.chunks):
+            return False
+        if one.strategy == OPTIMAL:
+            return True
+        rule = resolve(one.strategy)
+        chunks = rule.chunks(self.options) if callable(rule.chunks) else rule.chunks
+        return rule.placement == one.placement and chunks in (None, one.chunks)
 
     def pipeline(self, configuration: PlanConfiguration) -> Pipeline:
         """The pipeline of a configuration; raises InputError where it cannot be set up."""
         recompute = configuration.recompute
-        return self.model.pipeline(
+        made = self.model.pipeline(
             devices=self.devices,
             batches=configuration.batches,
             placement=configuration.placement,
@@ -90,6 +137,20 @@ class PlanSpace:
             recompute=None if recompute == AS_GIVEN else recompute,
             **self.fields,
         )
+        if configuration.strategy == OPTIMAL:
+            return made
+        rule = resolve(configuration.strategy)
+        return rule.apply(made, self.options_of(configuration))
+
+    def options_of(self, configuration: PlanConfiguration) -> Options:
+        """The options that the strategy of a configuration takes."""
+        takes = resolve(configuration.strategy).takes
+        return Options(**{name: getattr(self.options, name) for name in takes})
+
+
+def default_strategies(runtime: str) -> tuple[str, ...]:
+    """The strategies of a plan that names none."""
+    return MEGATRON if runtime == "megatron" else (OPTIMAL,)
 
 
 def default_recompute(model: Model, *, limited: bool) -> tuple[str, ...]:

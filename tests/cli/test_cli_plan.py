@@ -24,6 +24,7 @@ PLANNED = (
     | {
         **dict.fromkeys(("fused",), (bool,)),
         "backward_kind": (str,),
+        "strategy": (str,),
         "batches": INT,
         "value_per_microbatch": KNOWN_NUMBER,
         "bound_per_microbatch": KNOWN_NUMBER,

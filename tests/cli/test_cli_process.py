@@ -34,6 +34,11 @@ class TestLaziness:
         words = f"['eval', '1f1b', '--stages', '2', '--batches', '2', '-o', '{tmp_path}/a.html']"
         assert loaded(f"from ppopt.cli import main; main({words})") >= {"numpy", "plotly"}
 
+    def test_a_search_that_list_scheduling_ends_loads_no_solver(self) -> None:
+        """4 x 8 within the memory of 1F1B: its first schedules take as long as its bound."""
+        words = "['solve', '--stages', '4', '--batches', '8', '--mem-limit']"
+        assert "ortools" not in loaded(f"from ppopt.cli import main; main({words})")
+
 
 def loaded(code: str) -> set[str]:
     """The heavy libraries that a piece of code loads in a fresh process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -9,6 +10,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,6 +266,26 @@ class TestSignals:
             "from ppopt.cli import main; print(*sorted(set(sys.modules) - before))"
         )
         assert python(code).stdout == "ppopt ppopt.cli signal\n"
+
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_signal_while_a_full_pipe_is_written_to_cuts_nothing_off(
+        self, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A reader that is slow, and more JSON than a pipe holds."""
+        monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+        ran = process("eval 1f1b --stages 16 --batches 256 --json")
+        assert ran.stdout is not None
+        held = 0
+        while held < 2**16:
+            assert ran.poll() is None
+            read = fcntl.ioctl(ran.stdout.fileno(), termios.FIONREAD, bytes(4))
+            held = int.from_bytes(read, sys.byteorder)
+            time.sleep(0.01)
+        ran.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        out, err = ran.communicate(timeout=60)
+        assert (ran.returncode, err) == (0, "")
+        assert json.loads(out)["verified"] is True
 
 
 class TestTemporaryFiles:

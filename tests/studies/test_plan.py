@@ -103,6 +103,63 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
+    """Every strategy on all partitions within the limit: same best, and no bound above it."""
+    given = draw(Random(100 + seed)) | {"chunks": (1, 2)}
+    model, objective, limit = given.pop("model"), given["objective"], given["mem_limit"]
+    names = ("1f1b", "interleaved", "zbv", "zb-1p")
+    plan = ppopt.plan(
+        model, devices=2, recompute=("none", "full"), strategies=names, workers=1, **given
+    )
+    best = []
+    for row in plan.rows:
+        one, values = row.configuration, []
+        for counts in partitions(len(model), 2 * one.chunks):
+            pipeline = model.pipeline(
+                devices=2, batches=one.batches, placement=one.placement, chunks=one.chunks,
+                partition=list(counts), recompute=one.recompute, p2p=given["p2p"], mem_limit=limit,
+            )  # fmt: skip
+            made = ppopt.evaluate(pipeline, one.strategy, objective)
+            if made.fits_limits:
+                values.append(made.pipeline.ticks.time(made.metrics.value(made.origin.objective)))
+        best += [min(values) / one.batches] if values else []
+        assert not values or (row.lower_bound is not None and row.lower_bound <= min(values))
+        assert row.result.claim is None or row.status in (RowStatus.PRUNED, RowStatus.INFEASIBLE)
+    assert (plan.best is None) == (not best)
+    if plan.best is not None:
+        assert plan.status is Status.OPTIMAL and plan.best.per_microbatch == min(best)
+        assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
+        assert plan.schedule.origin.strategy == plan.best.configuration.strategy
+        assert plan.schedule.origin.lower_bound is None
+
+
+def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
+    """It wants MTP layers in one stage, and the last of its rank."""
+    mtp = {"forward": 1, "activation": 1, "role": "mtp"}
+    model = Model([{"forward": 1, "activation": 1, "count": 4}, {**mtp, "count": 2}])
+    plan = ppopt.plan(model, devices=2, batches=4, runtime="megatron", workers=1)
+    assert {row.configuration.strategy for row in plan.rows} == {"1f1b", "interleaved"}
+    assert plan.status is Status.OPTIMAL
+    for row in plan.rows:
+        if row.schedule is not None:
+            roles = [
+                [one.role for one in stage] for stage in model.stage_layers(row.pipeline.counts)
+            ]
+            assert sum("mtp" in stage for stage in roles) == 1
+    with pytest.raises(ppopt.InputError, match="Megatron-LM runs 1f1b and interleaved only"):
+        ppopt.plan(model, devices=2, batches=4, runtime="megatron", strategies="zbv")
+
+
+def test_torch_runs_one_route() -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 4}])
+    plan = ppopt.plan(
+        model, devices=2, batches=4, runtime="torch", strategies=("1f1b", "chimera"), workers=1
+    )
+    assert [row.configuration.strategy for row in plan.rows] == ["1f1b"]
+    assert "routes" in plan.skipped[0][1]
+
+
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:
     given = draw(Random(2))
     plan = ppopt.plan(given["model"], devices=2, batches=2, mem_limit=9, fused=True, workers=1)
@@ -217,6 +274,9 @@ def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
         ({"batches": ()}, "batches: the list is empty"),
         ({"devices": 9}, "8 layers for 9 stages"),
         ({"routes": 2}, "partition: search knows no routes"),
+        ({"strategies": "1f2b"}, "strategy: '1f2b' is unknown"),
+        ({"strategies": "zbv", "chunks": 1}, "strategies: zbv have other placements"),
+        ({"runtime": "jax"}, "runtime: 'jax' is unknown"),
         ({"time_limit": 0}, "time_limit: 0 is not above 0"),
     ],
 )
