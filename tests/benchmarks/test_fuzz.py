@@ -286,7 +286,8 @@ def test_a_run_that_was_stopped_goes_on_from_its_journal(tmp_path: Path) -> None
     journals.run(journal, names, "5.0", 0.3)
     _, first = journal.done("5.0")
     with journal.path.open("a", encoding="utf-8") as file:
-        file.write('{"piece": "5.0", "seco\n')
+        file.write('{"piece": "5.0", "seco')
+    journal.begin("# again", 5)
     journals.run(journal, names, "5.0", 0.3)
     assert journal.done("5.0")[1]["valid"].cases == first["valid"].cases
     journals.run(journal, names, "5.0", 2 * journal.done("5.0")[0])
