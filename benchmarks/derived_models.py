@@ -19,7 +19,13 @@ the sources state. What is derived, per microbatch and device (Megatron-LM's ten
   count them, nothing recomputed. B frees none: W reads as many (inputs and output gradients).
 - Static: 6 + 12 / d bytes a parameter: BF16 parameters, FP32 gradients, optimizer state sharded
   over d (docs/user-guide/features/dist_optimizer.md of Megatron-LM). Norms are left out.
-- Link: what a stage hands on, 2 bytes an element / t, at 50 GB/s (one 400 Gb/s adapter a GPU).
+- Output, what a layer hands on: 2 bytes / t for each element of its tokens' vectors. Link: 50 GB/s
+  (one 400 Gb/s adapter a GPU), no latency.
+- Workspace of B and BW: 2 bytes for each gradient that is alive at once, of the residual stream and
+  of the feed-forward's inner vectors. Of the head, F too: logits in FP32, 4 bytes, as
+  `vocab_parallel_cross_entropy` of Megatron-LM makes them. W needs none.
+- Recompute (off unless `--recompute` says so): F keeps what is handed to the layer, 2 bytes an
+  element (`kept`), and the backward repeats F: full recompute, as arXiv 2205.05198 calls it.
 """
 
 from __future__ import annotations
@@ -73,8 +79,16 @@ class Block(NamedTuple):
     """FLOPs of attention per token in F."""
     kept: int
     """Elements kept per token for the backward."""
+    passing: int = 0
+    """Bytes per token of the gradients that are alive at once."""
+    given: int = 0
+    """Elements per token that the layer is handed."""
     stored: int | None = None
     """Parameters of all its matrices; None: `weights`."""
+    loss: int = 0
+    """Bytes per token that F needs for the loss while it runs."""
+    made: int | None = None
+    """Elements per token that it hands on; None: as many as `given`."""
 
     @property
     def parameters(self) -> int:
@@ -94,6 +108,11 @@ class Row:
     weight: float
     activation: int
     static: int
+    output: float = 0
+    workspace: tuple[int, int] = (0, 0)
+    """Of F, and of B and BW."""
+    kept: int = 0
+    """What F keeps with recompute."""
 
     def text(self) -> str:
         """Write the layer as an entry of the list, in YAML."""
@@ -102,6 +121,13 @@ class Row:
         fields += [f"forward: {self.forward}", f"backward: {self.backward}"]
         fields += [f"weight: {self.weight}"]
         fields += [f"activation: {self.activation}", f"static: {self.static}"]
+        if self.output:
+            fields.append(f"output: {self.output:g}")
+        if any(self.workspace):
+            first, back = self.workspace
+            fields.append(f"workspace: {{F: {first}, B: {back}, BW: {back}}}")
+        if self.kept:
+            fields.append(f"kept: {self.kept}")
         return f"  - {{{', '.join(fields)}}}"
 
 
@@ -119,9 +145,9 @@ def llama(hidden: int, heads: int, groups: int, wide: int, context: int) -> Bloc
     inner = groups * hidden // heads
     weights = 2 * hidden * (hidden + inner) + 3 * hidden * wide
     width = hidden // heads
-    return Block(
-        weights, attention(context, heads, width, width), 6 * hidden + 2 * inner + 3 * wide
-    )
+    scores = attention(context, heads, width, width)
+    kept = 6 * hidden + 2 * inner + 3 * wide
+    return Block(weights, scores, kept, 2 * (hidden + 3 * wide), hidden)
 
 
 def deepseek(context: int, *, experts: bool) -> Block:
@@ -140,12 +166,15 @@ def deepseek(context: int, *, experts: bool) -> Block:
     kept = 4 * hidden + 2 * latent_query + 2 * latent + 64 + 2 * heads * (query + value)
     scores = attention(context, heads, query, value)
     if not experts:
-        return Block(weights + 3 * hidden * 18432, scores, kept + 3 * 18432)
+        inner = 3 * 18432
+        return Block(weights + hidden * inner, scores, kept + inner, 2 * (hidden + inner), hidden)
     router, expert = hidden * 256, 3 * hidden * wide
     return Block(
         weights + router + 9 * expert,
         scores,
         kept + 8 * hidden + 9 * 3 * wide,
+        2 * (9 * hidden + 9 * 3 * wide),
+        hidden,
         weights + router + 257 * expert,
     )
 
@@ -158,7 +187,8 @@ def vision(hidden: int, heads: int, wide: int, context: int) -> Block:
     """
     width = hidden // heads
     scores = attention(context, heads, width, width, causal=False)
-    return Block(4 * hidden**2 + 2 * hidden * wide, scores, 8 * hidden + 2 * wide)
+    weights, kept = 4 * hidden**2 + 2 * hidden * wide, 8 * hidden + 2 * wide
+    return Block(weights, scores, kept, 2 * (hidden + 2 * wide), hidden)
 
 
 class Writer:
@@ -189,6 +219,9 @@ class Writer:
             weight=_ms(matrices),
             activation=ceil(2 * block.kept * many / MIB),
             static=ceil(sum(_bytes(number, ranks) for number, ranks in held) / MIB),
+            output=0 if role == "head" else _handed_on(block, many),
+            workspace=(_mib(block.loss * many), _mib(max(block.passing, block.loss) * many)),
+            kept=_mib(2 * block.given * many),
         )
 
     def embedding(self, hidden: int, words: int) -> Row:
@@ -197,15 +230,23 @@ class Writer:
         moved = 2 * 2 * hidden * setup.tokens / setup.tensor
         time = _round(1000 * moved / MEMORY_SPEED)
         held = _bytes(hidden * words // setup.tensor, setup.data)
-        return Row("embedding", "embedding", 1, time, time, time, 0, ceil(held / MIB))
+        output = _handed_on(Block(0, 0, 0, given=hidden), setup.tokens / setup.tensor)
+        return Row("embedding", "embedding", 1, time, time, time, 0, ceil(held / MIB), output)
 
     def head(self, hidden: int, words: int) -> Row:
         """The output matrix; kept: its input, the input of its norm, and the logits."""
-        return self.layer("head", Block(hidden * words, 0, 2 * hidden + words), role="head")
+        block = Block(hidden * words, 0, 2 * hidden + words, given=hidden, loss=4 * words)
+        return self.layer("head", block, role="head")
 
-    def link(self, hidden: int) -> float:
-        """Time of what a stage hands on, in ms."""
-        return _round(1000 * 2 * hidden * self.setup.tokens / self.setup.tensor / LINK)
+
+def _handed_on(block: Block, tokens: float) -> float:
+    """Size of what a layer hands on, in MiB."""
+    made = block.given if block.made is None else block.made
+    return round(2 * made * tokens / MIB, 3)
+
+
+def _mib(size: float) -> int:
+    return ceil(size / MIB)
 
 
 def _ms(work: float) -> float:
@@ -226,10 +267,11 @@ class File(NamedTuple):
     description: str
     source: str
     setup: Setup
-    link: float
     layers: Sequence[Row]
     more: str = ""
     """Further settings, as lines of YAML."""
+    link: float = LINK
+    """Bytes/s between devices."""
 
     def text(self) -> str:
         """Write the file."""
@@ -248,7 +290,7 @@ class File(NamedTuple):
                 f"# A microbatch is a sequence of {setup.sequence} tokens; parallelism: {shared}.",
                 f"stages: {setup.devices}",
                 f"batches: {setup.batches}",
-                f"p2p_time: {self.link}",
+                f"link: {{bandwidth: {self.link / 1e9:g}GB/s}}",
                 *([self.more] if self.more else []),
                 "",
                 "layers:",
@@ -280,14 +322,14 @@ def llama_8b() -> File:
     """Llama 3.1 8B, its context of training."""
     setup = Setup(devices=4, batches=16, tensor=1, data=8, sequence=8192)
     layers = llama_layers(4096, 32, 32, 14336, setup)
-    return File("Llama 3.1 8B on 4 H100", LLAMA, setup, Writer(setup).link(4096), layers)
+    return File("Llama 3.1 8B on 4 H100", LLAMA, setup, layers)
 
 
 def llama_70b() -> File:
     """Llama 3.1 70B."""
     setup = Setup(devices=8, batches=32, tensor=8, data=4, sequence=8192)
     layers = llama_layers(8192, 64, 80, 28672, setup)
-    return File("Llama 3.1 70B on 8 x 8 H100", LLAMA, setup, Writer(setup).link(8192), layers)
+    return File("Llama 3.1 70B on 8 x 8 H100", LLAMA, setup, layers)
 
 
 def llama_8b_long() -> File:
@@ -295,7 +337,7 @@ def llama_8b_long() -> File:
     setup = Setup(devices=4, batches=8, tensor=2, data=8, sequence=131072, context=8)
     layers = llama_layers(4096, 32, 32, 14336, setup)
     words = "Llama 3.1 8B at 131072 tokens on 4 x 16 H100"
-    return File(words, LLAMA, setup, Writer(setup).link(4096), layers)
+    return File(words, LLAMA, setup, layers)
 
 
 def llama_8b_mixed() -> File:
@@ -307,7 +349,7 @@ def llama_8b_mixed() -> File:
         "mem_limit: 81920  # 80 GiB"
     )
     words = "Llama 3.1 8B on 2 H100 and 2 A100"
-    return plain._replace(description=words, link=2 * plain.link, more=more)
+    return plain._replace(description=words, link=plain.link / 2, more=more)
 
 
 def deepseek_v3() -> File:
@@ -323,7 +365,10 @@ def deepseek_v3() -> File:
         mixed.weights + projection + hidden * words,
         mixed.scores,
         mixed.kept + 4 * hidden + words,
+        mixed.passing,
+        hidden,
         mixed.parameters + projection,
+        4 * words,
     )
     layers = [
         made.embedding(hidden, words),
@@ -341,7 +386,6 @@ def deepseek_v3() -> File:
         "inference/configs/config_671B.json of github.com/deepseek-ai/DeepSeek-V3; no exchange of "
         "tokens between experts",
         setup,
-        made.link(hidden),
         layers,
     )
 
@@ -351,7 +395,8 @@ def internvl2() -> File:
     hidden, words, tiles, patches = 6144, 92544, 6, 1025
     setup = Setup(devices=8, batches=16, tensor=2, data=8, sequence=8192)
     made = Writer(setup)
-    projector = Block(12800 * hidden + hidden**2, 0, 2 * 12800 + 2 * hidden)
+    weights, kept = 12800 * hidden + hidden**2, 2 * 12800 + 2 * hidden
+    projector = Block(weights, 0, kept, 2 * (12800 + hidden), 12800, made=hidden)
     seen = vision(3200, 25, 12800, patches)
     layers = [
         made.layer("vision block", seen, 45, tokens=tiles * patches),
@@ -366,7 +411,6 @@ def internvl2() -> File:
         "github.com/NVIDIA/Megatron-LM at commit d98e8a6, tiles and projector of arXiv 2404.16821, "
         "section 3, and the published config.json of InternLM2-20B (arXiv 2403.17297)",
         setup,
-        made.link(hidden),
         layers,
     )
 

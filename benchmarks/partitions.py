@@ -90,7 +90,7 @@ def pipeline(row: Row, partition: object) -> Pipeline:
         batches=row.batches,
         placement=row.placement,
         partition=partition,
-        p2p=ppopt.read_pipeline("deepseek-v3").p2p,
+        link=ppopt.read_pipeline("deepseek-v3").link,
         time_unit="ms",
         memory_unit="MiB",
     )

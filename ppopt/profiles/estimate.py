@@ -127,28 +127,13 @@ class Profile:
         """Times per stage for `ppopt.Pipeline`, in units of `unit` nanoseconds.
 
         Where only split backwards ran, BW is B + W. Where only whole backwards ran, B and W are
-        half of BW each. BW is raised to B or W where noise made it smaller.
+        half of BW each. B, W and BW are as measured, free of each other.
         """
         columns: dict[str, list[Fraction]] = defaultdict(list)
         for stage in range(len(self.hosts)):
             for name, time in _backward(self._median(stage)).items():
                 columns[name].append(Fraction(time, unit))
         return {**columns, "p2p": Fraction(self.p2p.time if self.p2p else 0, unit)}
-
-    @property
-    def shortened(self) -> dict[int, tuple[int, int]]:
-        """Stages whose BW was measured below B or W: both times, in nanoseconds.
-
-        The larger time is used for both. Causes are noise, and PyTorch's W of stage 0, which runs
-        a whole backward.
-        """
-        found = {}
-        for stage in range(len(self.hosts)):
-            times = self._median(stage)
-            part = max(times.get(OpKind.B, 0), times.get(OpKind.W, 0))
-            if (whole := times.get(OpKind.BW, part)) < part:
-                found[stage] = (whole, part)
-        return found
 
     def _median(self, stage: int) -> dict[OpKind, int]:
         return {kind: t.median for (kind, where), t in self.times.items() if where == stage}
@@ -159,7 +144,7 @@ def _backward(times: dict[OpKind, int]) -> dict[str, int]:
     if b is None or w is None:
         assert whole is not None
         b, w = whole - whole // 2, whole // 2
-    whole = b + w if whole is None else max(whole, b, w)
+    whole = b + w if whole is None else whole
     return {"forward": times[OpKind.F], "backward": whole, "weight": w, "backward_input": b}
 
 

@@ -117,11 +117,7 @@ def notes(profile: Profile) -> list[str]:
 
 def warnings(profile: Profile) -> list[str]:
     """List the values that are written differently from how they were measured, one line each."""
-    lines = [
-        f"BW of stage {stage} was measured at {_ms(whole)}, below a part of it, {_ms(part)}: that "
-        "is written."
-        for stage, (whole, part) in profile.shortened.items()
-    ]
+    lines = []
     if profile.p2p is not None and not profile.p2p.above_noise:
         lines.append(
             f"p2p was measured at {_ms(profile.p2p.median)}, not above its noise "

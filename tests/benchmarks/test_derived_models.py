@@ -95,7 +95,31 @@ def test_a_block_of_llama_8b_by_hand() -> None:
     )
     elements = 6 * 4096 + 2 * 1024 + 3 * 14336
     assert block.activation == 2 * elements * 8192 // 2**20 == 1088
+    assert (block.output, block.kept) == (64, 64)  # 2 bytes x 4096 x 8192
+    gradients = 2 * (4096 + 3 * 14336) * 8192
+    assert block.input_workspace == block.backward_workspace == gradients // 2**20 == 736
+    assert block.forward_workspace == block.weight_workspace == 0 and not block.recompute
     assert block.static == -(-218_103_808 * 15 // (2 * 2**20)) == 1560  # 6 + 12 / 8 = 7.5 bytes
+
+
+def test_the_link_of_llama_8b_by_hand() -> None:
+    """64 MiB at 50 GB/s take 2^26 / (50 x 10^6) ms; the A100 of the mixed model have half of it."""
+    for name, rate in (("llama-3.1-8b", 50), ("llama-3.1-8b-mixed", 25)):
+        delay = Fraction(2**26, rate * 10**6)
+        assert ppopt.read_pipeline(name).links.down == ((delay,) * 3,)
+
+
+def test_the_head_needs_logits_in_fp32_while_it_runs() -> None:
+    head = ppopt.read_model("llama-3.1-8b").layers[-1]
+    assert head.forward_workspace == head.backward_workspace == 8192 * 128256 * 4 // 2**20
+
+
+def test_the_encoder_hands_on_less_than_the_language_model() -> None:
+    """6 tiles of 1025 vectors of 3200, 6 x 256 vectors of 6144 and 8192 of 6144, over 2 ranks."""
+    outputs = {layer.name: layer.output for layer in ppopt.read_model("internvl2-26b").layers}
+    assert float(outputs["vision block"]) == round(6 * 1025 * 3200 / 2**20, 3)
+    assert outputs["projector"] == Fraction(6 * 256 * 6144, 2**20)
+    assert outputs["embedding"] == outputs["block"] == Fraction(8192 * 6144, 2**20)
 
 
 def test_work_of_llama_8b_is_six_flops_a_parameter_and_attention() -> None:
