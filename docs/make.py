@@ -3,9 +3,9 @@
     python docs/make.py
 
 Everything comes from real runs of the `ppopt` installed beside this Python. In README.md,
-layers.md and heterogeneous.md every ```console block is run, its commands in order, all blocks of
-a document in one empty folder; the words `<!-- slow -->` above a block say that tests do not run
-it again.
+layers.md, heterogeneous.md and sweeps.md every ```console block is run, its commands in order, all
+blocks of a document in one empty folder; the words `<!-- slow -->` above a block say that tests do
+not run it again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 LAYERS = ROOT / "docs" / "layers.md"
 HETEROGENEOUS = ROOT / "docs" / "heterogeneous.md"
+SWEEPS = ROOT / "docs" / "sweeps.md"
 MODELS = ROOT / "models" / "README.md"
 PICTURE = ROOT / "docs" / "solve-4x8.svg"
 SCHEDULE = PICTURE.with_suffix(".json")
@@ -170,7 +171,7 @@ def main() -> None:
     schedule = solve()
     schedule.to_json(SCHEDULE)
     PICTURE.write_text(svg(schedule), encoding="utf-8")
-    for guide in (README, LAYERS, HETEROGENEOUS):
+    for guide in (README, LAYERS, HETEROGENEOUS, SWEEPS):
         guide.write_text(renewed(guide.read_text(encoding="utf-8")), encoding="utf-8")
     MODELS.write_text(_with_tables(MODELS.read_text(encoding="utf-8")), encoding="utf-8")
 

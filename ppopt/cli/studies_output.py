@@ -16,7 +16,7 @@ from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
-from ppopt.studies.storage import Storage
+from ppopt.studies.storage import Storage, Trial
 from ppopt.studies.sweep import Study
 
 MOST_SHOWN = 200
@@ -109,8 +109,8 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
 def show_trials(
     storage: Storage, name: str, targets: Sequence[Target], *, as_json: bool, quiet: bool
 ) -> int:
-    """Show the rows of a study in the order in which they were done; return the files' code."""
-    trials = storage.trials(name)
+    """Show the rows of a study, sorted by their settings; return the exit code of the files."""
+    trials = sorted(storage.trials(name), key=_by_settings)
     rows = [
         {"overrides": dict(one.params), "status": None, "failed": None, **one.row} for one in trials
     ]
@@ -124,6 +124,14 @@ def show_trials(
         output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
         print(f"{counts['done']} rows done, {failed} failed")
     return code
+
+
+def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
+    """Order of rows: by one setting after the other, numbers by value and before text."""
+    return [
+        (False, one, "") if isinstance(one, int | float) else (True, 0, json.dumps(one))
+        for _, one in sorted(trial.params.items())
+    ]
 
 
 def _write(targets: Sequence[Target], shown: Shown) -> int:

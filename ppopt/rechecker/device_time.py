@@ -85,7 +85,25 @@ class DeviceTime:
         sums = self._sums
         rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
         f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
-        return Costs(f, g + stage.again, r, k - stage.saved, p)
+        f, g, r = (self._slowed(stage.number, time) for time in (f, g + stage.again, r))
+        return Costs(f, g, r, k - stage.saved, p)
+
+    def _slowed(self, stage: int, time: int) -> int:
+        """A time on the fastest device, on that of a stage."""
+        times, parts = self._sums.slower[self._claim.pipeline.hosts[0][stage]]
+        return int(time * times // parts)
+
+    def _longer(self, stages: Sequence[Stage]) -> tuple[int, int]:
+        """By how much F, and backwards until they hand on, of stages take longer than counted.
+
+        Ways are summed up with the times of layers on the fastest device, without recompute.
+        """
+        sums, costs = self._sums, [self._costs(stage) for stage in stages]
+        forward, gradient = (
+            sum(row[stage.high] - row[stage.low] for stage in stages)
+            for row in (sums.forward, sums.gradient)
+        )
+        return sum(c.f for c in costs) - forward, sum(c.g for c in costs) - gradient
 
     def _room(self, device: int, stages: Sequence[Stage]) -> int | None:
         if self._sums.limits is None:
@@ -101,13 +119,14 @@ class DeviceTime:
         if not self._span:
             return sums.forward[stage.low] + sums.down.up_to(stage.number - 1, stage.low)
         first = stages[0]
-        return sums.forward[stage.low] - sums.forward[first.low] + _over(sums.down, first, stage)
+        way = sums.forward[stage.low] - sums.forward[first.low] + _over(sums.down, first, stage)
+        return way + self._longer(stages[:place])[0]
 
     def _turn(self, stages: tuple[Stage, ...], place: int) -> int:
         """From the start of F of a stage to that of the backward of the last stage here."""
         sums, stage, last = self._sums, stages[place], stages[-1]
         down = sums.forward[last.high] - sums.forward[stage.low] + _over(sums.down, stage, last)
-        return down + self._beyond(last)
+        return down + self._longer(stages[place:])[0] + self._beyond(last)
 
     def _beyond(self, stage: Stage) -> int:
         """From the end of F of a stage to the start of its backward."""
@@ -120,14 +139,14 @@ class DeviceTime:
         sums, stage, lowest = self._sums, stages[place], stages[0]
         up = sums.gradient[stage.high] - sums.gradient[lowest.high]
         up += _over(sums.up, lowest, stage)
-        again = sum(one.again for one in stages[1 : place + 1])
-        up += again
+        longer = self._longer(stages[1 : place + 1])[1]
+        up += longer
         own = up + self._costs(lowest).g + self._costs(lowest).r
         if self._span:
             return own
         delays = sums.up.between(0, first, stage.number - 1, stage.low)
-        way = sums.gradient[stage.high] + delays + sums.rest[first]
-        return max(own, way + again + lowest.again)
+        way = sums.gradient[stage.high] + delays + self._slowed(0, sums.rest[first])
+        return max(own, way + longer + self._longer(stages[:1])[1])
 
     # Arguments.
 

@@ -18,15 +18,17 @@ class LayerSums:
     """Costs of the first l layers, for every l; delays over the boundaries between stages."""
 
     def __init__(self, claim: Claim) -> None:
-        """Read the layers of the claim's pipeline; all devices have one speed."""
+        """Read the layers of the claim's pipeline; their times are those on the fastest device."""
         pipeline, count = claim.pipeline, len(claim.pipeline.model)
+        fastest = max(pipeline.device_speed)
+        ratios = [fastest / speed for speed in pipeline.device_speed]
         single = replace(
             pipeline,
             stages=count,
             placement=(0,) * count,
             chunks=None,
             partition=(1,) * count,
-            device_speed=pipeline.device_speed[0],
+            device_speed=fastest,
             mem_limit=None,
             p2p=0,
             backward_p2p=None,
@@ -35,11 +37,14 @@ class LayerSums:
         one, places = claim._replace(pipeline=single), range(count)
         own, delays = single.ticks, _delays(pipeline)
         units = (one.denominator for way in delays for row in way for one in row)
-        self.per_unit = lcm(own.per_unit, *units)
         layers = pipeline.model.layers if claim.recompute else ()
-        speed = pipeline.device_speed[0]
-        for layer in layers:
-            self.per_unit = lcm(self.per_unit, (layer.recompute_time / speed).denominator)
+        again = ((layer.recompute_time / fastest).denominator for layer in layers)
+        finer = lcm(*(ratio.denominator for ratio in ratios))
+        self.per_unit = lcm(lcm(own.per_unit, *again) * finer, *units)
+        self.recompute_per_unit = self.per_unit / fastest
+        """Ticks of one unit of recompute time, on the fastest device."""
+        self.slower = [(ratio.numerator, ratio.denominator) for ratio in ratios]
+        """Per device, a fraction that multiplies the times of layers."""
         factor = self.per_unit // own.per_unit
         kinds = claim.kinds
         self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)

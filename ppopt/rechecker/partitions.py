@@ -49,13 +49,11 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     """The partitions, with the choices of recompute, that no device alone rules out.
 
     None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
-    where the claim is out of reach: several routes, slices, pairs or speeds.
+    where the claim is out of reach: several routes, slices or pairs.
     """
     claim = by_layers(recompute.without(claim) if claim.recompute else claim)
     pipeline = claim.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:
-        return None
-    if len(set(pipeline.device_speed)) > 1:
         return None
     found: list[Left] = []
     try:
@@ -100,7 +98,7 @@ class _Choices:
         self._barren: set[tuple[int, Cuts]] = set()
         self._deadline = deadline
         own = self._sums
-        self._recompute = recompute.Recompute(claim, own.per_unit, own.memory_per_unit)
+        self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
         self._chosen_freely = claim.recompute
 
     def all(self) -> Iterator[Left]:

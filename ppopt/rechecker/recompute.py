@@ -9,6 +9,7 @@ betters in both is as good as all those that it betters.
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -34,13 +35,12 @@ NONE = Point(0, 0)
 class Recompute:
     """The recompute of runs of layers, in given ticks of time and memory per unit."""
 
-    def __init__(self, claim: Claim, per_unit: int, memory_per_unit: int) -> None:
+    def __init__(self, claim: Claim, per_unit: Fraction, memory_per_unit: int) -> None:
         """Read the claim's layers; where it is not of every choice, no choice is left."""
         layers = claim.pipeline.model.layers if claim.recompute else ()
-        speed = claim.pipeline.device_speed[0]
         self._layers = [
             Point(
-                int(layer.recompute_time / speed * per_unit),
+                int(layer.recompute_time * per_unit),
                 int((layer.activation - layer.kept) * memory_per_unit),
             )
             for layer in layers

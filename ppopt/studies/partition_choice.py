@@ -130,9 +130,10 @@ class _Choice:
         self._bound = bounds.least
         for share in SHARES:
             self._evaluate(bounds.most_even(share))
+        speeds = tuple(self._placed.device_speed[host] for host in self._placed.hosts[0])
         for rule in RULES.values():
             with suppress(InputError):
-                self._evaluate(rule(self._placed.model, self._placed.num_stages, None))
+                self._evaluate(rule(self._placed.model, self._placed.num_stages, speeds))
         self._move_layers()
         if bounds.complete:
             self._in_order(bounds.in_order(self._ceiling))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import signal
 import sqlite3
 import time
@@ -55,7 +56,7 @@ def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
     (study,) = listed["studies"]
     assert [study[key] for key in ("study", "done", "failed")] == [found["study"], 4, 0]
     exported = shown(f"studies show {found['study']} -o again.csv")
-    assert [row["value"] for row in exported["rows"]] == [9, 12, 14, 18]
+    assert [row["value"] for row in exported["rows"]] == [12, 9, 18, 14]  # by its settings
     assert (folder / "again.csv").exists()
 
 
@@ -210,18 +211,22 @@ def rows_stored() -> int:
     return 0
 
 
-def test_a_sweep_that_is_killed_has_lost_nothing(folder: Path) -> None:
+def test_a_sweep_that_is_killed_again_and_again_has_lost_nothing() -> None:
     """Its processes end by themselves, and the rows that it had stored are taken from there."""
     line = "sweep --stages 3 --jobs 1 batches=range(2,60) strategy=1f1b"
-    ran = process(f"{line} --json")
-    deadline = time.monotonic() + 60
-    while rows_stored() < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    ran.kill()
-    ran.communicate()
-    kept = rows_stored()
+    kept, drawn = 0, random.Random(0)
+    for _ in range(3):
+        ran = process(f"{line} --json")
+        deadline = time.monotonic() + 60
+        while rows_stored() < kept + 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(drawn.uniform(0, 0.1))
+        ran.kill()
+        ran.communicate()
+        assert rows_stored() >= kept + 3
+        kept = rows_stored()
     found = shown(line)
     assert (found["done"], found["failed"]) == (58, 0)
-    assert found["cached"] >= kept >= 3
+    assert found["cached"] >= kept
     assert [row["value"] for row in found["rows"]] == [3 * (b + 2) for b in range(2, 60)]

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     *("models/README.md", "docs/gallery.md", "docs/layers.md", "docs/heterogeneous.md"),
+    "docs/sweeps.md",
 )
 
 

@@ -190,6 +190,19 @@ class TestKey:
         )
         assert len({job.key for job in jobs}) == len(jobs)
 
+    def test_a_link_is_content_where_the_partition_is_searched(self) -> None:
+        """Both links take 1.5 after layer 1, where the default partition is cut."""
+        model = ppopt.Model([ppopt.Layer(forward=3, output=size) for size in (4, 1, 4, 1)])
+        one, other = (
+            model.pipeline(devices=2, batches=2, partition="search", link=link)
+            for link in (
+                {"latency": 1, "bandwidth": 2},
+                {"latency": "0.5", "bandwidth": 1},
+            )
+        )
+        assert one.p2p == other.p2p
+        assert Job(one).key != Job(other).key
+
     def test_searches_over_layers_depend_on_the_layers(self) -> None:
         even = LAYERS.pipeline(devices=2, batches=4, partition="even")
         searched = replace(even, partition="search")
@@ -491,6 +504,10 @@ class TestProcesses:
         assert study.failed == 3
         with Storage(url) as storage:
             assert storage.results() == 9
+
+    def test_there_must_be_one(self, url: str) -> None:
+        with pytest.raises(InputError, match="jobs: 0 is below 1"):
+            ppopt.sweep(PIPELINE, {"batches": [2]}, storage=url, jobs=0)
 
     def test_a_process_that_is_killed_takes_one_row_with_it(
         self, engine: LocalEngine, url: str

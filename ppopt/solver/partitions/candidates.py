@@ -52,6 +52,8 @@ class PartitionCandidates(Candidates):
         self._deadline = deadline
         self._ticks = space_of(replace(problem, pipeline=self._base))
         self._space = self._ticks.space
+        speeds = problem.pipeline.device_speed
+        self._speeds = tuple(speeds[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """None: not worked out yet."""
         self._order: PartitionOrder | None = None
@@ -94,7 +96,7 @@ class PartitionCandidates(Candidates):
                 yield counts
         for rule in RULES.values():
             with suppress(InputError):
-                yield rule(self._base.model, self._base.num_stages, None)
+                yield rule(self._base.model, self._base.num_stages, self._speeds)
         yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
 
     def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:

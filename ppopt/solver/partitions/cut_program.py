@@ -81,8 +81,8 @@ class Figure(NamedTuple):
 
 
 def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
-    """Work of layers: F and the least backward of all microbatches."""
-    return space.batches * _stage_time(space, low, high)
+    """Work of layers on the fastest device: F and the least backward of all microbatches."""
+    return space.batches * space.least_slowness * _stage_time(space, low, high)
 
 
 def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
@@ -367,8 +367,9 @@ class CutProgram:
     def _squares(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
         """Sum of squared stage times of a device's runs that begin at these positions."""
         hosted = self._hosted(level, first, second, runs)
+        slow = float(self.space.slowness_of(self.space.hosts[level]))
         return np.asarray(
-            sum(_stage_time(self.space, one.low, one.high).astype(float) ** 2 for one in hosted)
+            sum((slow * _stage_time(self.space, one.low, one.high)) ** 2 for one in hosted)
         )
 
     def _square_suffix(self, tail: int, ceiling: int) -> list[np.ndarray]:

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,7 +123,8 @@ def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
 
     The way out of a device counts the layers of stage 0 too; here they are taken back.
     """
-    return backward_times(space, 0 * high, high).least - space.sums.hand_on[high]
+    slow = space.slowness_of(space.hosts[0])
+    return (backward_times(space, 0 * high, high).least - space.sums.hand_on[high]) * slow
 
 
 def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
@@ -216,11 +218,13 @@ class _Device:
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
         self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
         ends = [(one.low, one.high) for one in hosted]
-        self.f = [sums.forward[high] - sums.forward[low] for low, high in ends]
+        slow = space.slowness_of(device)
+        self.f = [(sums.forward[high] - sums.forward[low]) * slow for low, high in ends]
         times = [backward_times(space, low, high) for low, high in ends]
-        self.b = [time.hand_on + one.again for time, one in zip(times, hosted, strict=True)]
-        self.u = [time.least + one.again for time, one in zip(times, hosted, strict=True)]
-        self.x = [time.most + one.again for time, one in zip(times, hosted, strict=True)]
+        more = list(zip(times, hosted, strict=True))
+        self.b = [(time.hand_on + one.again) * slow for time, one in more]
+        self.u = [(time.least + one.again) * slow for time, one in more]
+        self.x = [(time.most + one.again) * slow for time, one in more]
         self.a = [
             sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
         ]
@@ -242,9 +246,8 @@ class _Device:
     @cached_property
     def round_trip(self) -> Ints:
         """From the end of F of the last hosted stage to the start of its backward."""
-        sums, last = self.space.sums, self.hosted[-1]
-        beyond = sum(row[-1] - row[last.high] for row in (sums.forward, sums.hand_on))
-        return np.asarray(beyond + sums.round_trip[last.stage, last.high])
+        last = self.hosted[-1]
+        return np.asarray(self.space.sums.round_trip[last.stage, last.high])
 
     def head(self, first: int) -> Ints:
         """Least time before the first F of a hosted stage.
@@ -254,20 +257,37 @@ class _Device:
         sums, one = self.space.sums, self.hosted[first]
         if self.space.span:
             return np.asarray(self.later + self._down(0) - self._down(first))
-        return np.asarray(self.later + sums.forward[one.low] + sums.lead_in[one.stage, one.low])
+        return np.asarray(self.later + sums.lead_in[one.stage, one.low])
 
     def _down(self, first: int) -> Ints:
         """From the start of F of a hosted stage to the end of F of the last one."""
-        sums, low, high = self.space.sums, self.hosted[first], self.hosted[-1]
+        low, high = self.hosted[first], self.hosted[-1]
         links = _between(self.space.delays.forward, low.stage, high.stage)
-        return np.asarray(sums.forward[high.high] - sums.forward[low.low] + links)
+        own = np.asarray(sum(self.f[first:]))
+        return np.asarray(own + self._others(self.space.sums.forward, first) + links)
 
     def _up(self, last: int) -> Ints:
         """From the start of the backward of a hosted stage to that of the first one."""
-        sums, low, high = self.space.sums, self.hosted[0], self.hosted[last]
+        low, high = self.hosted[0], self.hosted[last]
         links = _between(self.space.delays.backward, low.stage, high.stage)
-        again = sum(one.again for one in self.hosted[1 : last + 1])
-        return np.asarray(sums.hand_on[high.high] - sums.hand_on[low.high] + again + links)
+        own = sum((self._least_hand_on(k) for k in range(1, last + 1)), start=0 * low.low)
+        return np.asarray(own + self._others(self.space.sums.hand_on, 0, last) + links)
+
+    def _least_hand_on(self, k: int) -> Ints:
+        """Time to hand on the gradient of a hosted stage, by the least of every layer."""
+        hand_on, one = self.space.sums.hand_on, self.hosted[k]
+        slow = self.space.slowness_of(self.device)
+        return np.asarray((hand_on[one.high] - hand_on[one.low] + one.again) * slow)
+
+    def _others(self, sums: Ints, first: int, last: int | None = None) -> Ints:
+        """Least time of the stages of other devices between hosted stages."""
+        pairs = pairwise(self.hosted[first : None if last is None else last + 1])
+        gaps = []
+        for low, high in pairs:
+            hosts = self.space.hosts[low.stage + 1 : high.stage]
+            least = min(map(self.space.slowness_of, hosts), default=1)
+            gaps.append((sums[high.low] - sums[low.high]) * least)
+        return np.asarray(sum(gaps, start=0 * self.hosted[0].low))
 
     def _ends(self, start: Ints) -> DeviceBound:
         """Bound from the start of a backward of the first hosted stage."""
@@ -275,7 +295,7 @@ class _Device:
         alone = start + self.u[0]
         if self.space.span:
             return DeviceBound(alone, alone - FOREVER)
-        out = sums.hand_on[one.high] + one.again + sums.way_out[one.stage, one.low]
+        out = self._least_hand_on(0) + sums.way_out[one.stage, one.low]
         return DeviceBound(alone, start + out)
 
     @cached_property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, combinations, pairwise, takewhile
-from math import inf
+from math import ceil, inf
 from operator import add
 from typing import Protocol
 
@@ -61,16 +62,18 @@ def every_partition(space: PartitionSpace) -> Iterator[Counts]:
 
 
 def quick_bound(space: PartitionSpace) -> int:
-    """Mean work of the devices, or one microbatch's way through all layers and back.
+    """Mean work of the devices, by their speeds, or one microbatch's way to the end and back.
 
     No partition's busiest device has less work, and the device of stage 0 is at both ends of that
     way.
     """
     layers, sums = space.layers, space.sums
     work = sum(layers.forward) + _least_backward(space)
-    mean = -(-space.batches * work // space.num_devices)
+    speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
+    mean = ceil(space.batches * work / sum(speeds))
     delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
-    return max(mean, int(sums.forward[-1] + sums.hand_on[-1]) + delays)
+    way = int(sums.forward[-1] + sums.hand_on[-1]) * space.least_slowness
+    return max(mean, way + delays)
 
 
 def highest_bound(space: PartitionSpace) -> int:
@@ -79,7 +82,8 @@ def highest_bound(space: PartitionSpace) -> int:
     times = layers.forward, layers.backward_input, layers.weight, layers.backward
     links = sum(max(row) for rows in delays for row in rows)
     again = 0 if space.recompute is None else 2 * sum(space.recompute.time)
-    return space.batches * (sum(map(sum, times)) + links + again)
+    most = max(space.slowness, default=1)
+    return space.batches * (most * (sum(map(sum, times)) + again) + links)
 
 
 def _least_backward(space: PartitionSpace) -> int:
@@ -259,7 +263,9 @@ class _StagesAlone:
     def __init__(self, space: PartitionSpace, deadline: float = inf) -> None:
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
-        self._alone = _Programmed(replace(space, hosts=hosts, limits=apart), Form.ONE, deadline)
+        slowness = tuple(map(space.slowness_of, space.hosts))
+        alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
+        self._alone = _Programmed(alone, Form.ONE, deadline)
         self._quick = quick_bound(space)
 
     @property

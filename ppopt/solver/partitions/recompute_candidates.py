@@ -75,6 +75,8 @@ class PartitionRecomputeCandidates(Candidates):
         """
         self._ticks = space_of(problem)
         self._space = self._ticks.space
+        speeds = problem.pipeline.device_speed
+        self._speeds = tuple(speeds[host] for host in self._space.hosts)
         given, self._deadline = problem.pipeline, deadline
         self._base = replace(
             given,
@@ -144,7 +146,7 @@ class PartitionRecomputeCandidates(Candidates):
         yield from given
         for rule in RULES.values():
             with suppress(InputError):
-                yield from self._simple(rule(self._base.model, self._stages, None))
+                yield from self._simple(rule(self._base.model, self._stages, self._speeds))
 
     def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
         """The next choice in the order of bounds; where there is no order, the least bound."""
@@ -270,7 +272,7 @@ class PartitionRecomputeCandidates(Candidates):
         """Time and saved memory of the choices of a stage, in ticks."""
         front = self._fronts(low, high)
         whole = sum((layer.activation for layer in self._base.model.layers[low:high]), Fraction(0))
-        per_unit = self._ticks.per_unit / self._base.device_speed[0]
+        per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(one.time * per_unit) for one in front]
         return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
 

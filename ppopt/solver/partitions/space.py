@@ -28,7 +28,10 @@ FOREVER = 2**60
 
 
 class LayerTicks(NamedTuple):
-    """Costs of every layer in forward order, as whole ticks of time or of memory."""
+    """Costs of every layer in forward order, as whole ticks of time or of memory.
+
+    Times are those on a device of slowness 1 (`PartitionSpace.slowness`).
+    """
 
     forward: tuple[int, ...]
     backward_input: tuple[int, ...]
@@ -82,6 +85,17 @@ class PartitionSpace:
     """Whether the value is the device span; else it is the makespan."""
     recompute: RecomputeTicks | None = None
     """Where it is chosen which layers recompute; the costs of the layers are those without it."""
+    slowness: tuple[int, ...] = ()
+    """Per device, by how much the times of layers are multiplied; empty: 1."""
+
+    def slowness_of(self, device: int) -> int:
+        """By how much the times of layers are multiplied on a device."""
+        return self.slowness[device] if self.slowness else 1
+
+    @cached_property
+    def least_slowness(self) -> int:
+        """That of the fastest device."""
+        return min(self.slowness, default=1)
 
     @property
     def num_layers(self) -> int:
@@ -132,11 +146,11 @@ class LayerSums(NamedTuple):
     saved: Ints
     """Most memory that F does not keep; 0 where it is not chosen what recomputes."""
     lead_in: Ints
-    """`[s][l]`: least delays of forwards on the way to stage s where it begins after l layers."""
+    """`[s][l]`: least time of forwards and delays before stage s where it begins after l layers."""
     way_out: Ints
-    """`[s][l]`: the same of backwards on the way from stage s to stage 0."""
+    """`[s][l]`: the same of backwards from the end of that of stage s to that of stage 0."""
     round_trip: Ints
-    """`[s][l]`: least delays, both ways, beyond stage s where it ends after l layers."""
+    """`[s][l]`: the same, both ways, beyond stage s where it ends after l layers."""
 
     @classmethod
     def of(cls, space: PartitionSpace) -> LayerSums:
@@ -157,27 +171,32 @@ class LayerSums(NamedTuple):
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
             for name, row in rows.items()
         }
+        slowness = np.array([space.slowness_of(host) for host in space.hosts], np.int64)
+        beyond = sums["forward"] + sums["hand_on"]
         return cls(
             **sums,
-            lead_in=_least_before(there),
-            way_out=_least_before(back),
-            round_trip=_least_before((there + back)[::-1, ::-1])[::-1, ::-1],
+            lead_in=_least_before(there, sums["forward"], slowness),
+            way_out=_least_before(back, sums["hand_on"], slowness),
+            round_trip=_least_before(
+                (there + back)[::-1, ::-1], (beyond[-1] - beyond)[::-1], slowness[::-1]
+            )[::-1, ::-1],
         )
 
 
-def _least_before(delays: Ints) -> Ints:
-    """`[s][l]`: least sum of the delays of cuts 0 .. s - 1, the last of them after l layers.
+def _least_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
+    """`[s][l]`: least time of the stages 0 .. s - 1, which end after l layers, and their delays.
 
-    `delays[s][l]` is the delay of cut s after l layers; cuts lie after 1, 2, ... layers, each
-    after the one before. Row 0 is 0.
+    `delays[s][l]` is the delay of the cut after stage s, after l layers; every stage has a layer at
+    least. `times[l]` is the time of the first l layers, `slowness[s]` multiplies that of stage s.
     """
     cuts, places = delays.shape
-    least = np.zeros((cuts + 1, places), np.int64)
+    least = np.full((cuts + 1, places), FOREVER)
+    least[0, 0] = 0
     for cut in range(cuts):
-        before = np.minimum.accumulate(np.where(np.arange(places) >= cut, least[cut], FOREVER))
-        if cut:
-            before = np.concatenate([[FOREVER], before[:-1]])
-        least[cut + 1] = np.minimum(before + delays[cut], FOREVER)
+        own = times * slowness[cut]
+        before = np.minimum.accumulate(np.where(least[cut] < FOREVER, least[cut] - own, FOREVER))
+        ends = np.where(before[:-1] < FOREVER, before[:-1] + own[1:] + delays[cut, 1:], FOREVER)
+        least[cut + 1, 1:] = ends
     return least
 
 
@@ -209,18 +228,18 @@ def space_of(problem: Problem) -> PartitionTicks:
             raise InputError(
                 f"partition: search knows no {field} above 1; give counts, or balanced"
             )
-    if len(set(pipeline.device_speed)) > 1:
-        raise InputError("partition: search knows one device_speed only; use balanced")
-    ticks, costs = _one_layer_each(pipeline)
+    speed, slowness, divisor = _slowness(pipeline.device_speed)
+    ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.layers if chosen else ()
-    again = [layer.recompute_time / pipeline.device_speed[0] for layer in layers]
+    again = [layer.recompute_time / speed / divisor for layer in layers]
     saved = [layer.activation - layer.kept for layer in layers]
     delays = _delays(pipeline)
     numbers = (delay for rows in delays for row in rows for delay in row)
-    per_unit = lcm(ticks.per_unit, exact.common_denominator((*numbers, *again)))
+    own_per_unit = ticks.per_unit * divisor
+    per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *again)))
     memory = (*costs.static, *saved, *(pipeline.limits or ()))
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
-    durations = [_times(ticks.durations[kind], per_unit // ticks.per_unit) for kind in OpKind]
+    durations = [_times(ticks.durations[kind], per_unit // own_per_unit) for kind in OpKind]
     more = memory_per_unit // ticks.memory_per_unit
     rows = LayerTicks(
         forward=durations[OpKind.F],
@@ -246,6 +265,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
         if chosen and limits is not None
         else None,
+        slowness=slowness,
     )
     passing = any(
         taken and given
@@ -268,8 +288,19 @@ def _splitting_loses_nothing(ticks: Ticks) -> bool:
     )
 
 
-def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
-    """Costs of the pipeline whose stages are single layers, all on one device of the same speed."""
+def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], int]:
+    """Speed of a device of slowness 1, slowness of every device, and what divides a time tick.
+
+    On devices of one speed it is that speed, and nothing else.
+    """
+    if len(set(speeds)) == 1:
+        return speeds[0], (), 1
+    divisor = lcm(*(speed.numerator for speed in speeds))
+    return Fraction(1), tuple(int(divisor / speed) for speed in speeds), divisor
+
+
+def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCosts]:
+    """Costs of the pipeline whose stages are single layers, all on one device of this speed."""
     fine = replace(
         pipeline,
         stages=len(pipeline.model),
@@ -280,7 +311,7 @@ def _one_layer_each(pipeline: Pipeline) -> tuple[Ticks, StageCosts]:
         p2p=0,
         backward_p2p=None,
         link=None,
-        device_speed=pipeline.device_speed[0],
+        device_speed=speed,
     )
     return fine.ticks, fine.costs
 

@@ -66,6 +66,8 @@ class LocalEngine:
     """
 
     def __init__(self, jobs: int, retries: int, memory: int | None = None) -> None:
+        if jobs < 1:
+            raise InputError(f"jobs: {jobs} is below 1")
         python = child_process.python()
         if python is None:
             raise InputError("jobs: this system starts no processes for a sweep; use Dask")

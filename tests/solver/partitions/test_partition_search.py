@@ -154,7 +154,6 @@ def test_a_tiny_time_limit_still_gives_a_schedule() -> None:
     ("fields", "words"),
     [
         ({"routes": 2, "batches": 2}, "partition: search knows no routes"),
-        ({"device_speed": [1, 2]}, "partition: search knows one device_speed only"),
         ({"slices": 2}, "partition: search knows no slices"),
     ],
 )

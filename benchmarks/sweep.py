@@ -1,0 +1,279 @@
+"""Sweeps: rows per second, cost against size, overhead per row, kills, and 64 workers on paper.
+
+    python -m benchmarks.sweep rate --rows 2000 --sample 40
+    python -m benchmarks.sweep size --most 100000
+    python -m benchmarks.sweep overhead --rows 500
+    python -m benchmarks.sweep kill --times 20
+    python -m benchmarks.sweep workers --storage sqlite:///rate.db
+
+Each prints a part of a record as Markdown. `rate` leaves its storage in the current folder, from
+which `workers` reads the measured seconds per row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ppopt
+from benchmarks.machine import heading
+from ppopt.studies.storage import Storage, StoredResult, Trial, path_of
+
+PPOPT = str(Path(sys.executable).with_name("ppopt"))
+PIPELINE = ppopt.Pipeline(stages=4, batches=8)
+LIMIT = 2.0
+"""Seconds of a search of `rate`."""
+
+
+def grid_of(rows: int) -> dict[str, list[Any]]:
+    """Settings of about so many searches of one model, on 4 and 8 devices."""
+    limits = ["30GiB", "40GiB", "60GiB", "80GiB", None]
+    axes: dict[str, list[Any]] = {
+        "stages": [4, 8],
+        "chunks": [1, 2],
+        "objective": ["makespan", "device-span"],
+        "backward": ["split", "whole"],
+        "mem_limit": limits,
+    }
+    batches = max(1, rows // 80 + bool(rows % 80))
+    return {"batches": [8 + number for number in range(batches)]} | axes
+
+
+def rate(arguments: argparse.Namespace) -> None:
+    """Rows per second of a sweep beside those of a loop of `ppopt solve`, and of a second run."""
+    grid = grid_of(arguments.rows)
+    model = ppopt.read_model(arguments.model)
+    url = "sqlite:///rate.db"
+    for end in ("", "-wal", "-shm"):
+        Path(f"rate.db{end}").unlink(missing_ok=True)
+    began = time.monotonic()
+    study = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
+    first = time.monotonic() - began
+    began = time.monotonic()
+    again = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
+    second = time.monotonic() - began
+    done = [row for row in study.rows if row.figures is not None]
+    sample = random.Random(0).sample(done, min(arguments.sample, len(done)))
+    loop = _loop(arguments.model, sample, arguments.jobs)
+    counts = {status: sum(row.status == status for row in done) for status in ppopt.Status}
+    statuses = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    print(f"\n## {len(study.rows)} searches of {arguments.model}, {arguments.jobs} processes\n")
+    print(f"Statuses: {statuses}, failed {study.failed}.\n")
+    print("| what | rows | seconds | rows per second |\n|---|---|---|---|")
+    for what, count, seconds in (
+        ("`ppopt sweep`", len(study.rows), first),
+        ("the same again", again.cached, second),
+        ("a loop of `ppopt solve` over a random sample", len(sample), loop),
+    ):
+        print(f"| {what} | {count} | {seconds:.1f} | {count / seconds:.2f} |")
+
+
+def _loop(model: str, rows: Sequence[ppopt.SweepRow], jobs: int) -> float:
+    """Seconds of so many `ppopt solve` at a time, one per row."""
+    began = time.monotonic()
+    running: list[subprocess.Popen[bytes]] = []
+    for row in rows:
+        given = {key: value for key, value in row.overrides.items() if value is not None}
+        flags = [word for key in given for word in (f"--{key.replace('_', '-')}", str(given[key]))]
+        words = [PPOPT, "solve", "--model", model, *flags, "--workers", "1", "--json"]
+        while len(running) >= jobs:
+            time.sleep(0.01)
+            running = [one for one in running if one.poll() is None]
+        running.append(
+            subprocess.Popen([*words, "--time-limit", str(LIMIT)], stdout=subprocess.DEVNULL)
+        )
+    for one in running:
+        one.wait()
+    return time.monotonic() - began
+
+
+def size(arguments: argparse.Namespace) -> None:
+    """Time, memory and storage of cheap rows: evaluations of 1F1B on 4 devices."""
+    print("\n## Cost against size: evaluations of 1F1B\n")
+    print(
+        "| rows | seconds | again | ms per row | peak MiB of the sweep | KiB of storage per row |"
+    )
+    print("|---|---|---|---|---|---|")
+    count = 100
+    while count <= arguments.most:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, "-m", "benchmarks.sweep", "cheap", "--rows", str(count)]
+            ran = [_measured([*words, "--folder", folder]) for _ in range(2)]
+            held = sum(one.stat().st_size for one in Path(folder).iterdir())
+        first, again = ran
+        print(
+            f"| {count} | {first['seconds']:.1f} | {again['seconds']:.1f} | "
+            f"{1000 * first['seconds'] / count:.1f} | {first['memory']} | "
+            f"{held / 1024 / count:.1f} |",
+            flush=True,
+        )
+        count *= 10
+
+
+def _measured(words: Sequence[str]) -> dict[str, float]:
+    ran = subprocess.run(words, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(ran.stdout)
+    return found
+
+
+def cheap(arguments: argparse.Namespace) -> None:
+    """A sweep of cheap rows in this process; prints its seconds and its peak memory."""
+    times = -(-arguments.rows // 25)
+    rows = 25 * times
+    grid: dict[str, list[Any]] = {
+        "batches": list(range(4, 29)),
+        "p2p-time": [number / 1000 for number in range(times)],
+        "strategy": ["1f1b"],
+    }
+    began = time.monotonic()
+    url = f"sqlite:///{arguments.folder}/a.db"
+    study = ppopt.sweep(PIPELINE, grid, storage=url)
+    assert study.done == rows
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(json.dumps({"seconds": time.monotonic() - began, "memory": peak}))
+
+
+def overhead(arguments: argparse.Namespace) -> None:
+    """What a row takes besides its own work, in processes of ours and of Dask.
+
+    The difference of a long and a short sweep: the start of processes is in neither.
+    """
+    from distributed import Client, LocalCluster  # noqa: PLC0415  an extra
+
+    long, short = arguments.rows, arguments.rows // 4
+    print("\n## Overhead per row: evaluations of 1F1B, two processes\n")
+    print("| engine | rows | seconds of both | ms of own work per row | ms of overhead per row |")
+    print("|---|---|---|---|---|")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        engines: dict[str, dict[str, Any]] = {"processes": {"jobs": 2}, "Dask": {"dask": client}}
+        for name, options in engines.items():
+            url = f"sqlite:///{folder}/{name}"
+            _timed(2, f"{url}-warm.db", options)
+            less, more = (_timed(rows, f"{url}-{rows}.db", options) for rows in (short, long))
+            seconds, work = more[0] - less[0], more[1] - less[1]
+            own, spare = (1000 * one / (long - short) for one in (work, seconds - work / 2))
+            print(f"| {name} | {long} | {more[0]:.2f}, {less[0]:.2f} | {own:.2f} | {spare:.2f} |")
+
+
+def _timed(rows: int, url: str, options: dict[str, Any]) -> tuple[float, float]:
+    """Seconds of a sweep of so many rows, and those of their own work."""
+    grid: dict[str, list[Any]] = {"batches": list(range(4, 4 + rows)), "strategy": ["1f1b"]}
+    began = time.monotonic()
+    study = ppopt.sweep(PIPELINE, grid, storage=url, **options)
+    work = sum(row.figures["solve_seconds"] for row in study.rows if row.figures)
+    return time.monotonic() - began, work
+
+
+def kill(arguments: argparse.Namespace) -> None:
+    """SIGKILL of a sweep at random moments: what was stored is there, and it goes on."""
+    rows, drawn = 60, random.Random(arguments.seed)
+    words = [PPOPT, "sweep", "--stages", "4", f"batches=range(4,{4 + rows})", "strategy=1f1b"]
+    print(f"\n## SIGKILL at {arguments.times} random moments of a sweep of {rows} rows\n")
+    print("| after seconds | stored | taken from the storage | done |\n|---|---|---|---|")
+    for _ in range(arguments.times):
+        with tempfile.TemporaryDirectory() as folder:
+            moment = drawn.uniform(0.2, arguments.longest)
+            running = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
+            time.sleep(moment)
+            running.kill()
+            running.wait()
+            stored = _count(Path(folder) / "ppopt.db")
+            ran = subprocess.run(
+                [*words, "--json"], cwd=folder, check=True, capture_output=True, text=True
+            )
+            found = json.loads(ran.stdout)
+            values = [row["value"] for row in found["rows"]]
+            assert values == [3 * (batches + 3) for batches in range(4, 4 + rows)]
+            assert found["cached"] >= stored
+            print(f"| {moment:.2f} | {stored} | {found['cached']} | {found['done']} |", flush=True)
+
+
+def _count(path: Path) -> int:
+    """Results in a file that a killed process left; 0 where it had not made it."""
+    try:
+        with Storage(f"sqlite:///{path}") as storage:
+            return storage.results()
+    except ppopt.InputError:
+        return 0
+
+
+def workers(arguments: argparse.Namespace) -> None:
+    """What many workers would do with the measured seconds per row, and what one writer bears."""
+    with sqlite3.connect(path_of(arguments.storage)) as link:
+        seconds = [row[0] for row in link.execute("SELECT seconds FROM results ORDER BY rowid")]
+        sizes = [row[0] for row in link.execute("SELECT length(record) FROM results")]
+    link.close()
+    write = _write_seconds(round(sum(sizes) / len(sizes)))
+    total = sum(seconds)
+    print(f"\n## {len(seconds)} rows of {total:.0f} s in all, by their measured seconds\n")
+    print(f"A write takes {1000 * write:.2f} ms: at most {1 / write:.0f} rows a second.\n")
+    print("| workers | seconds | speedup | share of the writer's time |\n|---|---|---|---|")
+    for count in (1, 2, 8, 16, 64, 256):
+        free = [0.0] * count
+        for row in seconds:
+            heapq.heapreplace(free, free[0] + row)
+        length = max(*free, write * len(seconds))
+        busy = write * len(seconds) / length
+        print(f"| {count} | {length:.1f} | {total / length:.1f} | {100 * busy:.2f} % |")
+
+
+def _write_seconds(size: int) -> float:
+    """Seconds of storing one row with its result."""
+    rows = 500
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Storage(f"sqlite:///{folder}/a.db") as storage,
+    ):
+        study = storage.study("a", "b")
+        began = time.monotonic()
+        for number in range(rows):
+            made = StoredResult(
+                str(number), "1f1b", "feasible", True, 1.0, 1, 1.0, "0", os.urandom(size)
+            )
+            storage.finish(study, Trial({"batches": number}, "complete", made.key, {}), made)
+        return (time.monotonic() - began) / rows
+
+
+def main() -> None:
+    """Print a part of the record."""
+    parser = argparse.ArgumentParser(description="sweeps")
+    parts = parser.add_subparsers(dest="part", required=True)
+    options: dict[Callable[[argparse.Namespace], None], dict[str, Any]] = {
+        rate: {"rows": 2000, "sample": 40, "jobs": 2, "model": "llama-3.1-8b"},
+        size: {"most": 100_000},
+        cheap: {"rows": 100, "folder": "."},
+        overhead: {"rows": 500},
+        kill: {"times": 20, "seed": 0, "longest": 4.0},
+        workers: {"storage": "sqlite:///rate.db"},
+    }
+    for part, given in options.items():
+        words = parts.add_parser(part.__name__, help=part.__doc__)
+        words.set_defaults(run=part)
+        for name, default in given.items():
+            words.add_argument(f"--{name}", type=type(default), default=default)
+    arguments = parser.parse_args()
+    if arguments.run is not cheap:
+        print(heading("Sweeps"))
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
