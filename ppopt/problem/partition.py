@@ -57,12 +57,6 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
     return _flattest(sums, [int(factor * per_slow) for factor in slow])
 
 
-def bottleneck(model: Layers, counts: Sequence[int]) -> Fraction:
-    """Largest F + BW of a stage, in the user's unit, on devices of speed 1; recompute counts."""
-    stages = model.stage_layers(counts)
-    return max(sum((layer.work for layer in stage), Fraction(0)) for stage in stages)
-
-
 def _flattest(sums: Sequence[int], slow: Sequence[int]) -> Counts:
     """Counts of least largest time, then of least sum of squares, the larger ones first.
 

@@ -39,14 +39,6 @@ def refuse_search(placement: object, what: str) -> None:
         )
 
 
-def name_of(hosts: Sequence[int], devices: int) -> str | None:
-    """The name of a placement, `linear` before `interleaved`; None: it has none."""
-    chunks, rest = divmod(len(hosts), devices)
-    names = ("linear",) if chunks == 1 else ("interleaved", "v")
-    found = (name for name in names if named(name, devices, chunks) == tuple(hosts))
-    return None if rest else next(found, None)
-
-
 def named(name: str, devices: int, chunks: int) -> tuple[int, ...]:
     """Device of each of the `devices * chunks` stages under a named placement."""
     rule = NAMED[name]

@@ -139,8 +139,3 @@ def _profile(schedule: Timetable, device: int, takes: Ints, gives: Ints) -> Memo
     delta = np.zeros(len(time), dtype=np.int64)
     np.add.at(delta, instant, change)
     return MemoryProfile(time, np.cumsum(delta) + schedule.pipeline.ticks.static[device])
-
-
-def memory_changes(pipeline: Pipeline) -> Ints:
-    """Net change of memory by operations, [kind, stage], in ticks."""
-    return np.subtract(pipeline.ticks.takes, pipeline.ticks.gives, dtype=np.int64)
