@@ -183,16 +183,21 @@ def _timed(rows: int, url: str, options: dict[str, Any]) -> tuple[float, float]:
 
 
 def kill(arguments: argparse.Namespace) -> None:
-    """SIGKILL of a sweep at random moments: what was stored is there, and it goes on."""
+    """SIGKILL of a sweep at random moments: what was stored is there, and it goes on.
+
+    Moments are drawn over the rows: after so many are stored, and up to 20 ms more.
+    """
     rows, drawn = 60, random.Random(arguments.seed)
     words = [PPOPT, "sweep", "--stages", "4", f"batches=range(4,{4 + rows})", "strategy=1f1b"]
     print(f"\n## SIGKILL at {arguments.times} random moments of a sweep of {rows} rows\n")
-    print("| after seconds | stored | taken from the storage | done |\n|---|---|---|---|")
+    print("| after rows | stored | taken from the storage | done |\n|---|---|---|---|")
     for _ in range(arguments.times):
         with tempfile.TemporaryDirectory() as folder:
-            moment = drawn.uniform(0.2, arguments.longest)
+            moment = drawn.randrange(rows)
             running = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
-            time.sleep(moment)
+            while running.poll() is None and _count(Path(folder) / "ppopt.db") < moment:
+                time.sleep(0.005)
+            time.sleep(drawn.uniform(0, 0.02))
             running.kill()
             running.wait()
             stored = _count(Path(folder) / "ppopt.db")
@@ -203,13 +208,13 @@ def kill(arguments: argparse.Namespace) -> None:
             values = [row["value"] for row in found["rows"]]
             assert values == [3 * (batches + 3) for batches in range(4, 4 + rows)]
             assert found["cached"] >= stored
-            print(f"| {moment:.2f} | {stored} | {found['cached']} | {found['done']} |", flush=True)
+            print(f"| {moment} | {stored} | {found['cached']} | {found['done']} |", flush=True)
 
 
 def _count(path: Path) -> int:
     """Results in a file that a killed process left; 0 where it had not made it."""
     try:
-        with Storage(f"sqlite:///{path}") as storage:
+        with Storage(f"sqlite:///{path}", readonly=True) as storage:
             return storage.results()
     except ppopt.InputError:
         return 0
@@ -261,7 +266,7 @@ def main() -> None:
         size: {"most": 100_000},
         cheap: {"rows": 100, "folder": "."},
         overhead: {"rows": 500},
-        kill: {"times": 20, "seed": 0, "longest": 4.0},
+        kill: {"times": 20, "seed": 0},
         workers: {"storage": "sqlite:///rate.db"},
     }
     for part, given in options.items():

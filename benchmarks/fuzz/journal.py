@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import json
+import multiprocessing
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +31,9 @@ class Journal:
         self.path = path
 
     def begin(self, heading: str, seed: int) -> None:
-        """Note that a run begins, or goes on."""
+        """Note that a run begins, or goes on; a line that was cut short is ended."""
+        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
+            self._write("\n")
         self._append({"begun": heading, "seed": seed})
 
     def piece(self, seed: str, seconds: float, tallies: Mapping[str, Tally]) -> None:
@@ -43,8 +47,15 @@ class Journal:
         )
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self._write(json.dumps(line) + "\n")
+
+    def _write(self, text: str) -> None:
+        """Append in one system call: several processes write to the file."""
+        number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(number, text.encode())
+        finally:
+            os.close(number)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Every line but one that was cut short when its process was killed."""
@@ -75,11 +86,18 @@ class Journal:
 
 
 def run(journal: Journal, names: Sequence[str], seed: str, seconds: float) -> None:
-    """Attack in one process, in pieces, until all of its pieces together have taken so long."""
+    """Attack in one process, in pieces, until all of its pieces together have taken so long.
+
+    Where the process that began it is gone, this one ends without noting its last piece: another
+    may go on from the journal already.
+    """
+    parent = multiprocessing.parent_process()
     while (spent := journal.done(seed))[0] < seconds:
         began = time.monotonic()
         done = {name: tally.cases for name, tally in spent[1].items()}
         tallies = campaign(names, seed, min(PIECE, seconds - spent[0]), done)
+        if parent is not None and not parent.is_alive():
+            os._exit(1)
         journal.piece(seed, time.monotonic() - began, tallies)
 
 

@@ -148,8 +148,8 @@ def _hidden(where: Path) -> list[str]:
 
 def _after_signal(ran: Ran, where: Path, case: Case, *, heard: bool) -> Iterator[Finding]:
     names = case["signals"].replace(" ", "-").lower()
-    if ran.code < 0 and not heard and not ran.out:
-        return  # Python was still starting: the first line of `main` had not run
+    if not heard and not ran.out and (ran.code < 0 or ran.code == 1):
+        return  # Python was still starting (1: in its `site`): the first line of `main` had not run
     if "Traceback" in ran.err or ran.code == 1:
         yield Finding(f"traceback-after-{names}", ran.last)
     elif ran.code < 0:

@@ -311,6 +311,8 @@ class Layers:
     def _in_one_unit(self, layers: list[Layer]) -> list[Layer]:
         for measure, fields in _FIELDS.items():
             key = f"{measure}_unit"
+            if all(getattr(layer, key) == getattr(self, key) for layer in layers):
+                continue
             given = {
                 f"layers: layer {index}": layer.quantities(measure)
                 for index, layer in enumerate(layers)
@@ -445,7 +447,8 @@ def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
         total += layer.count
         if total > MOST_LAYERS:
             raise InputError(f"layers: more than {MOST_LAYERS} layers, counts expanded")
-        yield from (replace(layer, count=1),) * layer.count
+        single = layer if layer.count == 1 else replace(layer, count=1)
+        yield from (single,) * layer.count
 
 
 def _read(entry: object, index: int, declared: Mapping[str, Any]) -> Layer:

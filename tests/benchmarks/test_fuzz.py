@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.fuzz import campaign, command, known, layers, pipelines
+from benchmarks.fuzz import campaign, command, known, layers, pipelines, processes
 from benchmarks.fuzz import journal as journals
 from benchmarks.fuzz.__main__ import report
 from benchmarks.fuzz.campaign import CATEGORIES, Tally
@@ -286,7 +286,8 @@ def test_a_run_that_was_stopped_goes_on_from_its_journal(tmp_path: Path) -> None
     journals.run(journal, names, "5.0", 0.3)
     _, first = journal.done("5.0")
     with journal.path.open("a", encoding="utf-8") as file:
-        file.write('{"piece": "5.0", "seco\n')
+        file.write('{"piece": "5.0", "seco')
+    journal.begin("# again", 5)
     journals.run(journal, names, "5.0", 0.3)
     assert journal.done("5.0")[1]["valid"].cases == first["valid"].cases
     journals.run(journal, names, "5.0", 2 * journal.done("5.0")[0])
@@ -339,6 +340,18 @@ def test_known_findings_go_by_category_and_pattern(monkeypatch: pytest.MonkeyPat
     assert known.reason("disks", Finding("full-crash", "")) == "item 1"
     assert known.reason("killed", Finding("full-crash", "")) is None
     assert known.reason("disks", Finding("loop-crash", "")) is None
+
+
+@pytest.mark.parametrize(("heard", "found"), [(False, []), (True, ["traceback-after-int"])])
+@pytest.mark.parametrize("code", [1, -2])
+def test_only_what_python_itself_shows_is_left_out(
+    code: int, heard: bool, found: list[str], tmp_path: Path
+) -> None:
+    """Where the signal came before the first line of `main`."""
+    ran = command.Ran(code, "", "Traceback (most recent call last)\nKeyboardInterrupt", 0.1)
+    case = {"signals": "INT", "outputs": []}
+    told = processes._after_signal(ran, tmp_path, case, heard=heard)
+    assert [one.kind for one in told] == found
 
 
 def test_a_forked_command_behaves_as_one_of_its_own(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class RecomputeCandidates(Candidates):
         return self._listed or []
 
     def first(self) -> Iterable[Key]:
-        """The bound's own choice, and levels between no and full recompute."""
+        """Full and no recompute, the bound's own choice, and levels between."""
         return () if self._none else self._space.simple()
 
     def unknown(

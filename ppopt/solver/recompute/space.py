@@ -81,6 +81,7 @@ class RecomputeSpace:
             pipeline, model=model, partition=pipeline.counts, recompute=None,
             mem_limit=pipeline.limits,
         )  # fmt: skip
+        self._recomputing = model.recomputing(lambda _: True).layers
         self._stages = model.stage_layers(self._base.counts)
         self._starts = [sum(self._base.counts[:stage]) for stage in range(len(self._stages))]
 
@@ -97,9 +98,21 @@ class RecomputeSpace:
         }
         model: Model = self._base.model
         made = tuple(
-            replace(layer, recompute=number in places) for number, layer in enumerate(model.layers)
+            self._recomputing[number] if number in places else layer
+            for number, layer in enumerate(model.layers)
         )
         return replace(self._base, model=replace(model, layers=made))
+
+    @cached_property
+    def _bare(self) -> Pipeline:
+        return self._base.without_model()
+
+    def _of_stages(self, chosen: dict[int, StageChoice]) -> Pipeline:
+        """The same costs as `_with`, given stage by stage: quicker to make than layers."""
+        times, kept = [Fraction(0)] * self._bare.num_stages, list(self._bare.costs.activation)
+        for stage, one in chosen.items():
+            times[stage], kept[stage] = one.time, one.kept
+        return replace(self._bare, recompute_time=times, kept=kept)
 
     @cached_property
     def devices(self) -> list[list[DeviceChoice]]:
@@ -118,7 +131,7 @@ class RecomputeSpace:
             )
         found = []
         for choice in product(*fronts):
-            pipeline = self._with(dict(zip(stages, choice, strict=True)))
+            pipeline = self._of_stages(dict(zip(stages, choice, strict=True)))
             problem = replace(self._problem, pipeline=pipeline).reduced
             if device_infeasible([Delays(problem.instance, 0)], device):
                 continue
@@ -152,7 +165,7 @@ class RecomputeSpace:
         return Configuration(key, max(bounds))
 
     def simple(self) -> list[Key]:
-        """The bound's own choice, as little recompute as possible, as much, and levels between."""
+        """As much recompute as possible, as little, the bound's own choice, and levels between."""
         bound = tuple(
             min(range(len(choices)), key=lambda number: (choices[number].bound, number))
             for choices in self.devices
@@ -166,7 +179,7 @@ class RecomputeSpace:
                 bound, self.devices, strict=True))]
             for choices in self.devices
         )  # fmt: skip
-        return list(dict.fromkeys([bound, *levels, within]))
+        return list(dict.fromkeys([levels[-1], levels[0], bound, *levels, within]))
 
     def moves(self, key: Key) -> Iterator[Key]:
         """One device with the next choice, either way; and all of them."""
