@@ -384,10 +384,11 @@ class ConfigurationSearch:
 
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
         request = self._request
+        share = 1.0 if level else self._params.quick_share
         result = request.solve_one(
             self._known_of(one, problem),
             problem,
-            replace(request.provenance, time_limit=max(self._left, 0.01)),
+            replace(request.provenance, time_limit=max(self._left * share, 0.01)),
             lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
             params=replace(request.params, rounds=replace(request.params.rounds, most=level)),

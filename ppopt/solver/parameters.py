@@ -428,6 +428,8 @@ class RemoteParams:
 class ConfigurationParams:
     """The search over configurations, such as partitions, placements and recompute."""
 
+    quick_share: float = 0.25
+    """Most of the time left that a quick search takes, so that the next ones have their turns."""
     quick: int = 20
     """Configurations of least bounds that are scheduled quickly before any is searched."""
     moves: int = 60

@@ -1,0 +1,70 @@
+"""The search over configurations: how long each is searched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from ppopt import Pipeline
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.configurations import (
+    Candidates,
+    Configuration,
+    ConfigurationSearch,
+    Key,
+    Request,
+)
+from ppopt.solver.parameters import SolveParams
+from ppopt.solver.result import Result
+from ppopt.solver.search import provenance_of, search_from
+
+
+class Forwards(Candidates):
+    """Pipelines that differ in the time of F."""
+
+    name = "forward"
+    argument = Argument.SEARCH
+
+    def pipeline(self, key: Key) -> Pipeline:
+        return Pipeline(stages=2, batches=2, forward=key[0])
+
+    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
+        return [Configuration(key, Fraction(0)) for key in keys]
+
+    def first(self) -> Iterable[Key]:
+        return self.listed()
+
+    def listed(self) -> Sequence[Key]:
+        return [(5,), (4,), (3,)]
+
+    def moves(self, key: Key) -> Iterator[Key]:  # noqa: ARG002
+        return iter(())
+
+    def proof(self, search: ConfigurationSearch) -> str:  # noqa: ARG002
+        return "tried"
+
+
+def test_a_slow_configuration_leaves_time_for_the_next_ones() -> None:
+    """Each of the first has a quarter of what is left: one that is slow ends, and others follow."""
+    limits: list[float] = []
+
+    def solve_one(
+        start: Any, problem: Problem, provenance: Any, *rest: Any, **named: Any
+    ) -> Result:
+        limits.append(provenance.time_limit)
+        return search_from(start, problem, provenance, *rest, **named)
+
+    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
+    began = time.monotonic()
+    request = Request(
+        solve_one, problem, provenance_of(1000, 1, 0), None, began, None, SolveParams()
+    )
+    found = ConfigurationSearch(Forwards(), request).run()
+    assert found.pipeline.forward == (3, 3)
+    assert len(limits) >= 3
+    assert all(limit <= 250 for limit in limits[:3])
