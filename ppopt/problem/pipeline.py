@@ -626,15 +626,24 @@ class Pipeline:
     def _peak_1f1b(self) -> Fraction:
         """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
 
-        Device d holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2).
+        Device d holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2), and
+        while F or BW of one of its stages runs what that operation needs besides: its workspace,
+        and in BW what F did not keep.
         """
         costs = self.costs
         return max(
             sum((costs.static[stage] for stage in stages), Fraction(0))
             + min(self.batches, self.num_devices - device)
-            * sum((costs.activation[stage] * self.num_slices for stage in stages), Fraction(0))
+            * sum((costs.kept[stage] * self.num_slices for stage in stages), Fraction(0))
+            + max(map(self._besides_1f1b, stages))
             for device, stages in enumerate(self.hosted[0])
         )
+
+    def _besides_1f1b(self, stage: int) -> Fraction:
+        """Most that F or BW of a stage needs besides what F keeps."""
+        costs = self.costs
+        missing = costs.activation[stage] - costs.kept[stage]
+        return max(costs.forward_workspace[stage], missing + costs.backward_workspace[stage])
 
     def static_of(self, device: int) -> Fraction:
         """Memory always held by a device: the static memory of its stages, on every route."""

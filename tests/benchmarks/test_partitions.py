@@ -33,10 +33,9 @@ def test_published_layouts_fit_the_large_model(placement: str) -> None:
 def test_a_limit_is_a_share_of_that_of_1f1b_on_the_balanced_partition() -> None:
     half = partitions.pipeline(Row(43, 8, 16, "linear", Fraction(1, 2)), "even")
     full = partitions.pipeline(Row(43, 8, 16, "linear", Fraction(1)), "balanced")
-    costs = full.costs
-    held = [costs.static[d] + min(16, 8 - d) * costs.activation[d] for d in range(8)]
+    peak = ppopt.evaluate(full, "1f1b").metrics.peak_memory
     assert half.limits is not None
-    assert half.limits[0] * 2 == max(held)
+    assert half.limits[0] * 2 == max(map(full.ticks.memory, peak))
 
 
 def test_a_line_has_every_column() -> None:

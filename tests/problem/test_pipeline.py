@@ -8,6 +8,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.studies.evaluate import evaluate
 
 
 def test_defaults_are_those_of_the_design() -> None:
@@ -224,6 +225,25 @@ def test_what_is_no_pipeline_is_refused(given: dict[str, Any], message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "besides",
+    [
+        {"workspace": [1, 9, 2]},
+        {"forward_workspace": 3, "backward_workspace": [0, 1, 7]},
+        {"kept": [1, 0, 2]},
+        {"kept": [1, 0, 2], "backward_workspace": 2, "forward_workspace": [9, 1, 1]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batches", [1, 2, 6])
+def test_the_limit_of_1f1b_is_what_it_takes_while_operations_run(
+    besides: dict[str, Any], batches: int
+) -> None:
+    pipe = Pipeline(stages=3, batches=batches, activation=[4, 3, 5], static=[1, 2, 3], **besides)
+    peak = max(map(pipe.ticks.memory, evaluate(pipe, "1f1b").metrics.peak_memory))
+    assert replace(pipe, mem_limit="1f1b").limits == (peak,) * 3
+
+
 def test_static_memory_counts_on_both_routes_and_the_limit_of_1f1b_on_one() -> None:
     """Route 1 has stage s on device 2 - s. 1F1B, of one route, peaks on device 0: 4 + 3 x 2."""
     pipe = Pipeline(stages=3, batches=6, static=[4, 1, 2], activation=2, routes=2, mem_limit="1f1b")
@@ -257,7 +277,8 @@ def test_what_chunks_and_slices_cut_of_workspace_and_recompute() -> None:
     assert costs.workspace == costs.forward_workspace == costs.backward_workspace == (2,) * 4
     assert costs.weight_workspace == (0,) * 4
     assert pipe.limits is None
-    assert replace(pipe, mem_limit="1f1b").limits == (8, 8)
+    held, missing = 4, 1
+    assert replace(pipe, mem_limit="1f1b").limits == (held + missing + 2,) * 2
 
 
 def test_slices_share_what_a_microbatch_takes() -> None:
