@@ -41,18 +41,28 @@ def assert_sound(result: Result) -> None:
     assert result.proof
 
 
+MODEL_ALONE = SolveParams(without=frozenset(NAMES) - {"list scheduling", "full model"})
+
+
 @pytest.mark.parametrize("objective", Objective)
 def test_agrees_with_exhaustive_search(objective: Objective) -> None:
-    """Value and infeasibility, over unequal times, links, limits, chunks, fused and split."""
+    """Value and infeasibility, over unequal times, links, limits, chunks, fused and split.
+
+    Each twice: by all methods, and by the model of all devices alone.
+    """
     infeasible = searched = 0
     for case in tiny_cases(seed=2, count=320, ops=14):
         expected = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
-        result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
-        assert_sound(result)
         infeasible += expected is None
+        for params in (SolveParams(), MODEL_ALONE):
+            result = solve(
+                case.pipeline, objective=objective, fused=case.fused, workers=1, params=params
+            )
+            assert_sound(result)
+            assert ticks(result) == expected, case
+            proved = Status.INFEASIBLE if expected is None else Status.OPTIMAL
+            assert result.status is proved, case
         searched += "CP-SAT" in result.proof
-        assert ticks(result) == expected, case
-        assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
     assert 10 < infeasible < 150
     assert searched > 50
 
@@ -220,7 +230,7 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
 def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
     """One microbatch at a time through three devices and back, links included: 4 x 11."""
     pipeline = Pipeline(stages=3, batches=4, p2p=1, mem_limit=1)
-    found = solve(pipeline, workers=1, time_limit=30, backward_kind="split")
+    found = solve(pipeline, workers=1, backward_kind="split", params=MODEL_ALONE)
     assert (found.status, found.value) == ("optimal", 44)
     assert found.proof == "CP-SAT searched all orders of the 36 operations and found none below"
 

@@ -141,7 +141,7 @@ SHARED = {
     "ppopt.problem.backward_kind",
     *(
         f"ppopt.problem.{name}"
-        for name in ("layout", "model", "objective", "operation", "partition", "pipeline")
+        for name in ("layout", "layers", "link", "objective", "operation", "partition", "pipeline")
     ),
     *(f"ppopt.problem.{name}" for name in ("placement", "settings", "units")),
     *(f"ppopt.schedule{name}" for name in ("", ".origin", ".timetable")),
