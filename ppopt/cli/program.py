@@ -17,8 +17,8 @@ def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoRet
     """Run the words of a command, those of the process for None, and exit.
 
     `blocked`: the signals that the system shall hold back again, where it has held back more.
-    Ctrl-C while modules load takes effect when they are loaded: code that an import runs may
-    swallow an exception.
+    Ctrl-C while modules load takes effect when the application begins: code that an import runs may
+    swallow an exception. After the application has printed its result Ctrl-C does nothing.
     """
     interrupts.hear_terminations()
     with interrupts.recorded(inner=True):
@@ -26,10 +26,7 @@ def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoRet
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         try:
             app = _loaded()
-            with interrupts.heard():
-                app(arguments, prog_name="ppopt")
-        except KeyboardInterrupt:
-            streams.interrupted(arguments)
+            app(arguments, prog_name="ppopt")
         finally:
             interrupts.ignore()
     raise AssertionError("the application exits by itself")

@@ -216,6 +216,24 @@ class TestSignals:
         found = json.loads(ran.stdout)
         assert (found["schema"], found["status"], found["schedule"]) == (1, "unknown", None)
 
+    def test_ctrl_c_after_the_result_is_printed_changes_nothing(self) -> None:
+        code = (
+            "import os, signal\n"
+            "from ppopt.cli import main\n"
+            "from ppopt.cli.application import Group\n"
+            "old = Group.main\n"
+            "def pressed(*args, **named):\n"
+            "    try:\n"
+            "        old(*args, **named)\n"
+            "    finally:\n"
+            "        os.kill(os.getpid(), signal.SIGINT)\n"
+            "Group.main = pressed\n"
+            f"main({['eval', '1f1b', *shlex.split(SMALL), '--json']})\n"
+        )
+        ran = python(code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert json.loads(ran.stdout)["status"] == "feasible"
+
     def test_random_times_are_given_up_and_the_schedule_is_kept(self, folder: Path) -> None:
         code = (
             f"import os, signal; {PRESS}from ppopt.cli import main; "
