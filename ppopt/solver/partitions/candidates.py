@@ -7,6 +7,7 @@ whose bound is within 0 to 5 % of the least, and those made by rule.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,36 +38,17 @@ FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
 
 
-class PartitionCandidates(Candidates):
-    """The partitions of a model's layers into the stages of a placement."""
+class BoundedPartitions(Candidates):
+    """Configurations that each have a partition, with bounds over all partitions."""
 
-    name = "partition"
-    argument = Argument.PARTITIONS
-
-    def __init__(self, problem: Problem, deadline: float) -> None:
-        """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
-
-        Raises InputError where partitions cannot be searched.
-        """
-        self._base = replace(problem.pipeline, mem_limit=problem.pipeline.limits)
-        self._deadline = deadline
-        self._ticks = space_of(replace(problem, pipeline=self._base))
-        self._space = self._ticks.space
-        speeds = problem.pipeline.device_speed
-        self._speeds = tuple(speeds[host] for host in self._space.hosts)
+    def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: float) -> None:
+        """`base`: its model is cut; bounds raise TimeoutError after the deadline."""
+        self._base, self._ticks, self._deadline = base, ticks, deadline
+        self._space = ticks.space
+        self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """None: not worked out yet."""
         self._order: PartitionOrder | None = None
-
-    def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline cut into these counts of layers."""
-        return replace(self._base, partition=key)
-
-    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Partitions with their bounds; one whose memory cannot suffice is impossible."""
-        for counts in keys:
-            bound = partition_bound(self._space, counts)
-            yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
     def bound(self, deadline: float) -> None:
         """Bound all partitions; where that takes longer, every stage alone."""
@@ -81,26 +63,8 @@ class PartitionCandidates(Candidates):
             return self._time(quick_bound(self._space))
         return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
 
-    def first(self) -> Iterator[Counts]:
-        """The given rule's partition, before all bounds; then even ones of low bounds."""
-        yield self._base.counts
-        if self._bounds is None:
-            self._bounds = bounds_of(self._space, self._deadline)
-        bounds = self._bounds
-        if bounds.least == FOREVER:
-            return
-        self._order = PartitionOrder(self._space, bounds)
-        for share in SHARES:
-            counts = bounds.most_even(share)
-            if counts is not None:
-                yield counts
-        for rule in RULES.values():
-            with suppress(InputError):
-                yield rule(self._base.model, self._base.num_stages, self._speeds)
-        yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
-
     def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
-        """The next partition in the order of bounds; where there is no order, the least bound."""
+        """The next configuration in the order of bounds; where there is none, the least bound."""
         if self._bounds is None:
             return Unknown(self._time(quick_bound(self._space)))
         if self._bounds.least == FOREVER:
@@ -108,8 +72,66 @@ class PartitionCandidates(Candidates):
         if not self._bounds.complete or self._order is None:
             return Unknown(self._time(self._bounds.least))
         most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
-        following = self._order.peek(known, most)
-        return None if following is None else Unknown(self._time(following[0]), following[1])
+        return self._following(self._order, known, most)
+
+    @abstractmethod
+    def _following(
+        self, order: PartitionOrder, known: Container[Key], most: int | None
+    ) -> Unknown | None:
+        """The next unknown configuration whose bound is at most so many ticks, if there is one."""
+
+    def _bounds_in_order(self) -> PartitionBounds | None:
+        """The bounds over all partitions, whose order begins; None: none keeps the limits."""
+        if self._bounds is None:
+            self._bounds = bounds_of(self._space, self._deadline)
+        if self._bounds.least == FOREVER:
+            return None
+        self._order = PartitionOrder(self._space, self._bounds)
+        return self._bounds
+
+    def _by_rule(self) -> Iterator[Counts]:
+        """The partitions made by rule."""
+        for rule in RULES.values():
+            with suppress(InputError):
+                yield rule(self._base.model, self._base.num_stages, self._speeds)
+
+    def _time(self, ticks: int) -> Fraction:
+        return Fraction(ticks, self._ticks.per_unit)
+
+
+class PartitionCandidates(BoundedPartitions):
+    """The partitions of a model's layers into the stages of a placement."""
+
+    name = "partition"
+    argument = Argument.PARTITIONS
+
+    def __init__(self, problem: Problem, deadline: float) -> None:
+        """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
+
+        Raises InputError where partitions cannot be searched.
+        """
+        base = replace(problem.pipeline, mem_limit=problem.pipeline.limits)
+        super().__init__(base, space_of(replace(problem, pipeline=base)), deadline)
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline cut into these counts of layers."""
+        return replace(self._base, partition=key)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Partitions with their bounds; one whose memory cannot suffice is impossible."""
+        for counts in keys:
+            bound = partition_bound(self._space, counts)
+            yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
+
+    def first(self) -> Iterator[Counts]:
+        """The given rule's partition, before all bounds; then even ones of low bounds."""
+        yield self._base.counts
+        bounds = self._bounds_in_order()
+        if bounds is None:
+            return
+        yield from most_even(bounds)
+        yield from self._by_rule()
+        yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
 
     def moves(self, key: Key) -> Iterator[Counts]:
         """Partitions that move one layer over one cut."""
@@ -127,8 +149,19 @@ class PartitionCandidates(Candidates):
             f"these {searched} found as much"
         )
 
-    def _time(self, ticks: int) -> Fraction:
-        return Fraction(ticks, self._ticks.per_unit)
+    def _following(
+        self, order: PartitionOrder, known: Container[Key], most: int | None
+    ) -> Unknown | None:
+        following = order.peek(known, most)
+        return None if following is None else Unknown(self._time(following[0]), following[1])
+
+
+def most_even(bounds: PartitionBounds) -> Iterator[Counts]:
+    """The most even partitions whose bounds are near the least one."""
+    for share in SHARES:
+        counts = bounds.most_even(share)
+        if counts is not None:
+            yield counts
 
 
 class PartitionOrder:

@@ -15,27 +15,25 @@ from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise, product
-from math import ceil, prod
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
-from ppopt.solver.partitions.candidates import PartitionOrder, no_partition_fits, one_layer_moves
+from ppopt.solver.configurations import Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.partitions.candidates import (
+    BoundedPartitions,
+    PartitionOrder,
+    most_even,
+    no_partition_fits,
+    one_layer_moves,
+)
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
-from ppopt.solver.partitions.partition_bounds import (
-    SHARES,
-    PartitionBounds,
-    bounds_by,
-    bounds_of,
-    quick_bound,
-)
 from ppopt.solver.partitions.space import FOREVER, space_of
 from ppopt.solver.recompute.space import StageChoice, stage_choices
 
@@ -59,7 +57,7 @@ Choices = tuple[tuple[DeviceChoice, ...], ...]
 """Per device."""
 
 
-class PartitionRecomputeCandidates(Candidates):
+class PartitionRecomputeCandidates(BoundedPartitions):
     """Partitions of a model's layers into stages, each with choices of layers that recompute.
 
     A key has the layers of every stage, then the number of the choice of every stage.
@@ -73,21 +71,15 @@ class PartitionRecomputeCandidates(Candidates):
 
         Raises InputError where partitions cannot be searched.
         """
-        self._ticks = space_of(problem)
-        self._space = self._ticks.space
-        speeds = problem.pipeline.device_speed
-        self._speeds = tuple(speeds[host] for host in self._space.hosts)
-        given, self._deadline = problem.pipeline, deadline
-        self._base = replace(
+        given, ticks = problem.pipeline, space_of(problem)
+        base = replace(
             given,
             model=given.model.recomputing(lambda _: False),
             recompute=None,
             mem_limit=given.limits,
         )
+        super().__init__(base, ticks, deadline)
         self._stages = self._space.num_stages
-        self._bounds: PartitionBounds | None = None
-        """None: not worked out yet."""
-        self._order: PartitionOrder | None = None
         self._begun: set[Counts] = set()
         """Partitions whose choices are in the heap."""
         self._heap: list[tuple[int, int, Key, Iterator[tuple[int, Key]]]] = []
@@ -116,53 +108,19 @@ class PartitionRecomputeCandidates(Candidates):
             bound = max(one.bound for one in self._of_devices(key))
             yield Configuration(key, self._time(bound), impossible=bound >= FOREVER)
 
-    def bound(self, deadline: float) -> None:
-        """Bound all partitions; where that takes longer, every stage alone."""
-        if self._bounds is None or not self._bounds.complete:
-            self._bounds = bounds_by(deadline, self._space, self._deadline)
-            self._order = None
-
-    @property
-    def least(self) -> Fraction:
-        """The least bound of all partitions; 0 where none keeps the memory limits."""
-        if self._bounds is None:
-            return self._time(quick_bound(self._space))
-        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
-
     def first(self) -> Iterator[Key]:
         """The given rule's partition, once before all bounds; then even ones of low bounds."""
         given = self._simple(self._base.counts)
         yield given[0]
-        if self._bounds is None:
-            self._bounds = bounds_of(self._space, self._deadline)
-        bounds = self._bounds
-        if bounds.least == FOREVER:
+        bounds = self._bounds_in_order()
+        if bounds is None:
             return
-        self._order = PartitionOrder(self._space, bounds)
-        for share in SHARES:
-            counts = bounds.most_even(share)
-            if counts is not None:
-                yield from self._simple(counts)
+        for counts in most_even(bounds):
+            yield from self._simple(counts)
         yield from given
-        for rule in RULES.values():
+        for counts in self._by_rule():
             with suppress(InputError):
-                yield from self._simple(rule(self._base.model, self._stages, self._speeds))
-
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
-        """The next choice in the order of bounds; where there is no order, the least bound."""
-        if self._bounds is None:
-            return Unknown(self._time(quick_bound(self._space)))
-        if self._bounds.least == FOREVER:
-            return None
-        if not self._bounds.complete or self._left_out or self._order is None:
-            return Unknown(self._time(self._bounds.least))
-        most = FOREVER - 1 if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
-        self._fill(self._order, known, most)
-        if self._left_out:
-            return Unknown(self._time(self._bounds.least))
-        if not self._heap or self._heap[0][0] > most:
-            return None
-        return Unknown(self._time(self._heap[0][0]), self._heap[0][2])
+                yield from self._simple(counts)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """One layer over one cut, or the next choice of one device or of all, either way."""
@@ -195,10 +153,19 @@ class PartitionRecomputeCandidates(Candidates):
             f"idle time and way out; the searches of these {searched} found as much"
         )
 
-    def _time(self, ticks: int) -> Fraction:
-        return Fraction(ticks, self._ticks.per_unit)
-
     # The order of bounds.
+
+    def _following(
+        self, order: PartitionOrder, known: Container[Key], most: int | None
+    ) -> Unknown | None:
+        most = FOREVER - 1 if most is None else most
+        if not self._left_out:
+            self._fill(order, known, most)
+        if self._left_out:
+            return Unknown(self.least)
+        if not self._heap or self._heap[0][0] > most:
+            return None
+        return Unknown(self._time(self._heap[0][0]), self._heap[0][2])
 
     def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> None:
         """Bring the unknown choice of least bound to the top of the heap, up to a bound."""
