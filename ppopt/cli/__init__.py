@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from ppopt.cli.application import app as app
-
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
 
 def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
@@ -29,11 +27,3 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     from ppopt.cli import program  # noqa: PLC0415
 
     program.run(arguments, blocked)
-
-
-def __getattr__(name: str) -> object:
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ppopt.cli.application import app  # noqa: PLC0415
-
-    return app

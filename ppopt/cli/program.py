@@ -25,17 +25,16 @@ def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoRet
         if blocked is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         try:
-            app = _loaded()
-            app(arguments, prog_name="ppopt")
+            streams.open_closed()
+            streams.buffer_output()
+            application()(arguments, prog_name="ppopt")
         finally:
             interrupts.ignore()
     raise AssertionError("the application exits by itself")
 
 
-def _loaded() -> Typer:
+def application() -> Typer:
     """The application with its commands, each of which registers itself."""
-    streams.open_closed()
-    streams.buffer_output()
     from ppopt.cli import (  # noqa: F401, PLC0415
         commands,
         init,

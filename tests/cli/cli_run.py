@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from ppopt.cli import (  # noqa: F401
-    app,
-    commands,
-    init,
-    planning,
-    profiling,
-    running,
-    schedule_files,
-    sweeping,
-)
+from ppopt.cli.program import application
 
 ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")
 """What the installed script `ppopt` runs."""
@@ -58,7 +49,7 @@ def words(line: str) -> list[str]:
 
 def run(line: str, *more: str | Path) -> Ran:
     """Run `ppopt LINE MORE...` in this process; a bug of ours is raised as it is."""
-    result = CliRunner().invoke(app, [*words(line), *map(str, more)])
+    result = CliRunner().invoke(application(), [*words(line), *map(str, more)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)
