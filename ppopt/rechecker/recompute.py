@@ -2,8 +2,8 @@
 
 Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. A
 schedule stays one where a stage takes less time and keeps less memory. So a bound for a saving of
-at least as much memory in at most as much time holds for a choice, and a choice that no other one
-betters in both is as good as all those that it betters.
+at least as much memory in at most as much time holds for a choice, and a non-dominated choice is as
+good as all those that it dominates.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Recompute:
         return sorted(found)
 
     def choices(self, low: int, high: int) -> dict[Point, frozenset[int]] | None:
-        """The choices of these layers that none betters, by layers; None: there are too many."""
+        """The non-dominated choices of these layers, by layers; None: there are too many."""
         found: dict[Point, frozenset[int]] = {NONE: frozenset()}
         for number in range(low, high):
             one = self._layers[number]
@@ -82,7 +82,7 @@ def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _front(points: set[Point]) -> list[Point]:
-    """The points that no other betters in time and savings."""
+    """The points that are not dominated in time and savings."""
     found: list[Point] = []
     for one in sorted(points, key=lambda p: (p.time, -p.saved)):
         if not found or one.saved > found[-1].saved:

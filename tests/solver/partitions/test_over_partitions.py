@@ -12,9 +12,9 @@ import pytest
 from ppopt import Argument, Model, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.partitions.over_partitions import over_partitions
 from ppopt.solver.partitions.recompute_choices import Point, merged, undominated
 from tests.oracles import exhaustive
+from tests.solver.partitions.over_partitions import over_partitions
 
 OPERATIONS = 12
 """Most operations for exhaustive search."""

@@ -13,8 +13,8 @@ from ppopt import Objective, Pipeline, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
-from ppopt.solver.partitions.over_partitions import over_partitions
 from tests.oracles import exhaustive
+from tests.solver.partitions.over_partitions import over_partitions
 from tests.solver.partitions.test_over_partitions import draw, every_choice, least
 
 SPEEDS = (1, 2, "0.5", "1.5", 3)

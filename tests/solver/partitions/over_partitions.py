@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.partitions.candidates import most_even
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
-    SHARES,
     bounds_of,
     memory_of_all,
     partition_bound,
@@ -56,10 +56,9 @@ def over_partitions(problem: Problem, deadline: float = inf) -> OverPartitions:
     bounds = bounds_of(space, deadline)
     if bounds.least == FOREVER:
         return OverPartitions(None, certificate, ())
-    even = dict.fromkeys(bounds.most_even(share) for share in SHARES)
+    even = dict.fromkeys(most_even(bounds))
     candidates = tuple(
         BoundedPartition(counts, Fraction(partition_bound(space, counts), ticks.per_unit))
         for counts in even
-        if counts is not None
     )
     return OverPartitions(Fraction(bounds.least, ticks.per_unit), certificate, candidates)
