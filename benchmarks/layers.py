@@ -138,6 +138,8 @@ def measure(size: Size, layers: int, device: str, kind: Any, steps: int) -> Prof
         words = torch.randint(size.words, (MICROBATCHES, size.sequence), device=device)
         with ppopt.torch.Profiler(stages) as profiler:
             for step in range(2 + steps):
+                for stage in stages:
+                    stage.submod.zero_grad()
                 runtime.step(words, target=words, losses=[])
                 if step != 1:  # the second one warms up like the first, its times do not count
                     profiler.next_step()
