@@ -82,14 +82,14 @@ class Profiler:
                 profiler.next_step()
         profile = profiler.gather()
 
-    The first step is a warm-up; it measures memory but no times. `memory=False` measures none. On
-    an accelerator, times are those of events on its stream (`StreamClock`); else the clock is
+    The first `warm_up` steps measure no times, and the very first of them memory, unless
+    `memory=False`. On an accelerator, times are those of events on its stream (`StreamClock`); else the clock is
     `perf_counter_ns`, which all ranks on one machine share.
     """
 
-    def __init__(self, stages: Sequence[Any], *, memory: bool = True) -> None:
+    def __init__(self, stages: Sequence[Any], *, memory: bool = True, warm_up: int = 1) -> None:
         self._stages = list(stages)
-        self._step = -1
+        self._step = -max(warm_up, 1)
         self._originals: list[dict[str, Any]] = []
         self.records: list[Record] = []
         """Operations of the measured steps that `next_step` ended."""
@@ -118,8 +118,9 @@ class Profiler:
 
     def next_step(self) -> None:
         """End a training step and start a new one."""
-        if self._step < 0:
-            self.memory = self._meter.stage_memory(self._stages) if self._meter else {}
+        if self._meter is not None:
+            self.memory = self._meter.stage_memory(self._stages)
+            self._meter = None
         self._end_step()
         self._step += 1
         self.begin_step()
