@@ -63,7 +63,7 @@ _COMMUNICATION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)
 """Actions other than computation; they are skipped."""
 
 
-def dumps(schedule: Schedule) -> str:
+def order_csv(schedule: Schedule) -> str:
     """Write the compute order of every device, without times.
 
     Microbatches are numbered by the forward order of the last stage: PyTorch looks losses up by
@@ -135,11 +135,11 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read a file; see `loads`."""
-    return loads(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    """Read a file; see `parse_order`."""
+    return parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
 
 
-def loads(content: str, where: str) -> Order:
+def parse_order(content: str, where: str) -> Order:
     """Parse the text of an order.
 
     Raises InputError, beginning with `where` and naming rank and cell, unless the text is one

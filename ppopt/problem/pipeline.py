@@ -317,7 +317,7 @@ class Pipeline:
             raise InputError("link: needs a model in layers with `output`; stages take p2p_time")
         if not self.model.has_output:
             raise InputError("link: no layer gives its output; give `output` in the layers")
-        self._set("link", link.read(self.link, self.time_unit, self.memory_unit))
+        self._set("link", link.read_link(self.link, self.time_unit, self.memory_unit))
         ways = {"p2p": self.link, "backward_p2p": self.link.backward}
         sizes = [size / self.num_slices for size in self.model.outputs(self.counts)]
         for field, way in ways.items():

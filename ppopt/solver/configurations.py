@@ -56,7 +56,7 @@ class SolveOne(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class SolveRequest:
     """What `ppopt.solve` was asked for, and the search of one configuration."""
 
     solve_one: SolveOne
@@ -167,7 +167,7 @@ class Candidates(ABC):
 class ConfigurationSearch:
     """One search over configurations: those known, the best schedule, and the bound over all."""
 
-    def __init__(self, candidates: Candidates, request: Request) -> None:
+    def __init__(self, candidates: Candidates, request: SolveRequest) -> None:
         self.candidates, self._request = candidates, request
         self._params = request.params.configurations
         self._random = Random(request.provenance.seed)
@@ -193,7 +193,7 @@ class ConfigurationSearch:
     def run(self) -> Result:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        `Request.solve_one` may end it, too, by TimeoutError; a further run then goes on from there.
+        `SolveRequest.solve_one` may end it by TimeoutError, too; a further run then continues.
         """
         try:
             with interrupts.heard(), suppress(TimeoutError):

@@ -178,7 +178,7 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     With the layers where a partition or recompute is searched; without limits unless `limited`.
     """
     ticks = pipeline.ticks
-    found = pipeline_json.to_object(pipeline)
+    found = pipeline_json.pipeline_to_object(pipeline)
     left_out = (*_APPEARANCE, *(() if limited else ("mem_limit",)))
     content = {key: value for key, value in found.items() if key not in left_out}
     content |= {"ticks": ticks.per_unit, "memory_ticks": ticks.memory_per_unit}
@@ -190,5 +190,5 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     if any(searched.values()):
         content["searched"] = [name for name, is_searched in searched.items() if is_searched]
         if pipeline.model is not None:
-            content["layers"] = model_json.to_object(pipeline) | {"name": None}
+            content["layers"] = model_json.model_to_object(pipeline) | {"name": None}
     return content

@@ -21,7 +21,7 @@ from ppopt.problem.exact import plain
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.device_bounds import Bound, proof_scope
-from ppopt.solver.configurations import ConfigurationSearch, Request
+from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import (
@@ -48,7 +48,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """A schedule or why there is none, with what is proved of it, and the effort it took."""
 
     status: Status
@@ -105,10 +105,10 @@ class Outcome:
         return replace(result, schedule=checked(replace(made, origin=result.origin())))
 
 
-def of_result(result: Result) -> Outcome:
+def of_result(result: Result) -> JobOutcome:
     """The outcome of a search."""
     limit = result.provenance.time_limit
-    return Outcome(
+    return JobOutcome(
         status=result.status,
         schedule=result.schedule,
         lower_bound=result.lower_bound,
@@ -122,7 +122,9 @@ def of_result(result: Result) -> Outcome:
     )
 
 
-def run(job: Job, known: Outcome | None = None, progress: Callback | None = None) -> Outcome:
+def run_job(
+    job: Job, known: JobOutcome | None = None, progress: Callback | None = None
+) -> JobOutcome:
     """Search or evaluate, from what an earlier outcome of less effort leaves open.
 
     The outcome is never worse than the known one. Raises InputError where the job is no problem.
@@ -133,7 +135,7 @@ def run(job: Job, known: Outcome | None = None, progress: Callback | None = None
     return outcome if known is None else _better(known, outcome)
 
 
-def _searched(job: Job, known: Outcome | None, progress: Callback | None) -> Result:
+def _searched(job: Job, known: JobOutcome | None, progress: Callback | None) -> Result:
     pipeline, began = job.pipeline, time.monotonic()
     if known is None or known.lower_bound is None:
         return solve(
@@ -149,7 +151,7 @@ def _searched(job: Job, known: Outcome | None, progress: Callback | None) -> Res
     provenance = provenance_of(job.time_limit, job.workers, job.seed)
     candidates = candidates_of(problem, began + job.time_limit)
     if candidates is not None:
-        request = Request(
+        request = SolveRequest(
             search_from, problem, provenance, progress, began, None, SolveParams(),
             known=known.schedule, least=known.lower_bound,
         )  # fmt: skip
@@ -163,7 +165,7 @@ def _searched(job: Job, known: Outcome | None, progress: Callback | None) -> Res
     return search_from(start, problem, provenance, progress, began)
 
 
-def _better(old: Outcome, new: Outcome) -> Outcome:
+def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
     """The better schedule and the better bound of two outcomes of one job.
 
     Of equal bounds the old one is kept: where it was handed in, the new one repeats it.
@@ -189,7 +191,7 @@ def _better(old: Outcome, new: Outcome) -> Outcome:
     )
 
 
-def _evaluated(job: Job) -> Outcome:
+def _evaluated(job: Job) -> JobOutcome:
     began = time.monotonic()
     pipeline, bound, interrupted, limit = job.pipeline, None, False, job.time_limit
     if pipeline.partition == partition.SEARCH:
@@ -201,7 +203,7 @@ def _evaluated(job: Job) -> Outcome:
     else:
         made = evaluate(pipeline, job.strategy, job.objective, job.options)
     seconds = time.monotonic() - began
-    return Outcome(
+    return JobOutcome(
         status=Status.FEASIBLE,
         schedule=made,
         lower_bound=bound,
@@ -218,7 +220,7 @@ def _evaluated(job: Job) -> Outcome:
 # Stored, and read back.
 
 
-def stored(job: Job, outcome: Outcome) -> StoredResult:
+def stored(job: Job, outcome: JobOutcome) -> StoredResult:
     """An outcome as it is stored: JSON, compressed; the schedule in its native form."""
     bound, certificate, made = outcome.lower_bound, outcome.certificate, outcome.schedule
     document = {
@@ -229,7 +231,7 @@ def stored(job: Job, outcome: Outcome) -> StoredResult:
         if certificate is None
         else {"argument": certificate.argument, "devices": certificate.devices},
         "versions": outcome.versions,
-        "schedule": None if made is None else schedule_json.to_object(made),
+        "schedule": None if made is None else schedule_json.schedule_to_object(made),
     }
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return StoredResult(
@@ -245,12 +247,12 @@ def stored(job: Job, outcome: Outcome) -> StoredResult:
     )
 
 
-def read(found: StoredResult, job: Job) -> Outcome:
+def read(found: StoredResult, job: Job) -> JobOutcome:
     """Read a stored outcome of a job and check it again; raises InputError where it is wrong."""
     document = _document(found)
     made = document["schedule"] and _schedule(document["schedule"], job)
     bound, certificate = document["lower_bound"], document["certificate"]
-    outcome = Outcome(
+    outcome = JobOutcome(
         status=Status(found.status),
         schedule=made,
         lower_bound=None if bound is None else Fraction(bound),
@@ -277,7 +279,7 @@ def _document(found: StoredResult) -> dict[str, Any]:
 
 def _schedule(native: dict[str, Any], job: Job) -> Schedule:
     """The schedule on the pipeline that is asked for, verified with its claims."""
-    made, claims = schedule_json.from_object(native, job.given)
+    made, claims = schedule_json.schedule_from_object(native, job.given)
     asked = job.settled(made.pipeline)
     limited = job.searched
     if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):
@@ -289,7 +291,7 @@ def _schedule(native: dict[str, Any], job: Job) -> Schedule:
     return made
 
 
-def _check(outcome: Outcome) -> None:
+def _check(outcome: JobOutcome) -> None:
     """Raise InputError where status, value and bound contradict each other."""
     value, bound, status = outcome.value, outcome.lower_bound, outcome.status
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
@@ -304,7 +306,7 @@ def _check(outcome: Outcome) -> None:
 # Shown.
 
 
-def row(job: Job, outcome: Outcome) -> dict[str, Any]:
+def row(job: Job, outcome: JobOutcome) -> dict[str, Any]:
     """The figures of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
     made, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
     found = {} if made is None else figures.of_schedule(made)

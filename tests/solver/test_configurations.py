@@ -17,7 +17,7 @@ from ppopt.solver.configurations import (
     Configuration,
     ConfigurationSearch,
     Key,
-    Request,
+    SolveRequest,
 )
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
@@ -64,7 +64,7 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones() -> None:
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     began = time.monotonic()
-    request = Request(
+    request = SolveRequest(
         solve_one, problem, provenance_of(1000, 1, 0), None, began, None, SolveParams()
     )
     found = ConfigurationSearch(Forwards(), request).run()

@@ -286,7 +286,7 @@ class TestStored:
     @pytest.mark.parametrize("name", JOBS)
     def test_what_is_read_is_what_was_found(self, name: str) -> None:
         job = JOBS[name]
-        found = outcome.run(job)
+        found = outcome.run_job(job)
         again = outcome.read(outcome.stored(job, found), job)
         assert (again.status, again.value) == (found.status, found.value)
         assert (again.lower_bound, again.proof) == (found.lower_bound, found.proof)
@@ -300,7 +300,7 @@ class TestStored:
 
     def test_a_strategy_of_another_limit_is_judged_by_the_limit_asked_for(self) -> None:
         free, limited = Job(PIPELINE, "gpipe"), Job(LIMITED, "gpipe")
-        stored = outcome.stored(free, outcome.run(free))
+        stored = outcome.stored(free, outcome.run_job(free))
         assert outcome.row(free, outcome.read(stored, free))["fits_limit"]
         shown = outcome.row(limited, outcome.read(stored, limited))
         assert shown["mem_limit"] == [2, 2, 2]
@@ -309,7 +309,7 @@ class TestStored:
     def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
         """Why a stored result is refused after a change of its text or its columns."""
         job = Job(PIPELINE, time_limit=20)
-        stored = outcome.stored(job, outcome.run(job))
+        stored = outcome.stored(job, outcome.run_job(job))
         text = zlib.decompress(stored.record).decode()
         changed = change(text)
         assert changed != text or fields
@@ -338,7 +338,7 @@ class TestStored:
 
     def test_bytes_that_are_damaged(self) -> None:
         job = Job(PIPELINE, "1f1b")
-        stored = outcome.stored(job, outcome.run(job))
+        stored = outcome.stored(job, outcome.run_job(job))
         record = bytearray(stored.record)
         record[len(record) // 2] ^= 1
         with pytest.raises(InputError, match="a stored result is damaged"):
@@ -400,7 +400,7 @@ class TestMoreTime:
 
     def test_from_its_schedule_and_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         job = Job(HARD, time_limit=1)
-        short = outcome.run(job)
+        short = outcome.run_job(job)
         assert not short.closed
         assert short.covers(job)
         more = replace(job, time_limit=2)
@@ -413,7 +413,7 @@ class TestMoreTime:
             return short.result(more)
 
         monkeypatch.setattr(outcome, "search_from", search_from)
-        found = outcome.run(more, outcome.read(outcome.stored(job, short), job))
+        found = outcome.run_job(more, outcome.read(outcome.stored(job, short), job))
         (start,) = given
         assert start.schedules == (short.schedule,)
         assert short.lower_bound is not None
@@ -422,8 +422,8 @@ class TestMoreTime:
 
     def test_never_worse_and_the_scope_of_a_proof_is_said_once(self) -> None:
         job = Job(HARD, time_limit=1)
-        short = outcome.run(job)
-        longer = outcome.run(replace(job, time_limit=1.5), short)
+        short = outcome.run_job(job)
+        longer = outcome.run_job(replace(job, time_limit=1.5), short)
         assert longer.value is not None
         assert short.value is not None
         assert longer.lower_bound is not None
@@ -440,7 +440,7 @@ class TestMoreTime:
         """Of a longer search only the configuration found before is searched: it is the first, it
         begins with the schedule, and the bound over all is not lost."""
         job = CHOSEN[searched]
-        short = outcome.run(job)
+        short = outcome.run_job(job)
         assert not short.closed
         assert short.schedule is not None
         begun: list[Any] = []
@@ -453,7 +453,7 @@ class TestMoreTime:
 
         monkeypatch.setattr(outcome, "search_from", search_from)
         known = outcome.read(outcome.stored(job, short), job)
-        longer = outcome.run(replace(job, time_limit=1), known)
+        longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]
         (made,) = start.schedules
         assert made.columns[0].tolist() == short.schedule.columns[0].tolist()
@@ -471,12 +471,12 @@ class TestMoreTime:
         """The least value of LAYERS on two devices is proved; with that bound, and the schedule of
         another partition, the search goes on until it is reached."""
         job = JOBS["partition"]
-        best = outcome.run(job)
+        best = outcome.run_job(job)
         assert best.status is ppopt.Status.OPTIMAL
         even = replace(job.pipeline, partition="even")
-        made = outcome.run(Job(even, time_limit=20)).schedule
+        made = outcome.run_job(Job(even, time_limit=20)).schedule
         known = replace(best, status=ppopt.Status.FEASIBLE, schedule=made)
-        again = outcome.run(job, known)
+        again = outcome.run_job(job, known)
         assert (again.status, again.value) == (ppopt.Status.OPTIMAL, best.value)
         assert again.proof == best.proof
 
@@ -692,6 +692,6 @@ def test_two_sweeps_may_write_one_storage(url: str) -> None:
 def test_stored_results_are_plain() -> None:
     """What is stored is text and numbers: other programs can read it."""
     job = Job(PIPELINE, "1f1b")
-    stored = outcome.stored(job, outcome.run(job))
+    stored = outcome.stored(job, outcome.run_job(job))
     assert isinstance(stored, StoredResult)
     assert {type(value) for value in stored} <= {str, bytes, bool, float, int, outcome.Status}
