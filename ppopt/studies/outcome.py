@@ -16,17 +16,26 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats import figures, schedule_json
-from ppopt.problem import partition, placement
+from ppopt.problem import partition
 from ppopt.problem.exact import plain
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.device_bounds import Bound, proof_scope
+from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
+from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status
-from ppopt.solver.search import Callback, problem_of, provenance_of, search_from, solve, versions
+from ppopt.solver.search import (
+    Callback,
+    candidates_of,
+    problem_of,
+    provenance_of,
+    search_from,
+    solve,
+    versions,
+)
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.evaluate import evaluate
-from ppopt.studies.job import Job, instance_of
+from ppopt.studies.job import Job, instance_of, version
 from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.storage import StoredResult
 from ppopt.verifier import checked, verify
@@ -127,13 +136,8 @@ def run_job(
 
 
 def _searched(job: Job, known: JobOutcome | None, progress: Callback | None) -> Result:
-    pipeline = job.pipeline
-    chosen = (
-        pipeline.placement == placement.SEARCH,
-        pipeline.partition == partition.SEARCH,
-        pipeline.recompute == SEARCH_RECOMPUTE,
-    )
-    if known is None or known.lower_bound is None or any(chosen):
+    pipeline, began = job.pipeline, time.monotonic()
+    if known is None or known.lower_bound is None:
         return solve(
             pipeline,
             objective=job.objective,
@@ -144,25 +148,35 @@ def _searched(job: Job, known: JobOutcome | None, progress: Callback | None) -> 
             progress=progress,
         )
     problem = problem_of(pipeline, job.objective, job.backward_kind)
+    provenance = provenance_of(job.time_limit, job.workers, job.seed)
+    candidates = candidates_of(problem, began + job.time_limit)
+    if candidates is not None:
+        request = SolveRequest(
+            search_from, problem, provenance, progress, began, None, SolveParams(),
+            known=known.schedule, least=known.lower_bound,
+        )  # fmt: skip
+        return ConfigurationSearch(candidates, request).run()
     ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
     proof = known.proof.removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=() if known.schedule is None else (known.schedule,),
         bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),
     )
-    provenance = provenance_of(job.time_limit, job.workers, job.seed)
-    return search_from(start, problem, provenance, progress)
+    return search_from(start, problem, provenance, progress, began)
 
 
 def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
-    """The better schedule and the better bound of two outcomes of one job."""
+    """The better schedule and the better bound of two outcomes of one job.
+
+    Of equal bounds the old one is kept: where it was handed in, the new one repeats it.
+    """
     found = new
     if old.value is not None and (new.value is None or old.value < new.value):
         found = replace(found, schedule=old.schedule, status=Status.FEASIBLE)
     if (
         new.status is not Status.INFEASIBLE
         and old.lower_bound is not None
-        and (new.lower_bound is None or old.lower_bound > new.lower_bound)
+        and (new.lower_bound is None or old.lower_bound >= new.lower_bound)
     ):
         found = replace(
             found, lower_bound=old.lower_bound, proof=old.proof, certificate=old.certificate
@@ -228,7 +242,7 @@ def stored(job: Job, outcome: JobOutcome) -> StoredResult:
         time_limit=outcome.time_limit,
         workers=outcome.workers,
         seconds=outcome.seconds,
-        version=outcome.versions["ppopt"],
+        version=version(),
         record=zlib.compress(text.encode()),
     )
 
@@ -265,7 +279,7 @@ def _document(found: StoredResult) -> dict[str, Any]:
 
 def _schedule(native: dict[str, Any], job: Job) -> Schedule:
     """The schedule on the pipeline that is asked for, verified with its claims."""
-    made, claims = schedule_json.schedule_from_object(native)
+    made, claims = schedule_json.schedule_from_object(native, job.given)
     asked = job.settled(made.pipeline)
     limited = job.searched
     if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):

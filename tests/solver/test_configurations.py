@@ -33,6 +33,9 @@ class Forwards(Candidates):
     def pipeline(self, key: Key) -> Pipeline:
         return Pipeline(stages=2, batches=2, forward=key[0])
 
+    def key(self, pipeline: Pipeline) -> Key:
+        return (int(pipeline.costs.forward[0]),)
+
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         return [Configuration(key, Fraction(0)) for key in keys]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -17,6 +18,8 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
+from ppopt.solver import search as searching
+from ppopt.studies import job as jobs
 from ppopt.studies import outcome
 from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.local import LocalEngine
@@ -151,6 +154,36 @@ class TestGrid:
 class TestKey:
     """A key is of the content: what a result depends on, and no more."""
 
+    def test_the_version_of_the_search_is_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        key = Job(PIPELINE).key
+        monkeypatch.setattr(jobs, "search_version", lambda: "another")
+        assert Job(PIPELINE).key != key
+
+    def test_the_version_is_of_the_sources_that_decide(self, tmp_path: Path) -> None:
+        """A change in the solver or in how a strategy is evaluated is another version; one of the
+        page or of the command line is not."""
+
+        def version() -> str:
+            jobs.search_version.cache_clear()
+            return jobs.search_version()
+
+        here = Path(ppopt.__file__).parent
+        for name in ("problem", "schedule", "solver", "strategies", "studies", "report"):
+            shutil.copytree(here / name, tmp_path / name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jobs, "files", lambda _: tmp_path)
+            first = version()
+            (tmp_path / "report" / "html.py").write_text("# another page")
+            (tmp_path / "solver" / "notes.txt").write_text("no source")
+            assert version() == first
+            versions = {first}
+            for place in ("solver/bounds/idle_bounds.py", "studies/evaluate.py", "solver/new.py"):
+                with (tmp_path / place).open("a") as file:
+                    file.write("# another")
+                versions.add(version())
+            assert len(versions) == 4
+        assert version() == first
+
     def test_names_units_and_effort_are_no_content(self) -> None:
         one = Job(PIPELINE)
         same = (
@@ -237,6 +270,16 @@ JOBS = {
         LAYERS.pipeline(devices=2, batches=2, recompute="search", mem_limit=12), time_limit=20
     ),
 }
+
+
+TIGHT = replace(ppopt.read_pipeline("llama-3.1-8b-128k"), mem_limit="40GiB")
+CHOSEN = {
+    "partition": Job(replace(TIGHT, partition="search"), time_limit=0.5),
+    "placement": Job(replace(HARD, chunks=2, placement="search"), time_limit=0.5),
+    "recompute": Job(replace(TIGHT, recompute="search"), time_limit=0.5),
+    "both": Job(replace(TIGHT, partition="search", recompute="search"), time_limit=0.5),
+}
+"""Searches that end far from proof, each over what it is named after."""
 
 
 class TestStored:
@@ -390,6 +433,53 @@ class TestMoreTime:
         assert longer.proof.count("backwards") <= 1
         assert longer.time_limit == 1.5
 
+    @pytest.mark.parametrize("searched", CHOSEN)
+    def test_what_is_chosen_with_the_schedule_begins_with_what_was_found(
+        self, searched: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a longer search only the configuration found before is searched: it is the first, it
+        begins with the schedule, and the bound over all is not lost."""
+        job = CHOSEN[searched]
+        short = outcome.run_job(job)
+        assert not short.closed
+        assert short.schedule is not None
+        begun: list[Any] = []
+
+        def search_from(start: Any, problem: Any, *rest: Any, **named: Any) -> Any:
+            begun.append((start, problem))
+            if len(begun) > 1:
+                raise TimeoutError
+            return searching.search_from(start, problem, *rest, **named)
+
+        monkeypatch.setattr(outcome, "search_from", search_from)
+        known = outcome.read(outcome.stored(job, short), job)
+        longer = outcome.run_job(replace(job, time_limit=1), known)
+        start, problem = begun[0]
+        (made,) = start.schedules
+        assert made.columns[0].tolist() == short.schedule.columns[0].tolist()
+        assert made.start.tolist() == short.schedule.start.tolist()
+        assert problem.pipeline.hosts == short.schedule.pipeline.hosts
+        assert problem.pipeline.costs == short.schedule.pipeline.costs
+        assert longer.value is not None
+        assert short.value is not None
+        assert longer.value <= short.value
+        assert longer.lower_bound is not None
+        assert short.lower_bound is not None
+        assert longer.lower_bound >= short.lower_bound
+
+    def test_a_bound_that_is_reached_ends_the_search(self) -> None:
+        """The least value of LAYERS on two devices is proved; with that bound, and the schedule of
+        another partition, the search goes on until it is reached."""
+        job = JOBS["partition"]
+        best = outcome.run_job(job)
+        assert best.status is ppopt.Status.OPTIMAL
+        even = replace(job.pipeline, partition="even")
+        made = outcome.run_job(Job(even, time_limit=20)).schedule
+        known = replace(best, status=ppopt.Status.FEASIBLE, schedule=made)
+        again = outcome.run_job(job, known)
+        assert (again.status, again.value) == (ppopt.Status.OPTIMAL, best.value)
+        assert again.proof == best.proof
+
     def test_rows_of_one_content_follow_each_other(self, url: str) -> None:
         asked = grid_of(base_of(HARD, {}), {"time_limit": [0.5, 1]})
         study, searched = done(asked, url)
@@ -434,7 +524,7 @@ class TestFailure:
 
         monkeypatch.setattr(Storage, "finish", full)
         study, searched = done(asked, url)
-        assert str(study.not_stored).endswith("run the same command again")
+        assert str(study.not_stored).endswith("what is stored is not done again")
         assert "the disk is full" in str(study.not_stored)
         assert (study.done, study.open, len(searched)) == (2, 1, 2)
         monkeypatch.undo()

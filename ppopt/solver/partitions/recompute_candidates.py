@@ -35,7 +35,7 @@ from ppopt.solver.partitions.candidates import (
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.space import FOREVER, space_of
-from ppopt.solver.recompute.space import StageChoice, stage_choices
+from ppopt.solver.recompute.space import StageChoice, recomputing, stage_choices
 
 MOST_OF_DEVICE = 256
 """Most choices of one device in a partition; of more, some are left out, and their bound is that of
@@ -101,6 +101,17 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         )
         model = replace(self._base.model, layers=layers)
         return replace(self._base, model=model, partition=counts)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Its counts of layers and choices; None: another choice takes no more of anything."""
+        numbers = []
+        for low, high in _ends(pipeline.counts):
+            places = recomputing(pipeline.model.layers[low:high])
+            front = [one.layers for one in self._fronts(low, high)]
+            if places not in front:
+                return None
+            numbers.append(front.index(places))
+        return (*pipeline.counts, *numbers)
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Choices with their bounds; one whose memory cannot suffice is impossible."""
