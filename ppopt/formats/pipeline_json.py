@@ -27,7 +27,8 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.problem.field_values import LARGEST_GRID
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
     LIMIT_1F1B,
