@@ -27,7 +27,7 @@ from ppopt.problem.instance import Instance, OperationClass
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
 if TYPE_CHECKING:
-    from ppopt.solver.cp_sat.model import Model
+    from ppopt.solver.cp_sat.model import CpSatModel
 
 
 class Member(NamedTuple):
@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 
 def add_order_literals(
-    model: Model,
+    model: CpSatModel,
     devices: list[int],
     there: Mapping[int, cp_model.LiteralT],
     params: CpSatParams = CP_SAT,
@@ -72,7 +72,7 @@ class _Device:
     """The literals of one device."""
 
     def __init__(
-        self, model: Model, members: list[Member], there: Mapping[int, cp_model.LiteralT]
+        self, model: CpSatModel, members: list[Member], there: Mapping[int, cp_model.LiteralT]
     ) -> None:
         self._model = model
         self._members = members
