@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -55,10 +58,16 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
         sections="\n".join(
             section(index, entry, alone=alone) for index, entry in enumerate(shown, start=1)
         ),
-        plotly=get_plotlyjs(),
+        plotly=_plotly(),
         data=payload(shown, single=alone or bool(opening)),
         script=script(),
     )
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's script, gzipped, in base64: two fifths of its size, the same bytes every time."""
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()
 
 
 def _text(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
@@ -30,7 +31,7 @@ from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import BW, B, F, W, held, peaks, schedules, table
-from tests.report.drawn import Content, Picture, data_of, picture
+from tests.report.drawn import Content, Picture, data_of, embedded_plotly, picture
 
 SEARCH = Origin(
     strategy="optimal",
@@ -349,13 +350,19 @@ def test_hostile_words_stay_words() -> None:
 def test_the_page_needs_no_network() -> None:
     text = page([search(), one_f_one_b()])
     content = Content(text)
-    assert text.count(get_plotlyjs()) == 1
-    assert "http" not in text.replace(get_plotlyjs(), "").replace("http-equiv", "")
+    packed_script = embedded_plotly(text)
+    assert gzip.decompress(base64.b64decode(packed_script)).decode() == get_plotlyjs()
+    assert "http" not in text.replace(packed_script, "").replace("http-equiv", "")
     assert not any({"src", "data", "srcset"} & set(attributes) for _, attributes in content.tags)
     assert content.count("link") == 0
     (policy,) = [a["content"] for _, a in content.tags if "http-equiv" in a]
     assert policy is not None
     assert policy.startswith("default-src 'none';")
+
+
+def test_the_page_is_small() -> None:
+    """Plotly's script is gzipped: less than half of it as base64, and it is there once."""
+    assert len(page([search(), one_f_one_b()])) < len(get_plotlyjs()) / 2
 
 
 def test_written_as_utf_8(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ export class Page {
     this.printing = false;
     this.applyTheme();
     this.frame = this.layOut();
-    this.waiting = false;
+    /** Whether a picture is due: the first one, until plotly is unpacked. */
+    this.waiting = true;
     /** How many pictures plotly was asked for, and has drawn. */
     this.asked = 0;
     this.drawn = 0;
@@ -130,6 +131,7 @@ export class Page {
 /** Draw the page and connect its controls. @param {Page} page */
 function begin(page) {
   page.figure = page.draw();
+  page.waiting = false;
   connect(page);
   frontier(page);
   if (sectionOf(location.hash) === FREE) return;
@@ -141,15 +143,26 @@ function begin(page) {
 function open(page) {
   const remove = preview(page);
   requestAnimationFrame(() =>
-    setTimeout(() => {
+    setTimeout(async () => {
       page.painted = performance.now();
+      if (!globalThis.DecompressionStream) {
+        part("message").textContent = "the chart needs a browser of 2023 or later";
+        return;
+      }
       const script = document.createElement("script");
-      script.textContent = part("plotly").textContent;
+      script.textContent = await unzipped(part("plotly").textContent ?? "");
       document.head.append(script);
       begin(page);
       remove();
     })
   );
+}
+
+/** The text of a gzip file in base64. @param {string} base64 */
+function unzipped(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
 }
 
 globalThis.ppopt = new Page();
