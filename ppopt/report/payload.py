@@ -134,4 +134,6 @@ def _style() -> dict[str, Any]:
         "static": colours.STATIC,
         "limit": colours.LIMIT,
         "bar": BAR,
+        "several": colours.SEVERAL,
+        "most": colours.MOST_OF_IT,
     }

@@ -262,7 +262,7 @@ def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     view.open(large())
     assert view.run("return ppopt.schedules[0].ops.length") == 64 * 512 * 3
     assert view.traces().count("cells") == 1
-    assert "a spot has the mean colour of all that runs there" in message(view)
+    assert "a spot has the colour of what fills most of it" in message(view)
     nodes = "return document.querySelectorAll('#plot *').length"
     assert view.run(nodes) < 2000
     assert view.point(0, 700.5, 13).splitlines()[0].split()[0] == view.run(

@@ -12,7 +12,12 @@ import { preview } from "./preview.js";
 /** @typedef {import("./types.d.ts").Data} Data */
 /** @typedef {import("./types.d.ts").View} View */
 
-const CONFIG = { displayModeBar: false, doubleClick: false, showSendToCloud: false };
+const CONFIG = {
+  displayModeBar: false,
+  doubleClick: false,
+  doubleClickDelay: 500,
+  showSendToCloud: false,
+};
 /** Width of the picture on paper: A4 on its side, less margins, in pixels. */
 const PAPER = 1000;
 const DARK = matchMedia("(prefers-color-scheme: dark)");

@@ -55,6 +55,9 @@ export interface Style {
   static: string;
   limit: string;
   bar: number;
+  /** Colour of a spot that several kinds share: no kind fills the share `most` of it. */
+  several: string;
+  most: number;
 }
 
 export interface Data {
