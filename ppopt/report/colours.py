@@ -1,9 +1,9 @@
 """Colours: one hue per kind of operation, one shade per chunk, readable text on each.
 
 The hues of operations are four of Okabe and Ito's palette for colour-blind readers ("Color
-Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey before the first
-operation and where an input is awaited, brown after the last operation, another hue of that palette
-where a transfer, memory or the schedule itself is its cause.
+Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey before
+the first operation and where an input is awaited, brown after the last operation, another hue of
+that palette where a transfer, memory or the schedule itself is its cause.
 """
 
 from __future__ import annotations

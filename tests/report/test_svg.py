@@ -154,7 +154,7 @@ def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
 
 
 def test_a_pixel_has_the_colour_of_what_fills_most_of_it() -> None:
-    """Three units a pixel: device 0 is F F . | . BW BW | . BW BW, device 1 is . F BW | BW F BW | BW.
+    """Three units a pixel: device 0 is F F . | . BW BW | . BW BW, device 1 . F BW | BW F BW | BW.
 
     Half F, half BW is grey, two thirds BW have its colour; idle time is opacity.
     """

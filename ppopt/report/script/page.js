@@ -66,8 +66,10 @@ export class Page {
 
   /** The schedules that the view shows, each with its number. */
   shown() {
+    const { only, on } = this.view;
+    const end = on.has("all") ? this.schedules.length : this.data.few;
     const all = this.schedules.map((schedule, index) => ({ schedule, index }));
-    return all.filter(({ index }) => this.view.only === FREE || this.view.only === index);
+    return all.filter(({ index }) => only === FREE ? index < end : only === index);
   }
 
   layOut() {
@@ -140,7 +142,9 @@ function begin(page) {
   connect(page);
   frontier(page);
   if (sectionOf(location.hash) === FREE) return;
-  part(page.data.single ? "tools" : location.hash.slice(1))?.scrollIntoView();
+  const section = part(page.data.single ? "tools" : location.hash.slice(1));
+  if (section instanceof HTMLDetailsElement) section.open = true;
+  section?.scrollIntoView();
 }
 
 /** Show a preview at once, and begin when plotly, which takes long to load, is loaded.
