@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.entries import Entry, entries
+from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.gantt import MOST_SHADES, part_names, shade_words
 from ppopt.report.payload import payload
 from ppopt.report.script import script
@@ -70,7 +70,7 @@ def page(schedules: Sequence[Schedule], *, title: str = "", opening: str = "") -
     )
 
 
-def _around(shown: Sequence[Entry], title: str, opening: str, few: int) -> tuple[str, str]:
+def _around(shown: Sequence[PageSchedule], title: str, opening: str, few: int) -> tuple[str, str]:
     """What stands above the chart and what stands below it."""
     if len(shown) == 1 and not opening:
         return alone(shown[0], title)

@@ -13,7 +13,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED, Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
-from ppopt.report.entries import Entry, TimeUse
+from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.words import (
     CAUSE_WORDS,
     KIND_WORDS,
@@ -59,7 +59,7 @@ _Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
 
-def alone(entry: Entry, page_title: str) -> tuple[str, str]:
+def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
     """The only schedule of a page: its figures and proof above the chart, its details below."""
     figures, pipeline = entry.figures, entry.schedule.pipeline
     name = "" if pipeline.name == page_title else pipeline.name
@@ -74,7 +74,7 @@ def alone(entry: Entry, page_title: str) -> tuple[str, str]:
     )
 
 
-def section(index: int, entry: Entry, *, folded: bool) -> str:
+def section(index: int, entry: PageSchedule, *, folded: bool) -> str:
     """Section of one of several schedules; `folded`: its heading shows, a click opens the rest."""
     figures, pipeline = entry.figures, entry.schedule.pipeline
     heading = _heading(figures, pipeline.name)
@@ -195,7 +195,7 @@ def _bound_words(figures: Mapping[str, Any]) -> str:
     return f"No schedule{limit} has a {bound}, because {figures['proof']}."
 
 
-def overview(shown: Sequence[Entry]) -> str:
+def overview(shown: Sequence[PageSchedule]) -> str:
     """Table of several schedules with links to their sections; empty for a single schedule."""
     if len(shown) == 1:
         return ""
@@ -213,7 +213,7 @@ def overview(shown: Sequence[Entry]) -> str:
     return f'<div class="scroll" tabindex="0">{html_tables(head, parts)}</div>'
 
 
-def _overview_row(index: int, entry: Entry, *, named: bool) -> tuple[str, ...]:
+def _overview_row(index: int, entry: PageSchedule, *, named: bool) -> tuple[str, ...]:
     """A schedule in the table; `named`: with the name of its pipeline."""
     figures, pipeline = entry.figures, entry.schedule.pipeline
     words = _named(figures, pipeline.name if named else "")
