@@ -67,7 +67,8 @@ def _merged(painted: Pixels) -> Pixels:
     clear = colour[..., 3] >= MOST_OF_IT * opacity
     share = np.divide(opacity, colour[..., 3], where=colour[..., 3] > 0, out=0 * opacity)
     grey = opacity[..., None] / 255 * np.array([*channels(SEVERAL), 255.0])
-    return np.where(clear[..., None], colour * share[..., None], grey)
+    merged: Pixels = np.where(clear[..., None], colour * share[..., None], grey)
+    return merged
 
 
 def _lines(painted: Pixels) -> npt.NDArray[np.uint8]:

@@ -64,8 +64,8 @@ def measured(value: float | Fraction | None, unit: str | None) -> str:
 
 def rounded(value: float | Fraction, unit: str | None) -> str:
     """Write a number in six digits with its unit, for a glance: `4697.14 ms`."""
-    whole = abs(value) >= 1e6
-    return measured(round(value) if whole else float(f"{float(value):.6g}"), unit)
+    value = float(value)
+    return measured(round(value) if abs(value) >= 1e6 else float(f"{value:.6g}"), unit)
 
 
 def _with(words: str, unit: str | None) -> str:
