@@ -25,15 +25,14 @@ from ppopt.schedule.timetable import ALONE
 _TYPES = ("i1", "i2", "i4")
 
 
-def payload(entries: Sequence[PageSchedule], *, single: bool) -> str:
+def payload(entries: Sequence[PageSchedule], *, single: bool, few: int) -> str:
     """JSON of schedules with their titles and notes, safe inside a script element.
 
     `single`: the page shows one of them at a time. A page that shows several opens without the
-    charts of memory.
+    charts of memory, with the charts of the first `few`.
     """
-    return embedded(
-        {"style": _style(), "single": single, "schedules": [_schedule(one) for one in entries]}
-    )
+    schedules = [_schedule(one) for one in entries]
+    return embedded({"style": _style(), "single": single, "few": few, "schedules": schedules})
 
 
 def embedded(data: Mapping[str, Any]) -> str:
@@ -134,4 +133,6 @@ def _style() -> dict[str, Any]:
         "static": colours.STATIC,
         "limit": colours.LIMIT,
         "bar": BAR,
+        "several": colours.SEVERAL,
+        "most": colours.MOST_OF_IT,
     }
