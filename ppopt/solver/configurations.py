@@ -258,6 +258,9 @@ class ConfigurationSearch:
         """Raise the bound of a configuration towards a value; return the units of work."""
         problem = replace(self._request.problem, pipeline=self.candidates.pipeline(one.key)).reduced
         self._refine(one, problem)
+        if not self.is_open(one):
+            self._raise_bound()
+            return TURN
         if one.bounding is None:
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
 
@@ -384,8 +387,13 @@ class ConfigurationSearch:
     @property
     def ruled_out(self) -> int:
         """How many configurations were ruled out by their bounds, without a search."""
+        return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
+
+    @property
+    def subsets_ruled_out(self) -> bool:
+        """Whether one of these was bounded by subsets of its devices."""
         closed = (one for one in self.known.values() if not self.is_open(one))
-        return sum(one.level < 0 and one.bounding is None for one in closed)
+        return any(one.level < 0 and one.bounding is not None for one in closed)
 
     @property
     def _left(self) -> float:
