@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from fractions import Fraction
@@ -188,15 +188,8 @@ def kept(record: Path | None) -> dict[str, str]:
     return found
 
 
-def lines(
-    only: Sequence[str] | None, table: Container[str], seconds: float, jobs: int
-) -> Iterator[tuple[str, str]]:
-    """Names and lines of the rows asked for that a table lacks, so many at once, as they come."""
-    wanted = [
-        row
-        for row in rows()
-        if row.title not in table and (not only or any(map(row.title.startswith, only)))
-    ]
+def lines(wanted: Sequence[Row], seconds: float, jobs: int) -> Iterator[tuple[str, str]]:
+    """Titles and lines of rows, so many at once, as they come."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
         begun = {pool.submit(line, row, seconds): row.title for row in wanted}
@@ -222,7 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"|{'---|' * len(COLUMNS)}",
     )
     table = kept(given.output)
-    for name, made in lines(given.only, table, given.seconds, given.jobs):
+    only = tuple(given.only or ("",))
+    wanted = [row for row in rows() if row.title not in table and row.title.startswith(only)]
+    for name, made in lines(wanted, given.seconds, given.jobs):
         table[name] = made
         print(made, flush=True)
         if given.output is not None:

@@ -63,7 +63,7 @@ class SolveOne(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class SolveRequest:
     """What `ppopt.solve` was asked for, and the search of one configuration."""
 
     solve_one: SolveOne
@@ -73,6 +73,10 @@ class Request:
     began: float
     stop: Stop | None
     params: SolveParams
+    known: Schedule | None = None
+    """A schedule of one of the configurations, to begin with."""
+    least: Fraction = Fraction(0)
+    """No schedule of any configuration is below, proved before; in the user's unit."""
 
 
 @dataclass(eq=False)
@@ -119,6 +123,10 @@ class Candidates(ABC):
     @abstractmethod
     def pipeline(self, key: Key) -> Pipeline:
         """The pipeline of a configuration."""
+
+    @abstractmethod
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The configuration whose pipeline it is; None: it is none of these."""
 
     @abstractmethod
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
@@ -168,7 +176,7 @@ class Candidates(ABC):
 class ConfigurationSearch:
     """One search over configurations: those known, the best schedule, and the bound over all."""
 
-    def __init__(self, candidates: Candidates, request: Request) -> None:
+    def __init__(self, candidates: Candidates, request: SolveRequest) -> None:
         self.candidates, self._request = candidates, request
         self._params = request.params.configurations
         self._random = Random(request.provenance.seed)
@@ -185,7 +193,7 @@ class ConfigurationSearch:
         """Whether all configurations are known."""
         self._unknown: Unknown | None = None
         """Of the configurations that are not known; None: none may be better."""
-        self._least = Fraction(0)
+        self._least = request.least
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
@@ -198,7 +206,7 @@ class ConfigurationSearch:
     def run(self) -> Result:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        `Request.solve_one` may end it, too, by TimeoutError; a further run then goes on from there.
+        `SolveRequest.solve_one` may end it by TimeoutError, too; a further run then continues.
         """
         try:
             with interrupts.heard(), suppress(TimeoutError):
@@ -218,6 +226,9 @@ class ConfigurationSearch:
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
+        known = self._request.known
+        if known is not None and (key := self.candidates.key(known.pipeline)) is not None:
+            self._solve(self._at(key), 0)
         for key in self.candidates.first():
             if self._over:
                 return
@@ -462,7 +473,7 @@ class ConfigurationSearch:
             replace(request.provenance, time_limit=max(self._left * share, 0.01)),
             lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
-            params=replace(request.params, rounds=replace(request.params.rounds, most=level)),
+            params=replace(request.params, rounds=request.params.rounds._replace(most=level)),
         )
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE
@@ -481,7 +492,9 @@ class ConfigurationSearch:
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
-        own = None if one.result is None else one.result.schedule
+        own, given = None if one.result is None else one.result.schedule, self._request.known
+        if own is None and given is not None and self.candidates.key(given.pipeline) == one.key:
+            own = given
         carried = None if self.best is one else self._carried_over(problem)
         return WarmStart(schedules=tuple(filter(None, (own, carried))), bound=bound)
 
