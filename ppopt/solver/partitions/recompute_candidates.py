@@ -31,6 +31,7 @@ from ppopt.solver.partitions.candidates import (
     most_even,
     no_partition_fits,
     one_layer_moves,
+    ruled_out_words,
 )
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
@@ -153,15 +154,14 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     def proof(self, search: ConfigurationSearch) -> str:
         """The argument behind the bound over all partitions and choices, in words."""
-        space, searched = self._space, search.searched
+        space = self._space
         if search.none and self._bounds is not None:
             words = no_partition_fits(self._ticks, self._bounds)
             return f"{words}, whatever recomputes"
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages and all choices of layers that recompute: every one but "
-            f"the {searched} searched has a device that alone needs as long, by head, work, forced "
-            f"idle time and way out; the searches of these {searched} found as much"
+            f"{space.num_stages} stages and all choices of layers that recompute: "
+            f"{ruled_out_words(search)}"
         )
 
     # The order of bounds.
