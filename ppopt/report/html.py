@@ -35,7 +35,9 @@ _KEYS = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
 
-def page(schedules: Sequence[Schedule], *, title: str = "", opening: str = "") -> str:
+def page(
+    schedules: Sequence[Schedule], *, title: str = "", opening: str = "", first: int = 0
+) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
     Without a title, the page has the name of the pipeline. Several schedules share one time axis,
@@ -43,7 +45,8 @@ def page(schedules: Sequence[Schedule], *, title: str = "", opening: str = "") -
     `FEW` charts the page opens with the best, and the sections of the others are folded.
 
     `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
-    one at a time: the k-th, from 1, where the address becomes `#schedule-k`. The schedules must be
+    one at a time: number `first`, from 0, then the k-th, from 1, where the address becomes
+    `#schedule-k`. The schedules must be
     complete (every device runs something). Identical input gives an identical page. Raises
     InputError when there is no schedule, and where units of time differ.
     """
@@ -65,7 +68,7 @@ def page(schedules: Sequence[Schedule], *, title: str = "", opening: str = "") -
         few=_few_button(len(shown)) if few < len(shown) else "",
         sections=below,
         plotly=_plotly(),
-        data=payload(shown, single=single, few=few),
+        data=payload(shown, single=single, few=few, first=first),
         script=script(),
     )
 

@@ -54,7 +54,7 @@ export class Page {
       to: this.last,
       low: 0,
       high: this.devices,
-      only: this.data.single ? 0 : FREE,
+      only: this.data.single ? this.data.first : FREE,
       off: new Set(),
       on: new Set(this.data.single ? ["memory"] : []),
       microbatch: FREE,

@@ -66,6 +66,8 @@ export interface Data {
   single: boolean;
   /** How many of them the page opens with, where it shows several. */
   few: number;
+  /** The one that it opens with, where it shows one at a time. */
+  first: number;
   schedules: Raw[];
 }
 
@@ -112,9 +114,10 @@ export interface Curve {
     xaxis: Record<string, unknown>;
     yaxis: Record<string, unknown>;
   };
-  /** Ranges of the axes. */
+  /** Ranges of the axes that the chart opens with, and those of everything. */
   x: number[];
   y: number[];
+  whole: { x: number[]; y: number[] };
   /** Points of the frontier; `section` counts the schedules of the page from 1, null: not there. */
   points: { x: number; y: number; section: number | null }[];
   /** Corners of the line through them. */
