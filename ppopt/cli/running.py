@@ -102,7 +102,7 @@ def run(
         raise InputError("output: a measured step is no order for PyTorch; write .json or .html")
     schedules = [valid_schedule(file) for file in files]
     for schedule in schedules:
-        torch_csv.dumps(schedule)  # refuses what PyTorch cannot run, before anything starts
+        torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
     seconds = _seconds(sleep, schedules, stages_from)
     _check_together(schedules, stages_from, compile, device)
     if targets and len(schedules) > 1:

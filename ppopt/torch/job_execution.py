@@ -90,7 +90,7 @@ def run(
 
 def _counts(schedule: Schedule, model: Model, modules: int) -> tuple[int, ...]:
     """Modules per stage; raises InputError for what cannot run."""
-    torch_csv.dumps(schedule)  # raises InputError for what PyTorch cannot run
+    torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
     if model.backend is not None and bool((schedule.kind == OpKind.B).any()):
         raise InputError(
             "compile: a compiled module cannot split its backward; solve with --backward whole"

@@ -83,8 +83,8 @@ class Profiler:
         profile = profiler.gather()
 
     The first `warm_up` steps measure no times, and the very first of them memory, unless
-    `memory=False`. On an accelerator, times are those of events on its stream (`StreamClock`); else the clock is
-    `perf_counter_ns`, which all ranks on one machine share.
+    `memory=False`. On an accelerator, times are those of events on its stream (`StreamClock`);
+    else the clock is `perf_counter_ns`, which all ranks on one machine share.
     """
 
     def __init__(self, stages: Sequence[Any], *, memory: bool = True, warm_up: int = 1) -> None:
