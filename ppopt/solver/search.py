@@ -373,7 +373,7 @@ class Search:
     @cached_property
     def parts(self) -> list[BackwardPool]:
         """What heuristics share, per kind of backward: the pool, and who gets what they find."""
-        return backward_pools(self.incumbent, self.params.pool)
+        return backward_pools(self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
