@@ -37,7 +37,7 @@ class ExportFormat(StrEnum):
     MEGATRON_ARGUMENTS = "megatron-arguments"
     """The partition of a model in layers."""
     TORCHTITAN = "torchtitan"
-    """The partition of a model in layers."""
+    """Its keys, with the partition of a model in layers, and beside them the order as .csv."""
 
 
 class ImportFormat(StrEnum):
@@ -190,13 +190,21 @@ def export(
         ExportFormat.JSON: schedule_json.dumps,
         ExportFormat.MEGATRON: megatron.megatron_lists,
         ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),
-        ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline),
+        ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline, order.name),
     }
 
+    order = Path(output).with_suffix(".csv")
     check_place(Path(output))
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
-    write(Path(output), writers[to](valid_schedule(file)))
+    made = valid_schedule(file)
+    text = writers[to](made)
+    if to is ExportFormat.TORCHTITAN:
+        if order == Path(output):
+            raise InputError(f"output: {output}: the order goes there; end the name in .toml")
+        check_place(order)
+        write(order, torch_csv.order_csv(made))
+    write(Path(output), text)
     return 0
 
 

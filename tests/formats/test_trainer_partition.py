@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ppopt.errors import InputError
+from ppopt.formats.torch_csv import read_order
 from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 from ppopt.problem.layers import Layer
 from ppopt.problem.pipeline import Model, Pipeline
@@ -131,6 +132,29 @@ def test_export_writes_them(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     done("export made.json --to torchtitan -o keys.toml")
     keys = tomllib.loads((tmp_path / "keys.toml").read_text())["parallelism"]
     assert [len(part) for part in keys["module_fqns_per_model_part"]] == [7, 6, 6, 8]
-    done("eval 1f1b --stages 2 --batches 2 -o plain.json")
-    assert run("export plain.json --to torchtitan -o other.toml").code == 2
-    assert not (tmp_path / "other.toml").exists()
+    assert keys["pipeline_parallel_schedule_csv"] == "keys.csv"
+    assert read_order(tmp_path / "keys.csv").placement == (0, 1, 2, 3)
+
+
+def test_what_torchtitan_cannot_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages by hand have an order and no modules; uneven counts and wide Vs have no name."""
+    monkeypatch.chdir(tmp_path)
+    done("eval 1f1b --stages 2 --batches 3 -o plain.json")
+    done("export plain.json --to torchtitan -o plain.toml")
+    assert tomllib.loads((tmp_path / "plain.toml").read_text())["parallelism"] == {
+        "pipeline_parallel_degree": 2,
+        "pipeline_parallel_schedule": "1F1B",
+        "pipeline_parallel_schedule_csv": "plain.csv",
+        "num_pp_microbatches": 3,
+    }
+    for placement, chunks in (("0,1,1", ""), ("v", "--chunks 4")):
+        done(
+            f"solve --stages 2 --batches 2 --placement {placement} {chunks} -o odd.json".replace(
+                "--stages 2", "" if "," in placement else "--stages 2"
+            )
+        )
+        ran = run("export odd.json --to torchtitan -o odd.toml")
+        assert ran.code == 2
+        assert "or run this one with ppopt.torch.runtime" in ran.err
+    assert run("export plain.json --to torchtitan -o plain.csv").code == 2
+    assert not {"odd.toml", "odd.csv"} & {path.name for path in tmp_path.iterdir()}
