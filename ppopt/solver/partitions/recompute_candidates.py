@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise, product
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -249,7 +249,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
         front = self._fronts(low, high)
-        whole = sum((layer.activation for layer in self._base.model.layers[low:high]), Fraction(0))
+        whole = activation_of(self._base.model.layers[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(one.time * per_unit) for one in front]
         return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
@@ -259,11 +259,8 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         limits, sums = self._space.limits, self._space.sums
         if limits is None:
             return np.full(hosted[0].low.shape, self._space.batches)
-        ends = [(one.low, one.high) for one in hosted]
-        static = sum(sums.static[high] - sums.static[low] for low, high in ends)
-        kept = sum(
-            sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
-        )
+        static = sum(sums.static_of(one.low, one.high) for one in hosted)
+        kept = sum(sums.activation_of(one.low, one.high) - one.saved for one in hosted)
         more = np.max([np.asarray(one.saved) for one in hosted], axis=0)
         held = np.maximum(0, limits[device] - static - more) // np.maximum(kept, 1)
         return np.asarray(np.minimum(held, self._space.batches))
