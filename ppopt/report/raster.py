@@ -57,7 +57,7 @@ def _covered(start: Ints, end: Ints, edges: Pixels) -> Pixels:
 
 
 def _merged(painted: Pixels) -> Pixels:
-    """Colours of all kinds together: those of the kind that fills `MOST_OF_IT` of a pixel, or `SEVERAL`.
+    """Colours of all kinds together: of the kind that fills `MOST_OF_IT` of a pixel, or `SEVERAL`.
 
     The mean of blue and orange would pass for the green of another kind.
     """
