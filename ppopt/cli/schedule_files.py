@@ -33,7 +33,6 @@ class ExportFormat(StrEnum):
     TORCH_CSV = "torch-csv"
     PERFETTO = "perfetto"
     JSON = "json"
-    MEGATRON = "megatron"
     MEGATRON_ARGUMENTS = "megatron-arguments"
     """The partition of a model in layers."""
     TORCHTITAN = "torchtitan"
@@ -180,7 +179,7 @@ def export(
     """Write a schedule file in the format of another tool."""
     from ppopt.cli.files import check_place, valid_schedule
     from ppopt.errors import InputError
-    from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
+    from ppopt.formats import perfetto, schedule_json, torch_csv
     from ppopt.formats.files import write
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
@@ -188,7 +187,6 @@ def export(
         ExportFormat.TORCH_CSV: torch_csv.order_csv,
         ExportFormat.PERFETTO: lambda made: perfetto.chrome_trace(made, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
-        ExportFormat.MEGATRON: megatron.megatron_lists,
         ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),
         ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline, order.name),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ppopt.cli.schedule_files import ExportFormat
-from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
+from ppopt.formats import perfetto, schedule_json, torch_csv
 from ppopt.formats.schedule_json import read_schedule
 from tests.cli.cli_json import EVALUATED, assert_types
 from tests.cli.cli_run import done, run, shown
@@ -27,7 +27,6 @@ WRITERS = {
     "torch-csv": torch_csv.order_csv,
     "perfetto": perfetto.chrome_trace,
     "json": schedule_json.dumps,
-    "megatron": megatron.megatron_lists,
 }
 
 

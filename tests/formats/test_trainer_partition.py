@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -158,3 +159,27 @@ def test_what_torchtitan_cannot_place(tmp_path: Any, monkeypatch: pytest.MonkeyP
         assert "or run this one with ppopt.torch.runtime" in ran.err
     assert run("export plain.json --to torchtitan -o plain.csv").code == 2
     assert not {"odd.toml", "odd.csv"} & {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
+@pytest.mark.parametrize(
+    ("placement", "partition"),
+    [("linear", [3, 2, 2, 4]), ("interleaved", [2, 1, 1, 1, 1, 1, 1, 3])],
+)
+def test_megatron_core_reads_the_layout(placement: str, partition: list[int]) -> None:
+    """Its own parser and its own checks; rank r, chunk c is stage c x ranks + r."""
+    from megatron.core.transformer.pipeline_parallel_layer_layout import (  # noqa: PLC0415
+        PipelineParallelLayerLayout,
+    )
+
+    layers = (Layer(1, role="embedding"), Layer(1, count=9), Layer(1, role="head"))
+    pipe = Model(layers).pipeline(devices=4, batches=4, placement=placement, partition=partition)
+    words = shlex.split(megatron_arguments(pipe))
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    ranks = int(given["--pipeline-model-parallel-size"])
+    read = PipelineParallelLayerLayout(given["--pipeline-model-parallel-layout"], ranks)
+    read.validate_layer_layout(int(given["--num-layers"]), 0)
+    stages = [read.layout[s % ranks][s // ranks] for s in range(len(partition))]
+    assert [len(stage) for stage in stages] == partition
+    assert [kind.name for kind in stages[0]][0] == "embedding"
+    assert [kind.name for kind in stages[-1]][-1] == "loss"
