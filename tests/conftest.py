@@ -14,8 +14,8 @@ from tests import browser
 from tests.browser import View
 
 NO_TORCHTITAN = (
-    "tests/torch/test_torchtitan.py was skipped: pip install spmd_types==0.2.3 tyro, and "
-    "pip install --no-deps torchtitan==0.3.0"
+    "tests with torchtitan and megatron-core were skipped: pip install spmd_types==0.2.3 tyro, and "
+    "pip install --no-deps torchtitan==0.3.0 megatron-core==0.16.1"
 )
 
 
