@@ -5,8 +5,9 @@
 By kind: BW takes 0.8 of B + W; B alone takes longer than BW (as PyTorch measures on some
 stages); B takes memory, and BW takes B + W; BW takes 0.8 of B + W and B takes memory. Times of all
 stages are drawn. Placements are linear and V, limits none, that of 1F1B, and 0.8 of it. Each
-search has `--seconds` of the processor on one worker. A hand strategy counts where it has the placement and keeps
-the limit. Mixed is never to be worse than any of them: the exit code is 1 where it is.
+search has `--seconds` of the processor on one worker. A hand strategy counts where it has the
+placement and keeps the limit. Mixed is never to be worse than any of them: the exit code is 1 where
+it is.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n".join(
         (
             head,
-            f"\n{(__doc__ or '').strip()}\n\nSeconds of the processor of each search: {given.seconds:g}.\n",
+            f"\n{(__doc__ or '').strip()}\n\n"
+            f"Seconds of the processor of each search: {given.seconds:g}.\n",
             f"Mixed is worse than another in {worse} of {len(rows)} instances. Medians are of the "
             "instances in which it is better.\n",
             f"{summary(rows)}\n",
