@@ -30,6 +30,8 @@ class Argument(StrEnum):
     """No partition of the model's layers into stages does better; no devices are named."""
     PARTITIONS_RECOMPUTE = "partitions-recompute"
     """No partition does better, whatever layers recompute in it; no devices are named."""
+    RECOMPUTE = "recompute"
+    """No choice of layers that recompute does better; no devices are named."""
     PLACEMENTS = "placements"
     """No placement of the stages on the devices does better; no devices are named."""
     MEMORY = "memory"
