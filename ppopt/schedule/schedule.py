@@ -73,8 +73,8 @@ class Schedule(Timetable):
         kind, stage, microbatch = kind[place], stage[place], microbatch[place]
         device, start, end = device[place], start[place], end[place]
         part, pair, made = part[place], _renumbered(pair[place]), origin or Origin()
-        carried = transfers.ordered(pipeline.num_stages) if len(transfers) else transfers
-        return cls(pipeline, kind, stage, microbatch, device, start, end, part, pair, made, carried)
+        columns = (kind, stage, microbatch, device, start, end, part, pair)
+        return cls(pipeline, *columns, origin=made, transfers=transfers.ordered())
 
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""

@@ -154,8 +154,8 @@ class _Listed(NamedTuple):
         consumers = links.consumers(self.split)[links.numbers]
         received = place[links.numbers], self.position[consumers]
         pairs = [(before[here], after[here]), sent, received]
-        columns = [np.concatenate(column) for column in zip(*pairs, strict=True)]
-        return self._sorted(*columns, np.zeros(len(columns[0]), dtype=np.int64))
+        first, second = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        return self._sorted(first, second, np.zeros(len(first), dtype=np.int64))
 
     def _sorted(self, before: Ints, after: Ints, lag: Ints) -> Constraints:
         """The constraints that the orders do not imply, sorted by `after`."""
@@ -274,7 +274,9 @@ def schedule(
     InputError where the orders are not complete, DeadlockError where they wait in a circle.
     """
     if pipeline.streams and queues is None:
-        made = (schedule(pipeline, orders, objective, origin, q) for q in own_queues(pipeline, orders))
+        made = (
+            schedule(pipeline, orders, objective, origin, q) for q in own_queues(pipeline, orders)
+        )
         return min(made, key=lambda one: one.metrics.value(objective))
     net = network(pipeline, orders, queues)
     end = run(net)

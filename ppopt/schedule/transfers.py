@@ -58,14 +58,10 @@ class Transfers:
             *(self.start, self.end),
         )
 
-    def ordered(self, depth: int) -> Transfers:
-        """The same, sorted by link, start and end; `depth` is the number of stages.
-
-        Those of no length that share an instant stand in the order of the data flow.
-        """
+    def ordered(self) -> Transfers:
+        """The same, sorted by link, start and end; those of equal times stay in their order."""
         low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
-        along = np.where(self.kind == OpKind.F, self.stage, 2 * depth - self.stage)
-        place = np.lexsort((self.microbatch, along, self.end, self.start, high, low))
+        place = np.lexsort((self.end, self.start, high, low))
         return Transfers(*(column[place] for column in self.columns))
 
 
