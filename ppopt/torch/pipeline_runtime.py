@@ -26,7 +26,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from ppopt.errors import InputError
-from ppopt.formats import torch_csv
+from ppopt.formats import torch_comms, torch_csv
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -55,24 +55,37 @@ def runtime(
     """
     if "defer_pp_recv" in options:
         raise InputError("defer_pp_recv: it gives wrong gradients for V placements; leave it out")
-    text = torch_csv.dumps(schedule)
+    text = order_text(schedule)
     _check_type(stages)
     ordered = sorted(stages, key=lambda stage: int(stage.stage_index))
     _check_stages(ordered, schedule)
     return load(ordered, text, schedule.pipeline.batches, loss_fn, **options)
 
 
+def order_text(schedule: Schedule) -> str:
+    """The order that PyTorch runs: with sends and receives in it where links are streams.
+
+    Raises InputError for what PyTorch cannot run.
+    """
+    if schedule.pipeline.streams:
+        return torch_comms.dumps(schedule)
+    return torch_csv.dumps(schedule)
+
+
 def load(
     stages: Sequence[Any], text: str, batches: int, loss_fn: Callable[..., Any], **options: Any
 ) -> Any:
-    """Build the runtime from the text of an order, with PyTorch's own checks only."""
+    """Build the runtime from the text of an order, with PyTorch's own checks only.
+
+    Text with sends is taken as it stands; to operations alone PyTorch adds its own.
+    """
     made = _PipelineScheduleRuntime(
         list(stages), n_microbatches=batches, loss_fn=loss_fn, **options
     )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
-        made._load_csv(str(path))
+        made._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
     return made
 
 
