@@ -97,6 +97,12 @@ class _Check:
         return fine
 
     @cached_property
+    def first(self) -> Ints:
+        """Rows with times that are the first of their transfer: the ones that count."""
+        rows = np.flatnonzero(self.timed)
+        return rows[self.row[self._place(rows)] == rows]
+
+    @cached_property
     def row(self) -> Ints:
         """First row of every transfer, [way, sending stage, microbatch]; ABSENT: none."""
         table = np.full((2, self.pipeline.num_stages, self.pipeline.batches), ABSENT)
@@ -174,7 +180,7 @@ class _Check:
         return found
 
     def _sent(self) -> Iterator[Violation]:
-        rows = np.flatnonzero(self.timed)
+        rows = self.first
         maker = self._operations(self.given.stage[rows], rows)
         early = self.given.start[rows] < self.named.ends[maker]
         for row, op in zip(rows[early].tolist(), maker[early].tolist(), strict=True):
@@ -184,7 +190,7 @@ class _Check:
             yield self._at(Rule.SEND, row, words, self.named.op(op))
 
     def _received(self) -> Iterator[Violation]:
-        rows = np.flatnonzero(self.timed)
+        rows = self.first
         user = self._operations(self.other[rows], rows)
         late = self.named.starts[user] < self.given.end[rows]
         for row, op in zip(rows[late].tolist(), user[late].tolist(), strict=True):
