@@ -230,13 +230,13 @@ def _row(entry: object, pipeline: Pipeline) -> list[int]:
             f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
             f"{', '.join(_FIELDS[5:8])} behind it"
         )
-    if entry[9:] not in ([], [None]):
-        raise InputError("link: only transfers (SEND_F, SEND_B) have one; write null")
     kind, *numbers = entry[:9]
     if len(numbers) == 8 and numbers[7] is None:
         numbers[7] = ALONE
     if not isinstance(kind, str) or kind not in _CODES:
         raise InputError(f"kind {shown(kind)} is unknown; use {', '.join(_CODES)}")
+    if entry[9:] not in ([], [None]):
+        raise InputError("link: only transfers (SEND_F, SEND_B) have one; write null")
     for field, number in zip(_FIELDS, numbers, strict=False):
         _check_number(field, number)
     six, more = numbers[:5], numbers[5:]

@@ -100,7 +100,7 @@ class _Check:
     def first(self) -> Ints:
         """Rows with times that are the first of their transfer: the ones that count."""
         rows = np.flatnonzero(self.timed)
-        return rows[self.row[self._place(rows)] == rows]
+        return np.asarray(rows[self.row[self._place(rows)] == rows])
 
     @cached_property
     def row(self) -> Ints:
