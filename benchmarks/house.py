@@ -13,12 +13,14 @@ a function or class at the top of a module. They are estimates of what a reader 
   that raises a time, or a heap) and a clock: an assignment to an entry or attribute whose name is
   one of CLOCKS, where arrivals, lags or delays are read.
 - memory arithmetic: files where a sum, product, comparison, `sum`, `max` or `min` contains one of
-  the words MEMORY; the verifier and the rechecker apart, which are written from the rules alone.
+  the words MEMORY, and no text; the verifier and the rechecker apart, which are written from the
+  rules alone.
 - constants: UPPER_CASE names assigned at the top of modules of `solver/`.
 - circles: strongly connected sets of modules, typing and lazy imports counted; the lazy door is
   what `schedule.schedule` imports inside its methods.
 - names: public classes of one name in several modules; public functions of one name in several
-  modules of one room.
+  modules of one room, but for those that implement an interface: a field of a class of that room,
+  of this name, that holds a function (as `Strategy.build` does).
 """
 
 from __future__ import annotations
@@ -163,18 +165,34 @@ class House:
 
     @property
     def functions(self) -> dict[str, list[str]]:
-        """Public functions that several modules of one room define."""
+        """Public functions that several modules of one room define, interfaces apart."""
         found: dict[str, list[str]] = {}
         for room in self.rooms:
+            modules = [module for module in self.modules if module.room == room]
+            interfaces = {name for module in modules for name in _function_fields(module.tree)}
             pairs = [
                 (scope.name, module.name)
-                for module in self.modules
-                if module.room == room
+                for module in modules
                 for scope in module.scopes
-                if isinstance(scope, ast.FunctionDef)
+                if isinstance(scope, ast.FunctionDef) and scope.name not in interfaces
             ]
             found |= {f"{room}/{name}": homes for name, homes in _repeated(pairs).items()}
         return found
+
+
+def _function_fields(tree: ast.Module) -> Iterator[str]:
+    """Fields of classes that hold a function, by their annotation or its alias."""
+    aliases = {
+        _word(target): node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    for field in ast.walk(tree):
+        if isinstance(field, ast.AnnAssign):
+            annotation = aliases.get(_word(field.annotation), field.annotation)
+            if isinstance(annotation, ast.Subscript) and _word(annotation.value) == "Callable":
+                yield _word(field.target)
 
 
 def derives_data_flow(scope: Scope) -> bool:
@@ -270,7 +288,14 @@ def _has_memory(tree: ast.AST) -> bool:
         or (isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt | ast.LtE))
         or (isinstance(node, ast.Call) and _called(node) in {"sum", "max", "min", "accumulate"})
     )
-    return any(MEMORY.search(_word(part)) for node in sums for part in ast.walk(node))
+    return any(
+        MEMORY.search(_word(part)) for node in sums if not _is_text(node) for part in ast.walk(node)
+    )
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether a sum is one of words."""
+    return any(isinstance(part, ast.JoinedStr) for part in ast.walk(node))
 
 
 def _sums_memory(path: Path) -> bool:

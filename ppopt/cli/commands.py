@@ -90,7 +90,7 @@ def solve(
         with suppress(KeyboardInterrupt), interrupts.heard():
             hand = baseline(result)
     shown = of_result(result, hand)
-    code = output.result(settings, shown, result.schedule, stopped=result.interrupted)
+    code = output.show_result(settings, shown, result.schedule, stopped=result.interrupted)
     return code or not_stored or exit_code(result.status)
 
 
@@ -172,7 +172,7 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
+    return output.show_result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
 
 
 @command
@@ -195,7 +195,7 @@ def compare(settings: Settings, jitter: JitterOption = None) -> int:
             **search_options(settings),
             progress=line.update,
         )
-    code = output.comparison(settings, of_comparison(comparison), comparison)
+    code = output.show_comparison(settings, of_comparison(comparison), comparison)
     return code or exit_code(comparison.optimum.status)
 
 
@@ -213,7 +213,7 @@ def frontier(settings: Settings) -> int:
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet) as line:
         found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
-    code = output.frontier(settings, of_frontier(found), found)
+    code = output.show_frontier(settings, of_frontier(found), found)
     return code or exit_code(found.status)
 
 

@@ -23,10 +23,11 @@ from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
+from ppopt.schedule.idle import transfer_rows
 from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.orders import split_of
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import Row
+from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.verifier.measured import faults
 
 NANOSECONDS = {unit: int(size * 10**9) for unit, size in units.SCALES["time"].items()}
@@ -41,11 +42,11 @@ class _Transfer(NamedTuple):
 
     start: int
     end: int
-    before: Row
-    after: Row
+    before: ScheduledOperation
+    after: ScheduledOperation
 
 
-def dumps(schedule: Schedule, unit: str | None = None) -> str:
+def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     """Write the trace of a schedule; `unit` (s, ms, us or ns) is its unit of time if it has none.
 
     Where neither says one, a unit is taken as a millisecond. Raises InputError where the unit is
@@ -115,7 +116,7 @@ def _named(what: str, device: int, thread: int, name: str, place: int) -> Iterat
     yield {"name": f"{what}_sort_index", **where, "args": {"sort_index": place}}
 
 
-def _operation(schedule: Schedule, row: Row, clock: _Clock) -> Event:
+def _operation(schedule: Schedule, row: ScheduledOperation, clock: _Clock) -> Event:
     time = schedule.pipeline.ticks.time
     return {
         "name": str(row.op),
@@ -136,15 +137,23 @@ def _operation(schedule: Schedule, row: Row, clock: _Clock) -> Event:
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     """Yield every transfer between devices; its length is 0 where there is no delay.
 
+    Where links are streams, transfers have their own times.
+
     In a measured step, links take their median time. A transfer there ends no later than its
     receiver starts.
     """
     pipeline = schedule.pipeline
     flow = data_flow(pipeline, split_of(pipeline, schedule.orders))
     rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
+    carried = transfer_rows(schedule).tolist() if pipeline.streams else None
     for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):
         source, target = rows[before], rows[after]
-        if source.device != target.device:
+        if source.device == target.device:
+            continue
+        if carried is not None:
+            row, timed = carried[after], schedule.transfers
+            yield _Transfer(int(timed.start[row]), int(timed.end[row]), source, target)
+        else:
             end = max(source.end, min(source.end + lag, target.start))
             yield _Transfer(source.end, end, source, target)
 
@@ -205,4 +214,4 @@ def _memory(schedule: Schedule, device: int, clock: _Clock) -> Iterator[Event]:
         }
 
 
-__all__ = ["NANOSECONDS", "dumps"]
+__all__ = ["NANOSECONDS", "chrome_trace"]

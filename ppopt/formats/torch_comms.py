@@ -39,10 +39,10 @@ _POST = re.compile(f"{_NUMBER}({'|'.join(sorted(POSTS))}){_NUMBER}")
 _OF_STAGE = re.compile(f"{_NUMBER}({'|'.join(sorted(OF_STAGE))})")
 
 
-def dumps(schedule: Schedule) -> str:
+def communication_csv(schedule: Schedule) -> str:
     """Write the communication order of a schedule's own times (`schedule.communication`).
 
-    Microbatches are numbered as `torch_csv.dumps` does. Raises InputError as that does.
+    Microbatches are numbered as `torch_csv.order_csv` does. Raises InputError as that does.
     """
     torch_csv.check_pipeline(schedule.pipeline)
     torch_csv.check_planned(schedule, "torch comms")
@@ -82,18 +82,18 @@ class CommunicationOrder(NamedTuple):
 
 
 def read_order(path: Path) -> CommunicationOrder:
-    """Read a file; see `loads`."""
-    return loads(read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path))
+    """Read a file; see `parse_order`."""
+    return parse_order(read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path))
 
 
-def loads(content: str, where: str) -> CommunicationOrder:
+def parse_order(content: str, where: str) -> CommunicationOrder:
     """Parse the text of a communication order.
 
     Raises InputError, beginning with `where` and naming rank and cell, where its operations are not
-    one complete order (`torch_csv.loads`), and where a cell is no action. Whether its posts are
-    right depends on the pipeline: `schedule` checks them.
+    one complete order (`torch_csv.parse_order`), and where a cell is no action. Whether its posts
+    are right depends on the pipeline: `schedule` checks them.
     """
-    order = torch_csv.loads(content, where)
+    order = torch_csv.parse_order(content, where)
     lines = content.removesuffix("\n").split("\n")
     rows = []
     for line, ops in zip(lines, order.rows, strict=True):

@@ -34,7 +34,7 @@ class TimeUse(NamedTuple):
         return sum(self.causes.values(), Fraction(0))
 
 
-class Entry(NamedTuple):
+class PageSchedule(NamedTuple):
     """A schedule on a page."""
 
     schedule: Schedule
@@ -43,13 +43,12 @@ class Entry(NamedTuple):
     use: TimeUse
     title: str
     above: str
-    """By how much its value exceeds the best, and whether it is over its memory limit; empty for
-    the best."""
+    """By how much its value exceeds the best; empty for the best and what is no worse."""
     note: str
     """Value and idle time, in words."""
 
 
-def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Entry]:
+def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[PageSchedule]:
     """Figures of schedules, best first.
 
     Schedules over their memory limit come after those within it: one of them is the best only
@@ -93,17 +92,15 @@ def time_use(schedule: Schedule) -> TimeUse:
     )
 
 
-def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry:
+def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> PageSchedule:
     use = time_use(schedule)
     more = figures["value"] - best
     above = ""
     if more > 0:
         above = f"{measured(more, figures['time_unit'])} ({percent(more / best)})"
     note = _note(figures, use, above)
-    if not figures["fits_limit"]:
-        above = f"{above} over the limit".strip()
     names = filter(None, (title(figures), schedule.pipeline.name))
-    return Entry(schedule, figures, use, " · ".join(map(clean, names)), above, note)
+    return PageSchedule(schedule, figures, use, " · ".join(map(clean, names)), above, note)
 
 
 def _note(figures: Mapping[str, Any], use: TimeUse, above: str) -> str:

@@ -1,7 +1,7 @@
 """The objects that commands print with --json.
 
 They hold schedules as they are. Only a writer of JSON turns them into their native form
-(`ppopt.formats.schedule_json.to_object`), because that takes long and tables do not need it.
+(`ppopt.formats.schedule_json.schedule_to_object`): that takes long, and tables do not need it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppopt.formats import origin_json, schedule_json
+from ppopt.formats import origin_json
 from ppopt.formats.figures import limits, placed, unit_names
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
@@ -21,15 +21,15 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
 from ppopt.studies.baseline import Baseline, best
-from ppopt.studies.compare import Comparison, ComparisonRow
-from ppopt.studies.frontier import Frontier, FrontierHand
-from ppopt.studies.partition_choice import PartitionChoice
-from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
+    from ppopt.studies.compare import Comparison, ComparisonRow
+    from ppopt.studies.frontier import Frontier, FrontierHand
+    from ppopt.studies.partition_choice import PartitionChoice
+    from ppopt.studies.robustness import Jitter
 
 SCHEMA = 1
 _SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
@@ -48,7 +48,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
     found is better (`gain`), its peak memory, whether that fits the limit, and what was changed to
     start from it.
     """
-    origin = origin_json.to_object(result.origin())
+    origin = origin_json.origin_to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
     shown |= {"mem_limit": limits(result.pipeline), **unit_names(result.pipeline)}
@@ -272,6 +272,8 @@ def of_verification(
 
 
 def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
+    from ppopt.formats.schedule_json import schedule_to_object  # noqa: PLC0415  loads on use
+
     made = again.counterexample
     return {
         "lower_bound": origin_json.number(schedule.origin.lower_bound),
@@ -279,7 +281,7 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
         "reason": again.reason,
         "devices": list(again.devices),
         "seconds": round(again.seconds, 3),
-        "counterexample": None if made is None else schedule_json.to_object(made),
+        "counterexample": None if made is None else schedule_to_object(made),
     }
 
 

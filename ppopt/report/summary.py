@@ -6,7 +6,6 @@ from typing import Any
 
 from ppopt.formats import figures, origin_json
 from ppopt.problem.exact import plain
-from ppopt.rechecker import confirmed
 from ppopt.schedule.imbalance import imbalance
 from ppopt.schedule.schedule import Schedule
 
@@ -44,10 +43,12 @@ def _imbalance(schedule: Schedule) -> dict[str, Any]:
 
 def _claims(schedule: Schedule) -> dict[str, Any]:
     """What the origin claims, and whether that may be believed."""
-    stated = origin_json.to_object(schedule.origin)
+    stated = origin_json.origin_to_object(schedule.origin)
     claims = {key: stated.get(key) for key in ORIGIN_KEYS}
     if not schedule.origin.from_file:
         return claims | {"checked": True}
+    from ppopt.rechecker import confirmed  # noqa: PLC0415  loads on use
+
     reason = confirmed(schedule)
     if reason is not None:
         claims["proof"] = reason

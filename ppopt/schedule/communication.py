@@ -244,10 +244,9 @@ def as_streams(schedule: Schedule) -> Schedule:
 
 def queues_of_schedule(schedule: Schedule) -> Queues:
     """The order in which links carry the transfers of a schedule; its links are streams."""
-    pipeline, carried = schedule.pipeline, schedule.transfers
+    pipeline = schedule.pipeline
     links = Links(pipeline)
-    way = np.where(carried.kind == OpKind.F, 0, 1)
-    number = (way * pipeline.num_stages + carried.stage) * pipeline.batches + carried.microbatch
+    number = links.numbers_of(schedule.transfers)
     link = links.link[number]
     order = (number[link == one] for one in range(len(links.pairs)))
     return posted_early(links, order, split_of(pipeline, schedule.orders))

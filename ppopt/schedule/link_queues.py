@@ -18,7 +18,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.transfers import Transfer
+from ppopt.schedule.transfers import Transfer, Transfers
 
 NOWHERE = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
@@ -87,6 +87,12 @@ class Links:
         """Device that receives, of every transfer that exists."""
         hosts = np.array(self.pipeline.hosts[0], dtype=np.int64)
         return hosts[np.clip(self.receiving_stage, 0, self.pipeline.num_stages - 1)]
+
+    def numbers_of(self, carried: Transfers) -> Ints:
+        """Number of every transfer of a schedule."""
+        way = np.where(carried.kind == OpKind.F, 0, 1)
+        stages, batches = self.pipeline.num_stages, self.pipeline.batches
+        return np.asarray((way * stages + carried.stage) * batches + carried.microbatch)
 
     def producers(self, split: Bools) -> Ints:
         """Number of the operation whose result every transfer carries.

@@ -14,7 +14,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Metrics, metrics
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.timetable import ALONE, Row, Timetable
+from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
 from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class Schedule(Timetable):
         origin: Origin | None = None,
         transfers: Iterable[Iterable[int]] = (),
     ) -> Schedule:
-        """Build from rows with the fields of `Row`, the last two or none, in any order.
+        """Build from rows of the fields of `ScheduledOperation`, the last two optional.
 
-        `transfers` are rows with the fields of `Transfers`, in any order.
+        `transfers` are rows of the fields of `Transfers`, in any order.
         """
         given = [tuple(row) for row in rows]
         table = np.array(given, dtype=np.int64).reshape(-1, len(given[0]) if given else 6)
@@ -59,7 +59,9 @@ class Schedule(Timetable):
         origin: Origin | None = None,
         transfers: Transfers = NO_TRANSFERS,
     ) -> Schedule:
-        """Build from columns in the order of `Row`, the last two or none, rows in any order.
+        """Build from columns in the order of `ScheduledOperation`, the last two optional.
+
+        Rows may come in any order.
 
         Operations of no length that share an instant are put in the order of the data flow, and
         pairs are numbered in the order of rows.
@@ -147,7 +149,7 @@ class Schedule(Timetable):
     def _shown(self) -> tuple[str, ...]:
         """Fields of the frame: slice and pair only where there are any."""
         used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
-        return tuple(name for name in Row._fields if used.get(name, True))
+        return tuple(name for name in ScheduledOperation._fields if used.get(name, True))
 
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:

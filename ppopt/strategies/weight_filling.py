@@ -18,7 +18,7 @@ SAMPLE = 4
 """Microbatches per device on which rules are compared."""
 
 
-class Rule(NamedTuple):
+class GapRule(NamedTuple):
     """When W goes into a gap that is shorter than W."""
 
     percent: int
@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     paper, arXiv 2401.10241, section 3.1)."""
 
 
-RULES = (Rule(100), Rule(100, level=True), Rule(50), Rule(1))
+RULES = (GapRule(100), GapRule(100, level=True), GapRule(50), GapRule(1))
 
 Sequences = Sequence[Sequence[int]]
 """For every device, the class of every operation in order; microbatches of a class follow."""
@@ -44,19 +44,19 @@ class Filled(NamedTuple):
     """Largest device span, in ticks."""
     makespan: int
     """In ticks."""
-    held: int
+    in_flight: int
     """Most activations on a device at once, counted from F to W."""
 
     def rank(self, most: int) -> tuple[bool, int, int]:
         """Key to compare fillings by: the smaller, the better."""
-        return self.held > most, self.span, self.makespan
+        return self.in_flight > most, self.span, self.makespan
 
 
-class Plan(NamedTuple):
+class FillingVariant(NamedTuple):
     """A way to make complete orders."""
 
     source: Source
-    rule: Rule | None
+    rule: GapRule | None
     """How W is placed; None: the source gives complete orders."""
 
     def filled(self, pipeline: Pipeline, most: int) -> Filled:
@@ -77,8 +77,8 @@ def best(
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
-    plans = [Plan(source, rule) for source in backbones for rule in rules]
-    plans += [Plan(source, None) for source in complete]
+    plans = [FillingVariant(source, rule) for source in backbones for rule in rules]
+    plans += [FillingVariant(source, None) for source in complete]
     tried = [(plan, plan.filled(sample, most)) for plan in plans]
     ranked = sorted(tried, key=lambda pair: pair[1].rank(most))
     if sample.batches == pipeline.batches:
@@ -86,7 +86,7 @@ def best(
     whole: list[Filled] = []
     for plan, _ in ranked:
         whole.append(plan.filled(pipeline, most))
-        if whole[-1].held <= most:
+        if whole[-1].in_flight <= most:
             break
     return min(whole, key=lambda filled: filled.rank(most)).orders
 
@@ -95,7 +95,7 @@ class _Filling:
     """One simulation: every device runs its order, and W where the rule, if any, says so."""
 
     def __init__(
-        self, instance: Instance, sequences: Sequences, most: int, rule: Rule | None
+        self, instance: Instance, sequences: Sequences, most: int, rule: GapRule | None
     ) -> None:
         self.run, self.classes = Simulation(instance), instance.classes
         self.sequences, self.most, self.rule = sequences, most, rule
@@ -103,8 +103,8 @@ class _Filling:
         self.weight = {
             instance.number(OpKind.B, stage): instance.number(OpKind.W, stage) for stage in stages
         }
-        self.held = [0 for _ in sequences]
-        self.most_held = 0
+        self.in_flight = [0 for _ in sequences]
+        self.most_in_flight = 0
         self.pending: list[deque[int]] = [deque() for _ in sequences]
 
     def result(self) -> Filled:
@@ -118,7 +118,7 @@ class _Filling:
             while waiting:
                 self._append(device, waiting.popleft(), 0)
         run = self.run
-        return Filled(run.orders(), run.span, run.makespan, self.most_held)
+        return Filled(run.orders(), run.span, run.makespan, self.most_in_flight)
 
     def _advance(self, device: int, at: int) -> int:
         """Run a device until an input is unknown; returns how far its order has come."""
@@ -134,16 +134,16 @@ class _Filling:
             at += 1
         return at
 
-    def _fill(self, rule: Rule, device: int, number: int, arrival: int) -> None:
+    def _fill(self, rule: GapRule, device: int, number: int, arrival: int) -> None:
         """Run W before an operation: those that fit, and those that memory asks for."""
         waiting, forward = self.pending[device], self.classes[number].kind is OpKind.F
         while waiting:
-            full = forward and self.held[device] >= self.most
+            full = forward and self.in_flight[device] >= self.most
             if not (full or self._fits(rule, device, arrival)):
                 return
             self._append(device, waiting.popleft(), 0)
 
-    def _fits(self, rule: Rule, device: int, arrival: int) -> bool:
+    def _fits(self, rule: GapRule, device: int, arrival: int) -> bool:
         gap = arrival - self.run.free[device]
         if 100 * gap >= rule.percent * self.classes[self.pending[device][0]].duration:
             return True
@@ -153,9 +153,9 @@ class _Filling:
         self.run.append(number, arrival)
         kind = self.classes[number].kind
         if kind is OpKind.F:
-            self.held[device] += 1
-            self.most_held = max(self.most_held, self.held[device])
+            self.in_flight[device] += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight[device])
         elif kind is OpKind.W:
-            self.held[device] -= 1
+            self.in_flight[device] -= 1
         elif self.rule is not None:
             self.pending[device].append(self.weight[number])

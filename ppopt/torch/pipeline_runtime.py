@@ -68,8 +68,8 @@ def order_text(schedule: Schedule) -> str:
     Raises InputError for what PyTorch cannot run.
     """
     if schedule.pipeline.streams:
-        return torch_comms.dumps(schedule)
-    return torch_csv.dumps(schedule)
+        return torch_comms.communication_csv(schedule)
+    return torch_csv.order_csv(schedule)
 
 
 def load(

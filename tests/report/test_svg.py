@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import Layer
+from ppopt.report.gantt import GanttSeries
 from ppopt.report.raster import LINES, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
 from ppopt.schedule.origin import Origin
@@ -131,11 +131,11 @@ def pixels(data: bytes) -> np.ndarray:
     return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 4)
 
 
-def layers(schedule: Schedule) -> list[Layer]:
+def layers(schedule: Schedule) -> list[GanttSeries]:
     """Plain colours: F 200, 0, 0 and BW 0, 100, 0."""
     colours = {OpKind.F: "#c80000", OpKind.BW: "#006400"}
     return [
-        Layer(kind, 0, "", colour, np.flatnonzero(schedule.kind == kind))
+        GanttSeries(kind, 0, "", colour, np.flatnonzero(schedule.kind == kind))
         for kind, colour in colours.items()
     ]
 
@@ -153,12 +153,16 @@ def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
         assert not bar[-1].any()
 
 
-def test_a_pixel_has_the_mean_colour_of_what_it_covers() -> None:
-    """Three units a pixel: device 0 is F F . | . BW BW | . BW BW."""
+def test_a_pixel_has_the_colour_of_what_fills_most_of_it() -> None:
+    """Three units a pixel: device 0 is F F . | . BW BW | . BW BW, device 1 . F BW | BW F BW | BW.
+
+    Half F, half BW is grey, two thirds BW have its colour; idle time is opacity.
+    """
     schedule = one_f_one_b()
     lines = pixels(png(schedule, layers(schedule), 9, 3))
     assert lines[0].tolist() == [[200, 0, 0, 170], [0, 100, 0, 170], [0, 100, 0, 170]]
-    assert lines[LINES].tolist() == [[100, 50, 0, 170], [67, 67, 0, 255], [0, 100, 0, 85]]
+    grey = [*colours.channels(colours.SEVERAL), 170]
+    assert lines[LINES].tolist() == [grey, [0, 100, 0, 255], [0, 100, 0, 85]]
 
 
 def test_of_a_pair_f_has_the_upper_half() -> None:
@@ -188,7 +192,7 @@ def test_the_largest_schedules_are_a_small_image() -> None:
         WIDTH - LEFT - RIGHT,
         4,
     )
-    assert any("mean colour" in line for line in texts(picture))
+    assert any("the colour of what fills most of it" in line for line in texts(picture))
 
 
 @pytest.mark.parametrize("field", ["name", "strategy"])

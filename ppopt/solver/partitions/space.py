@@ -56,7 +56,7 @@ class RecomputeTicks(NamedTuple):
     """Memory that F does not keep; B or BW takes it at its start."""
 
 
-class Delays(NamedTuple):
+class CutDelays(NamedTuple):
     """Delays between stages: `[s][l]` between stages s and s + 1 when l layers lie before the cut.
 
     0 where both stages share a device.
@@ -74,7 +74,7 @@ class PartitionSpace:
     hosts: tuple[int, ...]
     """Device of every stage."""
     batches: int
-    delays: Delays
+    delays: CutDelays
     limits: tuple[int, ...] | None = None
     """Memory limit per device; None: unlimited."""
     split: bool = True
@@ -126,12 +126,12 @@ class PartitionSpace:
         return comb(self.num_layers - 1, self.num_stages - 1)
 
     @cached_property
-    def sums(self) -> LayerSums:
+    def sums(self) -> LayerPrefixSums:
         """Sums of costs over the first layers."""
-        return LayerSums.of(self)
+        return LayerPrefixSums.of(self)
 
 
-class LayerSums(NamedTuple):
+class LayerPrefixSums(NamedTuple):
     """Sums of costs over the first l layers, l = 0 .. number of layers; int64 arrays."""
 
     forward: Ints
@@ -152,8 +152,21 @@ class LayerSums(NamedTuple):
     round_trip: Ints
     """`[s][l]`: the same, both ways, beyond stage s where it ends after l layers."""
 
+    def static_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Static memory of layers `low` to `high` - 1."""
+        return self.static[high] - self.static[low]
+
+    def activation_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Activation of layers `low` to `high` - 1."""
+        return self.activation[high] - self.activation[low]
+
+    def least_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Static memory of layers `low` to `high` - 1, and the least of their activation kept."""
+        kept = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
+        return self.static_of(low, high) + kept
+
     @classmethod
-    def of(cls, space: PartitionSpace) -> LayerSums:
+    def of(cls, space: PartitionSpace) -> LayerPrefixSums:
         """Add up the costs of a space's layers."""
         layers = space.layers
         hand_on: tuple[int, ...] = layers.backward
@@ -232,7 +245,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.layers if chosen else ()
     again = [layer.recompute_time / speed / divisor for layer in layers]
-    saved = [layer.activation - layer.kept for layer in layers]
+    saved = [layer.saved for layer in layers]
     delays = _delays(pipeline)
     numbers = (delay for rows in delays for row in rows for delay in row)
     own_per_unit = ticks.per_unit * divisor
@@ -257,7 +270,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         layers=rows,
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
-        delays=Delays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
+        delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
         limits=None if limits is None else _in_ticks(limits, memory_per_unit),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
@@ -333,7 +346,7 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
 
 
 def _delays(pipeline: Pipeline) -> tuple[Rows, Rows]:
-    """Delays down and up in the user's unit, as in `Delays`.
+    """Delays down and up in the user's unit, as in `CutDelays`.
 
     They are those of the link between the stages' devices, the same at every cut, or by the size of
     what the layer before the cut hands on.

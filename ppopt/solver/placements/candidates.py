@@ -41,6 +41,11 @@ class PlacementCandidates(Candidates):
         """The stages on these devices."""
         return self._space.pipeline(key)
 
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The devices of its stages; None: another placement stands for it."""
+        hosts = pipeline.hosts[0]
+        return hosts if hosts == self._space.representative(hosts) else None
+
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Placements with their bounds; one whose memory cannot suffice is impossible."""
         return self._space.configurations(keys)
@@ -90,7 +95,8 @@ class PlacementCandidates(Candidates):
         left = sum(map(search.is_open, search.known.values()))
         words = (
             f"over all {self._scope}: {search.ruled_out} are ruled out by bounds alone (memory for "
-            f"one microbatch, head, work and forced idle time of a device, one microbatch's way), "
+            f"one microbatch, head, work and forced idle time of a device, one microbatch's way"
+            f"{', several devices together' if search.subsets_ruled_out else ''}), "
             f"{search.searched} were searched"
         )
         if left and not search.closed:

@@ -14,7 +14,7 @@ choices of one device holds whatever is chosen (the one-device bounds of a plan'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import partition, placement
-from ppopt.problem.layers import Layer
+from ppopt.problem.layers import Layer, activation_of
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
@@ -91,6 +91,18 @@ class RecomputeSpace:
         for stages, number, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
             chosen |= dict(zip(stages, choices[number].stages, strict=True))
         return self._with(chosen)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The choice in which exactly the layers of a pipeline recompute; None: it is left out."""
+        stages = list(map(recomputing, pipeline.model.stage_layers(pipeline.counts)))
+        numbers = []
+        for hosted, choices in zip(self._base.hosted[0], self.devices, strict=True):
+            own = [stages[stage] for stage in hosted]
+            known = [[stage.layers for stage in one.stages] for one in choices]
+            if own not in known:
+                return None
+            numbers.append(known.index(own))
+        return tuple(numbers)
 
     def _with(self, chosen: dict[int, StageChoice]) -> Pipeline:
         places = {
@@ -194,18 +206,21 @@ class RecomputeSpace:
                     yield moved
 
 
+def recomputing(layers: Sequence[Layer]) -> frozenset[int]:
+    """Places of the layers that recompute."""
+    return frozenset(place for place, layer in enumerate(layers) if layer.recompute)
+
+
 def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:
-    """Choices of a stage that no other betters in both time and memory, the shortest first.
+    """Non-dominated choices of a stage in time and memory, the shortest first.
 
     Layers of one time and one saving are alike: of these, the first so many recompute.
     """
     sorts: dict[tuple[Fraction, Fraction], list[int]] = {}
     for place, layer in enumerate(layers):
-        saved = layer.activation - layer.kept
-        if saved > 0:
-            sorts.setdefault((layer.recompute_time, saved), []).append(place)
-    whole = sum((layer.activation for layer in layers), Fraction(0))
-    front = [StageChoice(Fraction(0), whole, frozenset())]
+        if layer.saved > 0:
+            sorts.setdefault((layer.recompute_time, layer.saved), []).append(place)
+    front = [StageChoice(Fraction(0), activation_of(layers), frozenset())]
     for (time, saved), places in sorts.items():
         front = _least(
             StageChoice(
