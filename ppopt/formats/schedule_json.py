@@ -175,8 +175,8 @@ def schedule_from_object(
 ) -> tuple[Schedule, dict[str, Any]]:
     """Read an object made by `schedule_to_object`; see `loads`.
 
-    `expected` is a pipeline that it may be of: where the object says of its own exactly what it
-    would say of that one, the pipeline is not made anew, which takes most of the time.
+    `expected` is a pipeline that the schedule may belong to. If the object describes exactly this
+    pipeline, it is used, because making a pipeline takes most of the time.
     """
     file = section(document, ("schema", *_UNITS, "pipeline", "ops"), ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] != SCHEMA:

@@ -221,7 +221,7 @@ def _op(text: str) -> Op:
 
 
 def _translate_older_dialect(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
-    """Turn B into I wherever its stage and microbatch has a W but no I."""
+    """Turn B into I where its stage and microbatch has a W but no I."""
     seen = {op for row in rows for cell in row for op in cell}
     translation = {
         op._replace(kind=OpKind.BW): op._replace(kind=OpKind.B)

@@ -460,9 +460,9 @@ class Pipeline:
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
-        A model in layers whose partition is a rule is cut anew, for the speeds of the devices.
-        Raises InputError where chunks cut shares that differ: other placements then have other
-        stages.
+        Where the partition of a model is a rule, the rule is applied again: it depends on the
+        speeds of the devices. Raises InputError where chunks cut shares that differ: other
+        placements then have other stages.
         """
         costs: dict[str, Any] = {}
         if self.named_placement and self.model is None and self.num_chunks > 1:

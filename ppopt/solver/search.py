@@ -84,9 +84,8 @@ def solve(
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
     over all partitions (`ppopt.solver.partitions`).
-    With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
-    chosen with the schedule, and the bound is over all placements that use all of its devices
-    (`ppopt.solver.placements`).
+    With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
+    and the bound is over all placements that use all devices (`ppopt.solver.placements`).
     With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
     over all choices (`ppopt.solver.recompute`); it goes with `partition="search"`.
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse

@@ -63,7 +63,7 @@ class Rule(StrEnum):
 
 
 MOST_LISTED = 1000
-"""Most violations of one rule that are listed; how many more there are is told in one more."""
+"""Most violations of one rule that are listed; one more entry counts the rest."""
 
 
 @dataclass(frozen=True)
