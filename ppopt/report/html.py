@@ -30,15 +30,17 @@ _KEYS = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
 
-def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "") -> str:
+def page(
+    schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "", study: bool = False
+) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
     Several schedules share one time axis, one above the other: the least value is on top, the
     others are compared with it. `opening` is HTML that stands before the schedules; with it, they
     keep their order and are shown one at a time: the k-th, from 1, where the address becomes
-    `#schedule-k`. The schedules must be complete (every device runs something). Identical input
-    gives an identical page. Raises InputError when there is no schedule, and where units of time
-    differ.
+    `#schedule-k`. With `study`, the opening holds the rows of a study. The schedules must be
+    complete (every device runs something). Identical input gives an identical page. Raises
+    InputError when there is no schedule, and where units of time differ.
     """
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
@@ -57,7 +59,7 @@ def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = ""
         ),
         plotly=get_plotlyjs(),
         data=payload(shown, single=alone or bool(opening)),
-        script=script(),
+        script=script(study=study),
     )
 
 

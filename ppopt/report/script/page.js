@@ -3,7 +3,7 @@
 import { link, linked, sectionOf } from "./address.js";
 import { connect } from "./controls.js";
 import { FREE, Schedule } from "./data.js";
-import { part } from "./dom.js";
+import { FURTHER, part } from "./dom.js";
 import { frontier } from "./frontier.js";
 import { frameOf } from "./layout.js";
 import { picture } from "./picture.js";
@@ -132,6 +132,7 @@ function begin(page) {
   page.figure = page.draw();
   connect(page);
   frontier(page);
+  for (const further of FURTHER) further(page);
   if (sectionOf(location.hash) === FREE) return;
   part(page.data.single ? "tools" : location.hash.slice(1))?.scrollIntoView();
 }
