@@ -14,10 +14,11 @@ from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
-from ppopt.report.gantt import BAR, memory_tables, part_names, parts
+from ppopt.report.gantt import BAR, part_names, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
+from ppopt.schedule.metrics import memory_tables
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -25,15 +26,15 @@ from ppopt.schedule.timetable import ALONE
 _TYPES = ("i1", "i2", "i4")
 
 
-def payload(entries: Sequence[PageSchedule], *, single: bool) -> str:
+def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: int) -> str:
     """JSON of schedules with their titles and notes, safe inside a script element.
 
-    `single`: the page shows one of them at a time. A page that shows several opens without the
-    charts of memory.
+    `single`: the page shows one of them at a time, `first` to begin with. A page that shows several
+    opens without the charts of memory, with the charts of the first `few`.
     """
-    return embedded(
-        {"style": _style(), "single": single, "schedules": [_schedule(one) for one in entries]}
-    )
+    schedules = [_schedule(one) for one in entries]
+    opens = {"single": single, "few": few, "first": first}
+    return embedded({"style": _style(), **opens, "schedules": schedules})
 
 
 def embedded(data: Mapping[str, Any]) -> str:
@@ -134,4 +135,6 @@ def _style() -> dict[str, Any]:
         "static": colours.STATIC,
         "limit": colours.LIMIT,
         "bar": BAR,
+        "several": colours.SEVERAL,
+        "most": colours.MOST_OF_IT,
     }

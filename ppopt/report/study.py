@@ -121,7 +121,7 @@ def study_page(shown: Shown, schedule_of: Callable[[int], Schedule | None]) -> s
     sections = {number: place for place, number in enumerate(schedules, start=1)}
     opening = (
         f'<section class="study">\n{_sentences(shown, rows, len(schedules))}\n{_charts(rows)}\n'
-        f'<div class="scroll" id="rows"></div>\n'
+        f'<div class="scroll" id="rows" tabindex="0"></div>\n'
         f'<script type="application/json" id="study-data">{embedded(_data(rows, sections))}'
         "</script>\n</section>"
     )
@@ -193,16 +193,16 @@ def _charts(rows: _Rows) -> str:
         '<div><div class="group"><label>best <select id="heat-figure"></select></label>'
         '<label>along <select id="heat-x"></select></label>'
         + ('<label>and <select id="heat-y"></select></label>' if len(several) > 1 else "")
-        + '</div><div id="heat" role="img" aria-label="Heat map of two settings"></div></div>'
+        + '</div><div id="heat" role="group" aria-label="Heat map of two settings"></div></div>'
     )
     front = (
         '<div><div class="group">memory against time</div>'
-        '<div id="front" role="img" aria-label="Memory against time"></div></div>'
+        '<div id="front" role="group" aria-label="Memory against time"></div></div>'
     )
     wide = (
         '<div class="group">every row a line; the best fifth by time stands out</div>'
-        '<div class="scroll"><div id="parallel" role="img" aria-label="Parallel coordinates"></div>'
-        "</div>"
+        '<div class="scroll" tabindex="0">'
+        '<div id="parallel" role="group" aria-label="Parallel coordinates"></div></div>'
     )
     known = any(_memory(row) is not None for row in rows.all)
     return (

@@ -23,6 +23,7 @@ from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.model import CpSatModel, steps
+from ppopt.solver.cp_sat.order_literals import add_order_literals
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.pairs import candidate_pairs
 
@@ -206,6 +207,11 @@ class _Builder:
             room = pipeline.ticks.room(device)
             assert room is not None
             self.cp.add_cumulative([one for one, _ in group], [much for _, much in group], room)
+        chosen: dict[int, cp_model.LiteralT] = {}
+        for one in slots.values():
+            chosen |= {one.partial: one.split, one.weight: one.split}
+            chosen[one.full] = one.split.negated()
+        add_order_literals(self.model, sorted(self.model.devices), chosen)
 
     def _lasting(self, first: int, last: int, there: cp_model.LiteralT) -> cp_model.IntervalVar:
         """From the start of one operation to the end of another, if both are there."""

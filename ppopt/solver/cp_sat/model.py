@@ -27,6 +27,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.cp_sat.order_literals import add_order_literals
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
@@ -134,7 +135,9 @@ def build_model(
             _add_objective(model, subset)
     if objective is Objective.DEVICE_SPAN:
         _add_origin(model, subsets)
-    _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)])
+    shared = [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)]
+    _add_memory(model, shared)
+    add_order_literals(model, shared, {})
     cp.minimize(value if step == 1 else steps(model))
     return model
 
