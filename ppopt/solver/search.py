@@ -84,9 +84,8 @@ def solve(
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
     over all partitions (`ppopt.solver.partitions`).
-    With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
-    chosen with the schedule, and the bound is over all placements that use all of its devices
-    (`ppopt.solver.placements`).
+    With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
+    and the bound is over all placements that use all devices (`ppopt.solver.placements`).
     With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
     over all choices (`ppopt.solver.recompute`). They go together: each placement then has
     partitions and choices of its own.
@@ -213,6 +212,7 @@ def _check_names(without: frozenset[str]) -> None:
 
 def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
     """The problem of a search; raises InputError if it is too large."""
+    pipeline.refuse_streams("the search")
     problem = Problem(pipeline, objective, kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
