@@ -158,7 +158,7 @@ def schedule(
     Raises InputError where order and settings contradict each other, and DeadlockError where
     operations wait for each other in a cycle.
     """
-    pipeline = _pipeline(order, settings)
+    pipeline = pipeline_of_order(order, settings)
     origin = Origin(strategy="torch-csv", objective=objective, status="feasible")
     return timing.schedule(pipeline, order.codes(pipeline), objective, origin)
 
@@ -318,7 +318,8 @@ def _check_losses(row: list[Op], last: int) -> None:
             )
 
 
-def _pipeline(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+def pipeline_of_order(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+    """The pipeline of an order, as `schedule` describes it."""
     given = dict(settings)
     given.setdefault("batches", order.batches)
     if given.keys().isdisjoint(("placement", "chunks")):
