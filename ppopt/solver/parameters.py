@@ -399,6 +399,9 @@ class RoundParams(NamedTuple):
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)
+    lagging: float = 0.25
+    """Where backwards are mixed: the part of its turn that a method for one kind of backward uses
+    while schedules of another kind, or of both, are better."""
 
 
 class RemoteParams(NamedTuple):

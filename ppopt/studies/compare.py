@@ -16,7 +16,7 @@ from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Layout, Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Layout, Pipeline
 from ppopt.problem.placement import refuse_placement_search
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
@@ -28,6 +28,7 @@ from ppopt.strategies import Options, registry
 from ppopt.studies import robustness
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.partition_choice import choose_partition
+from ppopt.studies.recompute_choice import choose_recompute
 from ppopt.studies.robustness import Jitter
 
 PARTITION_SECONDS = 5.0
@@ -125,7 +126,8 @@ def compare(
     strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
     `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
     placement; `stop` is asked in every search. Of a pipeline of `partition="search"` every strategy
-    has the best partition found for it within `PARTITION_SECONDS`, and so has the optimum.
+    has the best partition found for it within `PARTITION_SECONDS`, and so has the optimum. With
+    `recompute="search"` every strategy has as little recompute as its limits ask for.
     `time_limit` seconds cover all searches together, not the evaluation of the strategies; Ctrl-C
     ends them all, and the random times. A search over placements is refused: strategies have
     placements of their own. With `jitter` every order also runs under random times of that
@@ -134,23 +136,20 @@ def compare(
     """
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
-    if pipeline.partition == SEARCH and pipeline.limits is not None:
+    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
+    if (recomputing or pipeline.partition == SEARCH) and pipeline.limits is not None:
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     objective = Objective(objective)
     for where in (placement, pipeline.placement):
         refuse_placement_search(where, "compare")
-    pipeline.refuse_recompute_search("compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind, fused)
     made, skipped = evaluate_all(pipeline, objective, options or Options(), kind, tell=tell)
     own = pipeline.layout
-    searched = pipeline.partition == SEARCH
     problems = {
-        schedule.pipeline.layout: replace(schedule.pipeline, partition=SEARCH)
-        if searched
-        else schedule.pipeline
+        schedule.pipeline.layout: _searched_again(schedule.pipeline, pipeline)
         for schedule, _ in made
     }
     problems = {own: pipeline} | {
@@ -175,6 +174,13 @@ def compare(
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, optimum, skipped)
+
+
+def _searched_again(found: Pipeline, asked: Pipeline) -> Pipeline:
+    """The pipeline of a strategy, with partition and recompute to be searched where asked for."""
+    if asked.recompute == SEARCH_RECOMPUTE:
+        found = replace(found, model=asked.model, recompute=SEARCH_RECOMPUTE)
+    return replace(found, partition=SEARCH) if asked.partition == SEARCH else found
 
 
 def _optima(
@@ -277,9 +283,10 @@ def evaluate_all(
 
 
 def _evaluated(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> Schedule:
-    """A strategy, on the best partition for it where the partition is to be searched."""
+    """A strategy, on the best partition and recompute for it where these are to be searched."""
     if pipeline.partition != SEARCH:
-        return evaluate(pipeline, name, objective, options)
+        make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
+        return make(pipeline, name, objective, options)
     found = choose_partition(pipeline, name, objective, options, time_limit=PARTITION_SECONDS)
     if found.interrupted:
         raise KeyboardInterrupt

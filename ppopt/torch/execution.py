@@ -81,8 +81,8 @@ def run(
         raise VerificationError(
             f"run: gradients or losses differ from the reference by {difference:.3g}"
         )
-    records = _renumbered(schedule, [record for rank in ranks for record in rank.records])
-    return RunResult(_steps(records, steps), found, difference, records)
+    records = renumbered(schedule, [record for rank in ranks for record in rank.records])
+    return RunResult(step_lengths(records, steps), found, difference, records)
 
 
 def predicted_schedule(schedule: Schedule) -> Schedule:
@@ -203,14 +203,15 @@ def run_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
     )
 
 
-def _renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
+def renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
     """Restore the schedule's numbers of the microbatches (see `torch_csv.microbatch_numbers`)."""
     numbers = torch_csv.microbatch_numbers(schedule)
     original = {number: microbatch for microbatch, number in numbers.items()}
     return tuple(record._replace(microbatch=original[record.microbatch]) for record in records)
 
 
-def _steps(records: Sequence[Record], steps: int) -> tuple[float, ...]:
+def step_lengths(records: Sequence[Record], steps: int) -> tuple[float, ...]:
+    """Seconds of every step, from the first start to the last end of an operation."""
     seconds = []
     for step in range(steps):
         ran = [record for record in records if record.step == step]

@@ -78,7 +78,9 @@ def test_links_lead_to_files(document: str) -> None:
 
 
 def test_options_named_are_options(tmp_path: Path) -> None:
-    helps = [make.run(f"ppopt {name} --help", tmp_path) for name in ("solve", "eval", "verify")]
+    helps = [
+        make.run(f"ppopt {name} --help", tmp_path) for name in ("solve", "eval", "verify", "run")
+    ]
     ppopt_lines = [line for line in README.splitlines() if "pip install" not in line]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(ppopt_lines)))
     assert named <= set(re.findall(r"--[a-z][a-z0-9-]+", "\n".join(helps)))
