@@ -510,7 +510,7 @@ class ConfigurationSearch:
         orders = of_kind(problem.pipeline, made.orders, problem.reduced.backward_kind)
         return timing.schedule(problem.pipeline, orders, problem.objective)
 
-    # What is told.
+    # What is reported.
 
     def _words(self, one: Configuration) -> str:
         return f"{self.candidates.name} {','.join(map(str, one.key))}"

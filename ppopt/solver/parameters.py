@@ -389,7 +389,7 @@ class RoundParams(NamedTuple):
     """The same with several workers: after its first turn it runs in a process of its own."""
     relaxations: Share = Share(2, 1)
     relaxations_large: Share = Share(2, 1, 1)
-    """The same for problems without a full model: there window LNS uses time better."""
+    """The same for problems without a full model: there window LNS makes more of the time."""
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     annealing: Share = Share(1 / 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -147,16 +147,8 @@ def compare(
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind, fused)
     made, skipped = evaluate_all(pipeline, objective, options or Options(), kind, tell=tell)
-    own = pipeline.layout
-    problems = {
-        schedule.pipeline.layout: _searched_again(schedule.pipeline, pipeline)
-        for schedule, _ in made
-    }
-    problems = {own: pipeline} | {
-        space: problem for space, problem in problems.items() if space != own
-    }
     optima = _optima(
-        problems,
+        _problems(pipeline, [schedule for schedule, _ in made]),
         time_limit,
         objective=objective,
         backward_kind=kind,
@@ -167,13 +159,22 @@ def compare(
         stop=stop,
         params=params,
     )
-    optimum = optima[own]
+    optimum = optima[pipeline.layout]
     if optimum.schedule is not None:
         made = [(optimum.schedule, optimum.solve_seconds), *made]
     rows = _rows(made, objective, optima)
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, optimum, skipped)
+
+
+def _problems(pipeline: Pipeline, hands: Sequence[Schedule]) -> dict[Layout, Pipeline]:
+    """What to solve, by layout: the pipeline itself first, then those of the hand strategies."""
+    problems = {pipeline.layout: pipeline}
+    for schedule in hands:
+        if (layout := schedule.pipeline.layout) != pipeline.layout:
+            problems[layout] = _searched_again(schedule.pipeline, pipeline)
+    return problems
 
 
 def _searched_again(found: Pipeline, asked: Pipeline) -> Pipeline:

@@ -35,7 +35,7 @@ from torch.distributed.pipelining import stage as pytorch_stage
 from torch.nn.parallel import DistributedDataParallel
 
 from ppopt.errors import InputError
-from ppopt.formats import torch_csv
+from ppopt.formats import torch_comms, torch_csv
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -78,7 +78,7 @@ def runtime(
     """
     if "defer_pp_recv" in options:
         raise InputError("defer_pp_recv: it gives wrong gradients for V placements; leave it out")
-    text = torch_csv.order_csv(schedule)
+    text = order_text(schedule)
     _check_type(stages)
     ordered = sorted(stages, key=lambda stage: int(stage.stage_index))
     _check_stages(ordered, schedule)
@@ -91,10 +91,23 @@ def runtime(
     return made
 
 
+def order_text(schedule: Schedule) -> str:
+    """The order that PyTorch runs: with sends and receives in it where links are streams.
+
+    Raises InputError for what PyTorch cannot run.
+    """
+    if schedule.pipeline.streams:
+        return torch_comms.communication_csv(schedule)
+    return torch_csv.order_csv(schedule)
+
+
 def load(
     stages: Sequence[Any], text: str, batches: int, loss_fn: Callable[..., Any], **options: Any
 ) -> Any:
-    """Build the runtime from the text of an order, with PyTorch's own checks only."""
+    """Build the runtime from the text of an order, with PyTorch's own checks only.
+
+    Text with sends is taken as it stands; to operations alone PyTorch adds its own.
+    """
     for stage in stages:
         if not DYNAMIC_METADATA and distributed.get_backend(stage.group) == "gloo":
             stage._get_init_p2p_neighbors_ops = list  # 8 bytes into buffers of 4: gloo refuses
@@ -102,7 +115,7 @@ def load(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
-        made._load_csv(str(path))
+        made._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
     return made
 
 

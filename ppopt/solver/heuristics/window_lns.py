@@ -43,8 +43,8 @@ def window_orders(schedule: SemiActiveSchedule, part: float) -> list[Topological
 class WindowLNS:
     """Large neighbourhood search by windows, half from the best schedule and half from another.
 
-    After turns in vain, the next turns start from the next best schedules instead, and use only
-    part of their budget if the full model can use the time better.
+    After turns without success, the next turns start from the next best schedules, and leave part
+    of their budget to the full model where it makes more of the time.
     """
 
     name = "window LNS"
