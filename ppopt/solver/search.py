@@ -88,7 +88,8 @@ def solve(
     With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
     and the bound is over all placements that use all devices (`ppopt.solver.placements`).
     With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
-    over all choices (`ppopt.solver.recompute`); it goes with `partition="search"`.
+    over all choices (`ppopt.solver.recompute`). They go together: each placement then has
+    partitions and choices of its own.
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
     A search of partition, placement or recompute starts from the hint's own, among all others.
@@ -155,12 +156,12 @@ def _known_configuration(
 def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
     """What is chosen with the schedule: one of the keys of `_candidates`, or nothing."""
     recomputing = pipeline.recompute == SEARCH_RECOMPUTE
-    if placements.SEARCH in (placement, pipeline.placement):
-        pipeline.refuse_recompute_search("a search of placement")
-        return "placement"
+    chosen = "recompute" if recomputing else None
     if pipeline.partition == SEARCH:
-        return "partition and recompute" if recomputing else "partition"
-    return "recompute" if recomputing else None
+        chosen = "partition and recompute" if recomputing else "partition"
+    if placements.SEARCH not in (placement, pipeline.placement):
+        return chosen
+    return "placement" if chosen is None else "placement and others"
 
 
 def candidates_of(problem: Problem, deadline: float) -> Candidates | None:
@@ -178,6 +179,15 @@ def _candidates(chosen: str, problem: Problem, deadline: float) -> Candidates:
         from ppopt.solver.placements.candidates import PlacementCandidates  # noqa: PLC0415
 
         return PlacementCandidates(problem)
+    if chosen == "placement and others":
+        from ppopt.solver.placements.placed_candidates import PlacedCandidates  # noqa: PLC0415
+
+        def inner(pipeline: Pipeline) -> Candidates:
+            others = _chosen_with_the_schedule(pipeline, None)
+            assert others is not None
+            return _candidates(others, replace(problem, pipeline=pipeline), deadline)
+
+        return PlacedCandidates(problem, inner)
     if chosen == "partition":
         from ppopt.solver.partitions.candidates import PartitionCandidates  # noqa: PLC0415
 
