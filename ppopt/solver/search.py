@@ -34,6 +34,7 @@ from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.stream_search import search_streams
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
@@ -105,6 +106,7 @@ def solve(
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
+        pipeline.refuse_streams(f"a search of {chosen}")
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
@@ -210,7 +212,6 @@ def _check_names(without: frozenset[str]) -> None:
 
 def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
     """The problem of a search; raises InputError if it is too large."""
-    pipeline.refuse_streams("the search")
     problem = Problem(pipeline, objective, kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
@@ -246,6 +247,10 @@ def search_from(
 
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
+    if problem.pipeline.streams:
+        return search_streams(
+            search_from, start, problem, provenance, progress, began, stop, params
+        )
     search = Search(problem, provenance, params, progress, stop, began)
     search.run(start)
     with interrupts.recorded() as pressed:
