@@ -51,7 +51,10 @@ def profile(
         int | None, typer.Option("--batches", metavar="M", min=1, help="Of timers: microbatches.")
     ] = None,
 ) -> int:
-    """Turn measured times into a pipeline file for --config."""
+    """Turn measured times into a pipeline file.
+
+    `ppopt solve --config FILE` reads it.
+    """
     from ppopt.cli.files import check_place
     from ppopt.errors import InputError
     from ppopt.formats.files import write

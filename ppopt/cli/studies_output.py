@@ -28,7 +28,7 @@ Shown = Mapping[str, Any]
 def check_formats(targets: Sequence[Target]) -> None:
     """Raise InputError where a file is asked for that cannot express rows."""
     for target in targets:
-        if target.is_page:
+        if target.is_page or target.is_picture:
             raise InputError(f"output: {target.asked}: rows are written as .csv or .json")
 
 
