@@ -32,6 +32,9 @@ _UsageError: type[Any] = typer.BadParameter.__mro__[2]
 
 
 _FLAGS = {one.flag: one for one in SETTINGS} | {"-o": NAMED["output"]}
+_FIELDS = {one.field: one for one in SETTINGS if "_" in one.field}
+_FIELD = re.compile(rf"(?<![\w./-])({'|'.join(_FIELDS)})(?![\w./-])")
+"""Such a name in Python, standing alone: no part of the name of a file."""
 _EXAMPLE = re.compile(r"Example: `(ppopt [^`]*)`")
 
 JsonFlag = Annotated[
@@ -168,11 +171,18 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
     """
     name, colon, rest = message.partition(":")
     setting = NAMED.get(name, name)
-    for word in words:
-        flag = word.partition("=")[0]
-        if flag.startswith("-") and _setting_of(flag) == setting:
-            return f"{flag}{colon}{rest}"
-    return message if isinstance(setting, str) else f"{setting.name}{colon}{rest}"
+    options = (word.partition("=")[0] for word in words if word.startswith("-"))
+    flags = {_setting_of(option): option for option in options}
+    typed = setting in flags
+
+    def named(found: re.Match[str]) -> str:
+        one = _FIELDS[found[0]]
+        return one.flag if typed else one.name
+
+    rest = _FIELD.sub(named, rest)
+    if typed:
+        return f"{flags[setting]}{colon}{rest}"
+    return f"{name if isinstance(setting, str) else setting.name}{colon}{rest}"
 
 
 def _setting_of(flag: str) -> Setting | str:

@@ -363,7 +363,10 @@ def _strategies(words: str | None) -> list[str] | None:
     if words is None:
         return None
     named = [word.strip().lower() for word in words.split(",") if word.strip()]
-    return [resolve(name).name for name in named if name != "optimal"]
+    try:
+        return [resolve(name).name for name in named if name != "optimal"]
+    except InputError as error:
+        raise InputError(f"strategies{str(error).removeprefix('strategy')}") from None
 
 
 def _deviation(jitter: str | None) -> float | None:

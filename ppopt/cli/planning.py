@@ -10,11 +10,17 @@ import typer
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.settings import Settings, with_settings
+from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts
 
 
 def _list(flag: str, words: str) -> Any:
-    return typer.Option(flag, metavar="LIST", help=words, show_default=False)
+    """An option that takes a list; it stands with the setting of its name, if there is one."""
+    setting = NAMED.get(flag.removeprefix("--"))
+    heading = Heading.STRATEGIES if setting is None else setting.heading
+    return typer.Option(
+        flag, metavar="LIST", help=words, show_default=False, rich_help_panel=heading
+    )
 
 
 @command
@@ -48,6 +54,7 @@ def plan(
             "--runtime",
             metavar="NAME",
             help="What is to run the schedule: any, torch, or megatron (1F1B and interleaved).",
+            rich_help_panel=Heading.STRATEGIES,
         ),
     ] = "any",
 ) -> int:

@@ -338,10 +338,7 @@ def _enough_words(found: Mapping[str, Any]) -> str:
             f"{percent(last['gap'])}), takes {memory}{within}"
         )
     most = f"{memory}, proved" if found["useful_limit_proved"] else f"at most {memory}, not proved"
-    return (
-        f"most memory worth having: {most}; with any more the {objective} stays {value}, which is "
-        f"proved{within}"
-    )
+    return f"most memory worth having: {most}; with any more the {objective} stays {value}{within}"
 
 
 def lowered(value: int) -> str:
