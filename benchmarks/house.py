@@ -18,7 +18,8 @@ a function or class at the top of a module. They are estimates of what a reader 
 - circles: strongly connected sets of modules, typing and lazy imports counted; the lazy door is
   what `schedule.schedule` imports inside its methods.
 - names: public classes of one name in several modules; public functions of one name in several
-  modules of one room.
+  modules of one room, but for those that implement an interface: a field of a class of that room,
+  of this name, that holds a function (as `Strategy.build` does).
 """
 
 from __future__ import annotations
@@ -163,18 +164,34 @@ class House:
 
     @property
     def functions(self) -> dict[str, list[str]]:
-        """Public functions that several modules of one room define."""
+        """Public functions that several modules of one room define, interfaces apart."""
         found: dict[str, list[str]] = {}
         for room in self.rooms:
+            modules = [module for module in self.modules if module.room == room]
+            interfaces = {name for module in modules for name in _function_fields(module.tree)}
             pairs = [
                 (scope.name, module.name)
-                for module in self.modules
-                if module.room == room
+                for module in modules
                 for scope in module.scopes
-                if isinstance(scope, ast.FunctionDef)
+                if isinstance(scope, ast.FunctionDef) and scope.name not in interfaces
             ]
             found |= {f"{room}/{name}": homes for name, homes in _repeated(pairs).items()}
         return found
+
+
+def _function_fields(tree: ast.Module) -> Iterator[str]:
+    """Fields of classes that hold a function, by their annotation or its alias."""
+    aliases = {
+        _word(target): node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    for field in ast.walk(tree):
+        if isinstance(field, ast.AnnAssign):
+            annotation = aliases.get(_word(field.annotation), field.annotation)
+            if isinstance(annotation, ast.Subscript) and _word(annotation.value) == "Callable":
+                yield _word(field.target)
 
 
 def derives_data_flow(scope: Scope) -> bool:

@@ -24,7 +24,7 @@ from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import supported
 from ppopt.solver.parameters import Share, SolveParams
-from ppopt.solver.turns import Entry, Turn, Turns, alternate, rounds
+from ppopt.solver.turns import Turn, Turns, TurnTaker, alternate, rounds
 
 Make = Callable[[Problem, Incumbent, Limits], Turns]
 PARAMS = SolveParams()
@@ -44,7 +44,7 @@ def construction(pipeline: Pipeline, objective: Objective, limits: Limits) -> Ou
             IteratedLocalSearch(pool, rng, PARAMS.local_search),
             RuleAnnealing(pool, rng, PARAMS.annealing),
         )
-        entries = [Entry(one, Share(1)) for one in supported(methods, problem, PARAMS)]
+        entries = [TurnTaker(one, Share(1)) for one in supported(methods, problem, PARAMS)]
         yield from rounds(entries, problem, limits.seconds, PARAMS.rounds)
 
     return _alone(turns, pipeline, objective, limits)
@@ -56,7 +56,7 @@ def relaxations(pipeline: Pipeline, objective: Objective, limits: Limits) -> Out
     def turns(problem: Problem, _: Incumbent, limits: Limits) -> Turns:
         yield from alternate(HandStrategies(Pool(problem, PARAMS.pool)))
         methods = (SubsetDP(problem, PARAMS.subset), RelaxationBound(problem, PARAMS.relaxation))
-        entries = [Entry(one, Share(1)) for one in supported(methods, problem, PARAMS)]
+        entries = [TurnTaker(one, Share(1)) for one in supported(methods, problem, PARAMS)]
         yield from rounds(entries, problem, limits.seconds, PARAMS.rounds)
 
     return _alone(turns, pipeline, objective, limits)

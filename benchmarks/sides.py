@@ -71,7 +71,7 @@ def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
 
     problem = Problem(pipeline, objective, BackwardKind.SPLIT)
     bound = device_bounds.device_bound(problem.instance, objective).value
-    built = model.build(problem, horizon=2 * bound, bound=bound)
+    built = model.build_model(problem, horizon=2 * bound, bound=bound)
     return size(built.cp)
 
 

@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ppopt
 from benchmarks.machine import heading
@@ -35,6 +35,24 @@ PPOPT = str(Path(sys.executable).with_name("ppopt"))
 PIPELINE = ppopt.Pipeline(stages=4, batches=8)
 LIMIT = 2.0
 """Seconds of a search of `rate`."""
+
+
+class Spent(NamedTuple):
+    """Time by the clock, and of processors by this process and those it has waited for."""
+
+    seconds: float
+    processor: float
+
+    @classmethod
+    def now(cls) -> Spent:
+        """Up to now."""
+        used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return cls(time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used))
+
+    def since(self) -> Spent:
+        """From this one until now."""
+        now = Spent.now()
+        return Spent(now.seconds - self.seconds, now.processor - self.processor)
 
 
 def grid_of(rows: int) -> dict[str, list[Any]]:
@@ -58,12 +76,12 @@ def rate(arguments: argparse.Namespace) -> None:
     url = "sqlite:///rate.db"
     for end in ("", "-wal", "-shm"):
         Path(f"rate.db{end}").unlink(missing_ok=True)
-    began = time.monotonic()
+    began = Spent.now()
     study = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
-    first = time.monotonic() - began
-    began = time.monotonic()
+    first = began.since()
+    began = Spent.now()
     again = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
-    second = time.monotonic() - began
+    second = began.since()
     done = [row for row in study.rows if row.figures is not None]
     sample = random.Random(0).sample(done, min(arguments.sample, len(done)))
     loop = _loop(arguments.model, sample, arguments.jobs)
@@ -71,18 +89,21 @@ def rate(arguments: argparse.Namespace) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     print(f"\n## {len(study.rows)} searches of {arguments.model}, {arguments.jobs} processes\n")
     print(f"Statuses: {statuses}, failed {study.failed}.\n")
-    print("| what | rows | seconds | rows per second |\n|---|---|---|---|")
-    for what, count, seconds in (
+    print(f"Load at the end: {', '.join(f'{one:.1f}' for one in os.getloadavg())}.\n")
+    print("| what | rows | seconds | of processors | rows a second | a second of processors |")
+    print("|---|---|---|---|---|---|")
+    for what, count, spent in (
         ("`ppopt sweep`", len(study.rows), first),
         ("the same again", again.cached, second),
         ("a loop of `ppopt solve` over a random sample", len(sample), loop),
     ):
-        print(f"| {what} | {count} | {seconds:.1f} | {count / seconds:.2f} |")
+        rates = f"{count / spent.seconds:.2f} | {count / spent.processor:.2f}"
+        print(f"| {what} | {count} | {spent.seconds:.1f} | {spent.processor:.1f} | {rates} |")
 
 
-def _loop(model: str, rows: Sequence[ppopt.SweepRow], jobs: int) -> float:
-    """Seconds of so many `ppopt solve` at a time, one per row."""
-    began = time.monotonic()
+def _loop(model: str, rows: Sequence[ppopt.SweepRow], jobs: int) -> Spent:
+    """What so many `ppopt solve` at a time take, one per row."""
+    began = Spent.now()
     running: list[subprocess.Popen[bytes]] = []
     for row in rows:
         given = {key: value for key, value in row.overrides.items() if value is not None}
@@ -96,16 +117,16 @@ def _loop(model: str, rows: Sequence[ppopt.SweepRow], jobs: int) -> float:
         )
     for one in running:
         one.wait()
-    return time.monotonic() - began
+    return began.since()
 
 
 def size(arguments: argparse.Namespace) -> None:
     """Time, memory and storage of cheap rows: evaluations of 1F1B on 4 devices."""
     print("\n## Cost against size: evaluations of 1F1B\n")
     print(
-        "| rows | seconds | again | ms per row | peak MiB of the sweep | KiB of storage per row |"
+        "| rows | seconds | again | ms per row | ms of processors per row, again | peak MiB of the "
+        "sweep | KiB of storage per row |\n|---|---|---|---|---|---|---|"
     )
-    print("|---|---|---|---|---|---|")
     count = 100
     while count <= arguments.most:
         with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +136,8 @@ def size(arguments: argparse.Namespace) -> None:
         first, again = ran
         print(
             f"| {count} | {first['seconds']:.1f} | {again['seconds']:.1f} | "
-            f"{1000 * first['seconds'] / count:.1f} | {first['memory']} | "
+            f"{1000 * first['seconds'] / count:.1f} | {1000 * first['processor'] / count:.1f}, "
+            f"{1000 * again['processor'] / count:.1f} | {first['memory']} | "
             f"{held / 1024 / count:.1f} |",
             flush=True,
         )
@@ -137,12 +159,12 @@ def cheap(arguments: argparse.Namespace) -> None:
         "p2p-time": [number / 1000 for number in range(times)],
         "strategy": ["1f1b"],
     }
-    began = time.monotonic()
+    began = Spent.now()
     url = f"sqlite:///{arguments.folder}/a.db"
     study = ppopt.sweep(PIPELINE, grid, storage=url)
     assert study.done == rows
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(json.dumps({"seconds": time.monotonic() - began, "memory": peak}))
+    print(json.dumps(began.since()._asdict() | {"memory": peak}))
 
 
 def overhead(arguments: argparse.Namespace) -> None:

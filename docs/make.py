@@ -1,11 +1,11 @@
 """Renew what the documents show: the picture, the tables, the output of commands.
 
-    python docs/make.py
+    python docs/make.py [GUIDE...]
 
-Everything comes from real runs of the `ppopt` installed beside this Python. In README.md,
-layers.md, plan.md, heterogeneous.md and sweeps.md every ```console block is run, its commands in
-order, all blocks of a document in one empty folder; the words `<!-- slow -->` above a block say
-that tests do not run it again.
+Everything comes from real runs of the `ppopt` installed beside this Python. In README.md and every
+guide of this folder each ```console block is run, its commands in order, all blocks of a document
+in one empty folder. Above a block, `<!-- slow -->` says that tests do not run it again, and
+`<!-- file: NAME -->` that the block is a file of that folder.
 """
 
 from __future__ import annotations
@@ -27,10 +27,6 @@ from ppopt.strategies import registry
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-LAYERS = ROOT / "docs" / "layers.md"
-PLAN = ROOT / "docs" / "plan.md"
-HETEROGENEOUS = ROOT / "docs" / "heterogeneous.md"
-SWEEPS = ROOT / "docs" / "sweeps.md"
 MODELS = ROOT / "models" / "README.md"
 PICTURE = ROOT / "docs" / "solve-4x8.svg"
 SCHEDULE = PICTURE.with_suffix(".json")
@@ -38,6 +34,7 @@ SCHEDULE = PICTURE.with_suffix(".json")
 SLOW = "<!-- slow -->"
 COLUMNS = 80
 _BLOCK = re.compile(r"(?P<mark><!-- slow -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
+_FILE = re.compile(r"<!-- file: (?P<name>[\w.-]+) -->\n```\w+\n(?P<text>.*?)```\n", re.DOTALL)
 _TABLE = re.compile(
     r"(<!-- (?P<name>strategies|settings|layers) -->\n\n)(?P<rows>.*?)(?=\n<!-- end -->)",
     re.DOTALL,
@@ -64,6 +61,15 @@ class Block:
         """Write the block as it stands in a document."""
         shown = "".join(f"$ {command.line}\n{command.output}" for command in self.commands)
         return f"{SLOW}\n" * self.slow + f"```console\n{shown}```\n"
+
+
+def guides() -> list[Path]:
+    """Documents whose commands stand with their outputs; those of a training script do not."""
+    found = sorted((ROOT / "docs").rglob("[!_]*.md"))
+    texts = {path: path.read_text(encoding="utf-8") for path in (README, *found)}
+    return [
+        path for path, text in texts.items() if "```console" in text and "\n# file: " not in text
+    ]
 
 
 def solve() -> ppopt.Schedule:
@@ -112,6 +118,12 @@ def tables_of(document: str) -> dict[str, str]:
 def _with_tables(document: str) -> str:
     tables = {"strategies": strategies_table, "settings": settings_table, "layers": layers_table}
     return _TABLE.sub(lambda found: found[1] + tables[found["name"]](), document)
+
+
+def write_files(document: str, folder: Path) -> None:
+    """Write the files that a document shows into a folder."""
+    for found in _FILE.finditer(document):
+        (folder / found["name"]).write_text(found["text"], encoding="utf-8")
 
 
 def blocks(document: str) -> list[Block]:
@@ -164,15 +176,16 @@ def renewed(document: str) -> str:
 
     document = _with_tables(document)
     with tempfile.TemporaryDirectory() as folder:
+        write_files(document, Path(folder))
         return _BLOCK.sub(renew, document)
 
 
 def main() -> None:
-    """Renew the picture, the README, and the table of settings."""
+    """Renew the picture, the guides (those named, or all), and the table of settings."""
     schedule = solve()
     schedule.to_json(SCHEDULE)
     PICTURE.write_text(svg(schedule), encoding="utf-8")
-    for guide in (README, LAYERS, PLAN, HETEROGENEOUS, SWEEPS):
+    for guide in map(Path, sys.argv[1:]) if sys.argv[1:] else guides():
         guide.write_text(renewed(guide.read_text(encoding="utf-8")), encoding="utf-8")
     MODELS.write_text(_with_tables(MODELS.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -26,4 +26,4 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
     from ppopt.cli import program  # noqa: PLC0415
 
-    program.run(arguments, blocked)
+    program.run_process(arguments, blocked)

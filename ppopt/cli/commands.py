@@ -112,7 +112,7 @@ def solve(
         with suppress(KeyboardInterrupt), interrupts.heard():
             hand = baseline(result)
     shown = of_result(result, hand)
-    code = output.result(settings, shown, result.schedule, stopped=result.interrupted)
+    code = output.show_result(settings, shown, result.schedule, stopped=result.interrupted)
     return code or not_stored or exit_code(result.status)
 
 
@@ -204,7 +204,7 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
+    return output.show_result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
 
 
 @command
@@ -267,7 +267,7 @@ def compare(
             progress=line.update,
         )
     shown = of_comparison(comparison)
-    code = output.comparison(settings, shown, comparison, details=details)
+    code = output.show_comparison(settings, shown, comparison, details=details)
     return code or exit_code(comparison.optimum.status)
 
 
@@ -289,7 +289,7 @@ def frontier(settings: Settings) -> int:
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
-    code = output.frontier(settings, of_frontier(found), found)
+    code = output.show_frontier(settings, of_frontier(found), found)
     return code or exit_code(found.status)
 
 

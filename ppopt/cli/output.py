@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ppopt.studies.plan_result import Plan
 
 
-def result(
+def show_result(
     settings: Settings,
     shown: Mapping[str, Any],
     schedule: Schedule | None,
@@ -79,7 +79,7 @@ def refuse_orders(settings: Settings, what: str) -> None:
         raise InputError(f"output: a {what} is no single order; write .html or .json")
 
 
-def comparison(
+def show_comparison(
     settings: Settings, shown: Mapping[str, Any], compared: Comparison, *, details: bool
 ) -> int:
     """Show the rows of a comparison; return the exit code of the files.
@@ -137,7 +137,7 @@ def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     return [f"{count} stages: {partition_words(cuts[count])}" for count in sorted(cuts)]
 
 
-def frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
+def show_frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
     """Show memory against time; return the exit code of the files."""
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
     code = _files(settings, schedules, lambda _: _dump(shown), shown)
@@ -158,7 +158,7 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
         print(STOPPED)
 
 
-def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
+def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     """Show a plan; return the exit code of the files.
 
     A page shows the schedules of all configurations, the best first; other files hold the best.
@@ -181,7 +181,7 @@ def plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     return code
 
 
-def verification(
+def show_verification(
     file: Path,
     schedule: Schedule,
     found: Sequence[Violation],
@@ -242,7 +242,7 @@ def _files(
             return page_of(schedules, of_frontier)
         if target.is_picture:
             return picture_of(drawn or schedules[0], target)
-        dumps = torch_csv.dumps if target.is_order else as_json
+        dumps = torch_csv.order_csv if target.is_order else as_json
         return dumps(schedules[0])
 
     if not schedules:
@@ -292,7 +292,10 @@ def write_target(target: Target, words: str | bytes) -> None:
 
 
 def _dump(shown: Mapping[str, Any]) -> str:
-    return json.dumps(_timeless(shown), allow_nan=False, default=schedule_json.to_object) + "\n"
+    return (
+        json.dumps(_timeless(shown), allow_nan=False, default=schedule_json.schedule_to_object)
+        + "\n"
+    )
 
 
 def _timeless(shown: Any) -> Any:
@@ -304,7 +307,7 @@ def _timeless(shown: Any) -> Any:
 
 def print_json(shown: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout."""
-    print(json.dumps(shown, allow_nan=False, default=schedule_json.to_object))
+    print(json.dumps(shown, allow_nan=False, default=schedule_json.schedule_to_object))
 
 
 def print_table(renderable: RenderableType) -> None:

@@ -87,7 +87,7 @@ def plan(
         found = search(
             model, devices=devices, **given, **search_options(settings), progress=line.update
         )
-    code = output.plan(settings, of_plan(found), found)
+    code = output.show_plan(settings, of_plan(found), found)
     return code or exit_code(found.status)
 
 

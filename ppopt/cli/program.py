@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
 
-def run(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoReturn:
+def run_process(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoReturn:
     """Run the words of a command, those of the process for None, and exit.
 
     `blocked`: the signals that the system shall hold back again, where it has held back more.

@@ -63,7 +63,7 @@ def run(
     if any(target.is_order for target in targets):
         raise InputError("output: a measured step is no order for PyTorch; write .json or .html")
     schedule = valid_schedule(file)
-    torch_csv.dumps(schedule)  # refuses what PyTorch cannot run, before anything starts
+    torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
     seconds = _seconds(sleep)
     ranks = schedule.pipeline.num_devices
     _note(f"starting {ranks} processes", quiet=quiet)

@@ -74,7 +74,7 @@ def verify(
     again = None
     if bound and not found:
         again = _recheck(file, schedule, time_limit, workers, quiet=quiet)
-    output.verification(file, schedule, found, again, as_json=json, quiet=quiet)
+    output.show_verification(file, schedule, found, again, as_json=json, quiet=quiet)
     return EXIT_VIOLATIONS if found else _bound_code(again)
 
 
@@ -151,7 +151,7 @@ def check(
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
     from ppopt.formats.documents import label
-    from ppopt.studies.references import check as make_again
+    from ppopt.studies.references import check_reference as make_again
 
     reference = valid_schedule(file)
     with progress.shown(quiet=quiet) as line:
@@ -201,10 +201,10 @@ def export(
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
-        ExportFormat.TORCH_CSV: torch_csv.dumps,
-        ExportFormat.PERFETTO: lambda made: perfetto.dumps(made, time_unit),
+        ExportFormat.TORCH_CSV: torch_csv.order_csv,
+        ExportFormat.PERFETTO: lambda made: perfetto.chrome_trace(made, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
-        ExportFormat.MEGATRON: megatron.dumps,
+        ExportFormat.MEGATRON: megatron.megatron_lists,
         ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),
         ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline),
     }
@@ -243,4 +243,4 @@ def import_(
     order = torch_csv.read_order(file)
     timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     made = checked(timed, enforce_limit=False)
-    return output.result(settings, of_evaluation(made, monotonic() - began), made)
+    return output.show_result(settings, of_evaluation(made, monotonic() - began), made)

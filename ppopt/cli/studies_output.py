@@ -25,14 +25,14 @@ _SCHEMA = 1
 Shown = Mapping[str, Any]
 
 
-def check_formats(targets: Sequence[Target]) -> None:
+def check_row_formats(targets: Sequence[Target]) -> None:
     """Raise InputError where a file is asked for that cannot express rows."""
     for target in targets:
         if target.is_page or target.is_picture:
             raise InputError(f"output: {target.asked}: rows are written as .csv or .json")
 
 
-def show(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
+def show_study(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
     """Show the rows of a sweep; return the exit code of the files."""
     shown = of_study(found)
     code = _write(targets, shown)

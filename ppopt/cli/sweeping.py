@@ -91,7 +91,7 @@ def sweep(
     from ppopt.cli import progress, studies_output
     from ppopt.studies import sweep as sweeps
 
-    studies_output.check_formats(settings.output)
+    studies_output.check_row_formats(settings.output)
     grid = _grid(settings, values, where or [], shard)
     memory = None if memory_per_job is None else _bytes(memory_per_job)
     with ExitStack() as stack:
@@ -109,7 +109,9 @@ def sweep(
         found = sweeps.run(
             grid, engine, storage=storage, study_name=study_name, progress=line.update
         )
-    code = studies_output.show(settings.output, found, as_json=settings.json, quiet=settings.quiet)
+    code = studies_output.show_study(
+        settings.output, found, as_json=settings.json, quiet=settings.quiet
+    )
     return code or _exit_code(found)
 
 
@@ -188,7 +190,7 @@ def studies(
     from ppopt.studies.storage import Storage
 
     targets = writable(output or [])
-    studies_output.check_formats(targets)
+    studies_output.check_row_formats(targets)
     action, *rest = words or ["list"]
     if targets and action != "show":
         raise InputError("output: name the study whose rows are to be written: show NAME")

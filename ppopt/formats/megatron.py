@@ -15,10 +15,10 @@ from ppopt.errors import InputError
 from ppopt.formats.torch_csv import check_planned, microbatch_numbers
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import Row
+from ppopt.schedule.timetable import ScheduledOperation
 
 
-def dumps(schedule: Schedule) -> str:
+def megatron_lists(schedule: Schedule) -> str:
     """Write the lists of all ranks as JSON, one line per rank.
 
     Raises InputError for what the lists cannot express: a placement other than Megatron's (stage s
@@ -52,7 +52,7 @@ def dumps(schedule: Schedule) -> str:
     return "[\n" + ",\n".join(map(json.dumps, orders)) + "\n]\n"
 
 
-def _signed_chunk(row: Row, ranks: int) -> int:
+def _signed_chunk(row: ScheduledOperation, ranks: int) -> int:
     chunk = row.stage // ranks + 1
     if row.kind is OpKind.F:
         return chunk

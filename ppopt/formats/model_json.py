@@ -32,7 +32,7 @@ _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
 
 
-def to_object(pipeline: Pipeline) -> dict[str, Any]:
+def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write the model of a pipeline and its partition as an object of JSON."""
     model: Model = pipeline.model
     layers = runs_of(model.layers)
@@ -106,7 +106,7 @@ def _unit(cost: Setting) -> Unit:
 
 
 def restored(pipeline: Pipeline, value: object) -> Pipeline:
-    """Read what `to_object` writes: the pipeline of the file with its model and partition.
+    """Read what `model_to_object` writes: the pipeline of the file with its model and partition.
 
     Raises InputError where the object is no model, or where its layers, so cut and placed, do not
     make the stages of the pipeline.

@@ -27,7 +27,7 @@ LARGEST_EXACT = 2**53
 """Above it not every whole number is a float: such figures are written as floats."""
 
 
-def to_object(origin: Origin) -> dict[str, Any]:
+def origin_to_object(origin: Origin) -> dict[str, Any]:
     """Turn an origin into an object of JSON; what is not stated is left out."""
     members = {
         "strategy": origin.strategy,
@@ -70,8 +70,8 @@ def _of_hint(hint: HintRecord) -> dict[str, Any]:
     }
 
 
-def from_object(value: object) -> Origin:
-    """Read an object made by `to_object`; raises InputError naming the member.
+def origin_from_object(value: object) -> Origin:
+    """Read an object made by `origin_to_object`; raises InputError naming the member.
 
     Files of earlier versions have `fused`: true for whole backwards, false for split ones.
     """

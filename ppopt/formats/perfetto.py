@@ -26,7 +26,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.orders import split_of
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import Row
+from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.verifier.measured import faults
 
 NANOSECONDS = {unit: int(size * 10**9) for unit, size in units.SCALES["time"].items()}
@@ -41,11 +41,11 @@ class _Transfer(NamedTuple):
 
     start: int
     end: int
-    before: Row
-    after: Row
+    before: ScheduledOperation
+    after: ScheduledOperation
 
 
-def dumps(schedule: Schedule, unit: str | None = None) -> str:
+def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     """Write the trace of a schedule; `unit` (s, ms, us or ns) is its unit of time if it has none.
 
     Where neither says one, a unit is taken as a millisecond. Raises InputError where the unit is
@@ -115,7 +115,7 @@ def _named(what: str, device: int, thread: int, name: str, place: int) -> Iterat
     yield {"name": f"{what}_sort_index", **where, "args": {"sort_index": place}}
 
 
-def _operation(schedule: Schedule, row: Row, clock: _Clock) -> Event:
+def _operation(schedule: Schedule, row: ScheduledOperation, clock: _Clock) -> Event:
     time = schedule.pipeline.ticks.time
     return {
         "name": str(row.op),
@@ -205,4 +205,4 @@ def _memory(schedule: Schedule, device: int, clock: _Clock) -> Iterator[Event]:
         }
 
 
-__all__ = ["NANOSECONDS", "dumps"]
+__all__ = ["NANOSECONDS", "chrome_trace"]

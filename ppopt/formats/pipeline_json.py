@@ -27,7 +27,8 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.pipeline import LARGEST_GRID, Pipeline
+from ppopt.problem.field_values import LARGEST_GRID
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
     LIMIT_1F1B,
@@ -57,7 +58,7 @@ _BACK = "backward_p2p_time"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 
 
-def to_object(pipeline: Pipeline) -> dict[str, Any]:
+def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks = pipeline.ticks
     further = (cost for cost in _SOMETIMES if not _is_default(pipeline, cost))
@@ -133,8 +134,8 @@ def _limit_form(pipeline: Pipeline) -> str | None:
     return "list" if isinstance(pipeline.mem_limit, tuple) else "number"
 
 
-def from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
-    """Read what `to_object` writes; the ticks per unit (of time, of memory) may be any.
+def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
+    """Read what `pipeline_to_object` writes; the ticks per unit (of time, of memory) may be any.
 
     Raises InputError where the object is no pipeline, or where the costs in the file are not
     those that the user's own form in the file gives.

@@ -59,14 +59,14 @@ _LISTS = ("busy", "peak_memory")
 _RATIOS = ("bubble_overhead", "bubble_rate")
 
 
-def to_object(schedule: Schedule) -> dict[str, Any]:
+def schedule_to_object(schedule: Schedule) -> dict[str, Any]:
     """Turn a schedule into an object of JSON."""
     ticks = schedule.pipeline.ticks
     return {
         "schema": SCHEMA,
         "ticks_per_unit": ticks.per_unit,
         "memory_ticks_per_unit": ticks.memory_per_unit,
-        "pipeline": pipeline_json.to_object(schedule.pipeline),
+        "pipeline": pipeline_json.pipeline_to_object(schedule.pipeline),
         "origin": _origin(schedule),
         "claims": claims(schedule),
         "ops": _ops(schedule),
@@ -74,10 +74,10 @@ def to_object(schedule: Schedule) -> dict[str, Any]:
 
 
 def _origin(schedule: Schedule) -> dict[str, Any]:
-    origin = origin_json.to_object(schedule.origin)
+    origin = origin_json.origin_to_object(schedule.origin)
     if schedule.pipeline.model is None:
         return origin
-    return origin | {model_json.MEMBER: model_json.to_object(schedule.pipeline)}
+    return origin | {model_json.MEMBER: model_json.model_to_object(schedule.pipeline)}
 
 
 def _ops(schedule: Schedule) -> list[list[Any]]:
@@ -96,7 +96,7 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
 
 def dumps(schedule: Schedule) -> str:
     """Write a schedule as text, the same for the same schedule: one operation per line."""
-    members = to_object(schedule)
+    members = schedule_to_object(schedule)
     ops = members.pop("ops")
     written = [f"{json.dumps(key)}: {_lines(value)}" for key, value in members.items()]
     body = ",\n".join(map(json.dumps, ops))
@@ -147,27 +147,45 @@ def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
     Raises InputError, beginning with `where` and naming the place, on anything that is not
     of this form.
     """
-    return within(where, from_object, parse_json(content, where, _float))
+    return within(where, schedule_from_object, parse_json(content, where, _float))
 
 
-def from_object(document: object) -> tuple[Schedule, dict[str, Any]]:
-    """Read an object made by `to_object`; see `loads`."""
+def schedule_from_object(
+    document: object, expected: Pipeline | None = None
+) -> tuple[Schedule, dict[str, Any]]:
+    """Read an object made by `schedule_to_object`; see `loads`.
+
+    `expected` is a pipeline that it may be of: where the object says of its own exactly what it
+    would say of that one, the pipeline is not made anew, which takes most of the time.
+    """
     file = section(document, ("schema", *_UNITS, "pipeline", "ops"), ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] != SCHEMA:
         raise InputError(f"schema: {shown(file['schema'])} is not {SCHEMA}, the one that is read")
     unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in _UNITS)
-    pipeline = within("pipeline", pipeline_json.from_object, file["pipeline"], unit, memory_unit)
-    stated = file.get("origin", {})
-    if isinstance(stated, dict) and stated.get(model_json.MEMBER) is not None:
+    stated, model = file.get("origin", {}), None
+    if isinstance(stated, dict):
         stated = dict(stated)
-        model = stated.pop(model_json.MEMBER)
-        pipeline = within("origin: model", model_json.restored, pipeline, model)
-    origin = within("origin", origin_json.from_object, stated)
+        model = stated.pop(model_json.MEMBER, None)
+    if expected is not None and (unit, memory_unit, file["pipeline"], model) == _said(expected):
+        pipeline = expected
+    else:
+        read = pipeline_json.pipeline_from_object
+        pipeline = within("pipeline", read, file["pipeline"], unit, memory_unit)
+        if model is not None:
+            pipeline = within("origin: model", model_json.restored, pipeline, model)
+    origin = within("origin", origin_json.origin_from_object, stated)
     rows = _rows(file["ops"], pipeline)
     pipeline, coarser = _on_common_tick(pipeline, rows, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
     return Schedule.from_rows(pipeline, rows, origin), claimed
+
+
+def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
+    """What the object of a schedule says of its pipeline."""
+    model = None if pipeline.model is None else model_json.model_to_object(pipeline)
+    ticks = pipeline.ticks
+    return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
 
 def _rows(ops: object, pipeline: Pipeline) -> list[list[int]]:
@@ -264,4 +282,11 @@ def _float(digits: str) -> float:
     return value
 
 
-__all__ = ["claims", "dumps", "from_object", "loads", "read_schedule", "to_object"]
+__all__ = [
+    "claims",
+    "dumps",
+    "loads",
+    "read_schedule",
+    "schedule_from_object",
+    "schedule_to_object",
+]

@@ -36,9 +36,10 @@ from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
 from ppopt.problem import placement
 from ppopt.problem.costs import StageCosts
+from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
-from ppopt.problem.pipeline import LARGEST_GRID, MOST_DEVICES, Pipeline
+from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
@@ -63,7 +64,7 @@ _COMMUNICATION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)
 """Actions other than computation; they are skipped."""
 
 
-def dumps(schedule: Schedule) -> str:
+def order_csv(schedule: Schedule) -> str:
     """Write the compute order of every device, without times.
 
     Microbatches are numbered by the forward order of the last stage: PyTorch looks losses up by
@@ -135,11 +136,11 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read a file; see `loads`."""
-    return loads(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    """Read a file; see `parse_order`."""
+    return parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
 
 
-def loads(content: str, where: str) -> Order:
+def parse_order(content: str, where: str) -> Order:
     """Parse the text of an order.
 
     Raises InputError, beginning with `where` and naming rank and cell, unless the text is one

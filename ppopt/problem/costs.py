@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
 from operator import add, sub
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
-from ppopt.problem.settings import STAGE_COSTS, Unit
+from ppopt.problem.settings import STAGE_COSTS, Setting, Unit
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
@@ -64,6 +64,56 @@ WORKSPACES = {
     OpKind.BW: "backward_workspace",
 }
 """Kind of operation -> field of its workspace."""
+
+
+def costs_of(
+    given: Mapping[str, tuple[Fraction, ...] | None],
+    share: Sequence[int],
+    chunks: int,
+    slices: int,
+) -> StageCosts:
+    """Costs of every stage for one slice of a microbatch.
+
+    `given` has the costs of whole shares of the model, by field; None: the default. `share` is the
+    share of every stage, cut into `chunks` stages.
+    """
+    known = {field: values for field, values in given.items() if values is not None}
+    known = _defaults(known) | known
+    return StageCosts(
+        **{
+            cost.field: _cut(known[cost.field], share, _parts(cost, chunks, slices))
+            for cost in STAGE_COSTS
+        }
+    )
+
+
+def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Fraction, ...]]:
+    """What takes the place of costs that are not given."""
+    both = zip(given["forward"], given["backward"], strict=True)
+    nothing = (Fraction(0),) * len(given["forward"])
+    workspace = given.get("workspace", nothing)
+    return {
+        "overlap": tuple(one + other for one, other in both),
+        "workspace": nothing,
+        "forward_workspace": workspace,
+        "input_workspace": workspace,
+        "weight_workspace": nothing,
+        "backward_workspace": workspace,
+        "recompute_time": nothing,
+        "kept": given["activation"],
+    }
+
+
+def _parts(cost: Setting, chunks: int, slices: int) -> int:
+    """Parts into which chunks and slices divide a cost of stages."""
+    return (chunks if cost.cut_by_chunks else 1) * (slices if cost.per_microbatch else 1)
+
+
+def _cut(values: tuple[Fraction, ...], share: Sequence[int], parts: int) -> tuple[Fraction, ...]:
+    """One of so many equal parts of a value, for every stage the value of its share."""
+    same = parts == 1 or not any(values)
+    cut = values if same else tuple(value / parts for value in values)
+    return tuple(cut[entry] for entry in share)
 
 
 class Links(NamedTuple):

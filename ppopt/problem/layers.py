@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple, Self
 
 from ppopt.errors import InputError
@@ -426,13 +426,8 @@ def _amount(layer: Layer, field: str) -> Fraction:
 
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:
     """Layers with equal neighbours joined into one layer of a count: what `Layers` expands."""
-    runs: list[Layer] = []
-    for layer in layers:
-        if runs and replace(runs[-1], count=1) == layer:
-            runs[-1] = replace(layer, count=runs[-1].count + 1)
-        else:
-            runs.append(layer)
-    return runs
+    runs = ((layer, sum(one.count for one in same)) for layer, same in groupby(layers))
+    return [layer if layer.count == count else replace(layer, count=count) for layer, count in runs]
 
 
 def _read_all(given: object, declared: Mapping[str, Any]) -> list[Layer]:

@@ -55,7 +55,7 @@ def from_text(text: str) -> dict[str, Any]:
 def checked(given: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str, Any]:
     """The members of a link, those of the way back under `backward`; null means not given.
 
-    Raises InputError where the form is no link's; `read` answers for the numbers.
+    Raises InputError where the form is no link's; `read_link` answers for the numbers.
     """
     if isinstance(given, str):
         given = from_text(given)
@@ -71,7 +71,7 @@ def checked(given: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str,
     return found
 
 
-def read(given: object, time_unit: str | None, memory_unit: str | None) -> Link:
+def read_link(given: object, time_unit: str | None, memory_unit: str | None) -> Link:
     """Read a link: a mapping of `bandwidth`, `latency` (0) and `backward`, or text of a flag.
 
     A number with units (`10us`, `50GB/s`) is converted exactly to the units of the pipeline; a

@@ -133,7 +133,7 @@ RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
 """Rule by name -> counts of a model for a number of stages and the speeds of their devices."""
 
 
-def refuse_search(partition: str | Counts | None, where: str) -> None:
+def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
     """Raise InputError where the partition is to be searched, which `where` does not do."""
     if partition == SEARCH:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")

@@ -11,23 +11,29 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.problem import exact, link, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
-from ppopt.problem.costs import Links, StageCosts, Ticks, links_of, ticks_of
+from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
+from ppopt.problem.field_values import (
+    LARGEST_GRID,
+    FieldReader,
+    as_list,
+    is_1f1b,
+    is_exact,
+    whole,
+)
 from ppopt.problem.layers import Layers
+from ppopt.problem.memory import check_memory, peak_of_1f1b, static_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.settings import (
     COUNTS,
     LIMIT_1F1B,
     SETTINGS,
     STAGE_COSTS,
-    Setting,
     Unit,
     accepts_every_name,
 )
 
 SEARCH_RECOMPUTE = "search"
 """The value of `recompute` that means: chosen with the schedule."""
-LARGEST_GRID = 10**7
-"""Most stages times microbatches a pipeline may have."""
 MOST_DEVICES = 1024
 """Most devices of a pipeline."""
 Layout = tuple[tuple[tuple[int, ...], ...], int]
@@ -137,12 +143,12 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         for field in ("stages", "batches"):
-            self._set(field, _whole(getattr(self, field), field))
+            self._set(field, whole(getattr(self, field), field))
         self._set_placement()
         if self.num_devices > MOST_DEVICES:
             raise InputError(f"stages: {self.num_devices} devices are above {MOST_DEVICES}")
         if self.slices is not None:
-            self._set("slices", _whole(self.slices, "slices"))
+            self._set("slices", whole(self.slices, "slices"))
         pieces = self.batches * self.num_slices
         if self.stages * self.num_chunks * pieces > LARGEST_GRID:
             raise InputError(
@@ -156,14 +162,16 @@ class Pipeline:
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
         self._set_counts()
-        self._set_units()
-        self._set_speed()
+        reader = FieldReader(self.rounded)
+        self._set_units(reader)
+        self._set("device_speed", reader.speeds(self.device_speed, self.hosts, self.num_devices))
         if self.model is None:
-            self._set_costs()
+            self._set_costs(reader)
         else:
-            self._set_costs_of_layers()
-        self._set_p2p()
-        self._set_limit()
+            self._set_costs_of_layers(reader)
+        self._set_p2p(reader)
+        self._set_limit(reader)
+        self._set("rounded", reader.rounded)
         _ = self.ticks
 
     def _set(self, field: str, value: object) -> None:
@@ -174,7 +182,7 @@ class Pipeline:
             if (number := getattr(self, setting.field)) is not None:
                 self._set(setting.field, exact.count(number, setting.field))
 
-    def _set_units(self) -> None:
+    def _set_units(self, reader: FieldReader) -> None:
         """Convert numbers that carry a unit to the pipeline's, which they declare if none is."""
         for measure in Unit:
             key, given = f"{measure}_unit", self._given(measure)
@@ -183,7 +191,7 @@ class Pipeline:
             for field in given.keys() - {"layers"}:
                 self._set(field, found.values[field])
             self._set(key, found.unit)
-            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
+            reader.note(found.rounded)
             if self.model is not None and getattr(self.model, key) != found.unit:
                 self._set("model", replace(self.model, **{key: found.unit}))
 
@@ -195,13 +203,13 @@ class Pipeline:
             if setting.unit is measure
             and (self.model is None or setting not in STAGE_COSTS)
             and (value := getattr(self, setting.field)) is not None
-            and not _is_1f1b(value)
+            and not is_1f1b(value)
         }
         return given if self.model is None else given | {"layers": self.model.sample(measure)}
 
     def _set_placement(self) -> None:
         if self.chunks is not None:
-            self._set("chunks", _whole(self.chunks, "chunks"))
+            self._set("chunks", whole(self.chunks, "chunks"))
         self._set_partition()
         where = self.placement
         if where is None or isinstance(where, str):
@@ -218,7 +226,7 @@ class Pipeline:
             return
         if self.chunks is not None:
             raise InputError("chunks: does not go with a placement list; leave it out")
-        devices = placement.explicit(_as_list(where, "placement"))
+        devices = placement.explicit(as_list(where, "placement"))
         if len(devices) != self.stages:
             raise InputError(
                 f"placement: has {len(devices)} entries for {self.stages} stages; "
@@ -270,14 +278,17 @@ class Pipeline:
         stages = self.model.stage_layers(self.counts)
         return tuple(sum(layer.recompute for layer in stage) for stage in stages)
 
-    def _set_costs(self) -> None:
+    def _set_costs(self, reader: FieldReader) -> None:
         for cost in STAGE_COSTS:
-            if getattr(self, cost.field) is not None or cost.has_value:
-                self._set(cost.field, self._values(cost.field, signed=cost.least is None))
+            given = getattr(self, cost.field)
+            if given is not None or cost.has_value:
+                signed = cost.least is None
+                values = reader.per_stage(cost.field, given, self.stages, signed=signed)
+                self._set(cost.field, values)
         self._derive_times()
-        self._check_memory()
+        check_memory(self.activation, self.memory_b, self.kept)
 
-    def _set_costs_of_layers(self) -> None:
+    def _set_costs_of_layers(self, reader: FieldReader) -> None:
         """Sum the costs over the layers of every stage; costs given beside layers are refused.
 
         A cost that layers do not have takes its default on every stage.
@@ -285,13 +296,13 @@ class Pipeline:
         defaults = self.__dataclass_fields__
         for cost in STAGE_COSTS:
             given = getattr(self, cost.field)
-            if given != defaults[cost.field].default and not _is_exact(given):
+            if given != defaults[cost.field].default and not is_exact(given):
                 raise InputError(f"{cost.name}: the layers give the costs; leave it out")
             if cost.has_value:
-                self._set(cost.field, self._numbers(cost.field, [cost.default]) * self.num_stages)
+                self._set(cost.field, reader.numbers(cost.field, [cost.default]) * self.num_stages)
         for field, values in self.model.stage_costs(self.counts)._asdict().items():
             self._set(field, values)
-        self._set("rounded", tuple(dict.fromkeys((*self.rounded, *self.model.rounded))))
+        reader.note(self.model.rounded)
 
     def _derive_times(self) -> None:
         backward = derive(self.forward, self.backward, self.weight, self.backward_input)
@@ -301,12 +312,12 @@ class Pipeline:
         if self.overlap is not None:
             check_overlap(self.forward, self.backward, self.overlap)
 
-    def _set_p2p(self) -> None:
+    def _set_p2p(self, reader: FieldReader) -> None:
         if self.link is not None:
             self._set_p2p_by_size()
-        self._set("p2p", self._delays("p2p", self.p2p))
-        if self.backward_p2p is not None:
-            self._set("backward_p2p", self._delays("backward_p2p", self.backward_p2p))
+        for field in ("p2p",) if self.backward_p2p is None else ("p2p", "backward_p2p"):
+            given = getattr(self, field)
+            self._set(field, reader.delays(field, given, self.num_stages, self.num_devices))
 
     def _set_p2p_by_size(self) -> None:
         """Delays of the boundaries from what the layers hand on.
@@ -317,126 +328,23 @@ class Pipeline:
             raise InputError("link: needs a model in layers with `output`; stages take p2p_time")
         if not self.model.has_output:
             raise InputError("link: no layer gives its output; give `output` in the layers")
-        self._set("link", link.read(self.link, self.time_unit, self.memory_unit))
+        self._set("link", link.read_link(self.link, self.time_unit, self.memory_unit))
         ways = {"p2p": self.link, "backward_p2p": self.link.backward}
         sizes = [size / self.num_slices for size in self.model.outputs(self.counts)]
         for field, way in ways.items():
             if way is not None:
                 given = getattr(self, field)
-                if given != 0 and not _is_exact(given):
+                if given != 0 and not is_exact(given):
                     raise InputError(f"{field}_time: link gives it; keep one of both")
                 self._set(field, way.delays(sizes))
 
-    def _delays(self, field: str, given: Any) -> Any:
-        """Read a number, a list with the delay after every stage but the last, or a matrix."""
-        if not _is_list(given):
-            return self._numbers(field, [given])[0]
-        if not any(map(_is_list, given)):
-            numbers = self._numbers(field, given)
-            if len(numbers) != self.num_stages - 1:
-                raise InputError(
-                    f"{field}: has {len(numbers)} entries for {self.num_stages} stages; give one "
-                    "number, one after every stage but the last, or a matrix"
-                )
-            return numbers
-        rows = [_as_list(row, field) for row in given]
-        size = self.num_devices
-        if len(rows) != size or any(len(row) != size for row in rows):
-            raise InputError(
-                f"{field}: a matrix must be {size} x {size}, one row and column per device"
-            )
-        matrix = tuple(self._numbers(field, row) for row in rows)
-        for device in range(size):
-            if matrix[device][device]:
-                raise InputError(f"{field}: device {device} to itself must be 0")
-        return matrix
-
-    def _set_speed(self) -> None:
-        given, size = self.device_speed, self.num_devices
-        numbers = self._numbers("device_speed", given if _is_list(given) else [given] * size)
-        if len(numbers) != size:
-            raise InputError(
-                f"device_speed: has {len(numbers)} entries for {size} devices; "
-                "give one number, or one per device"
-            )
-        self._set("device_speed", numbers)
-        for device, speed in enumerate(numbers):
-            if not speed:
-                raise InputError(
-                    f"device_speed: device {device}: 0 is not above 0, or finer than 10^-6, "
-                    "the finest that is kept"
-                )
-        for hosts in self.hosts[1:]:
-            for one, other in zip(self.hosts[0], hosts, strict=True):
-                if numbers[one] != numbers[other]:
-                    raise InputError(
-                        f"device_speed: two routes run a stage on devices {one} and {other}; "
-                        "give these one speed"
-                    )
-
-    def _check_memory(self) -> None:
-        for index, (taken, change) in enumerate(zip(self.activation, self.memory_b, strict=True)):
-            if change < -taken:
-                raise InputError(
-                    f"memory_b: stage {index}: {exact.plain(change)} gives back more than the "
-                    f"activation {exact.plain(taken)}"
-                )
-        for index, (taken, kept) in enumerate(zip(self.activation, self.kept or (), strict=False)):
-            if kept > taken:
-                raise InputError(
-                    f"kept: stage {index}: {exact.plain(kept)} is more than the activation "
-                    f"{exact.plain(taken)}"
-                )
-
-    def _set_limit(self) -> None:
-        limit = self.mem_limit
-        if limit is not None and self.model is not None and not self.model.has_activation:
+    def _set_limit(self, reader: FieldReader) -> None:
+        if self.mem_limit is not None and self.model is not None and not self.model.has_activation:
             raise InputError(
                 "mem_limit: no layer gives its activation; give `activation` in the layers, or "
                 "leave the limit out"
             )
-        if _is_1f1b(limit):
-            self._set("mem_limit", LIMIT_1F1B)
-            return
-        if limit is None:
-            return
-        if not _is_list(limit):
-            self._set("mem_limit", self._numbers("mem_limit", [limit], down=True)[0])
-            return
-        numbers = self._numbers("mem_limit", _as_list(limit, "mem_limit"), down=True)
-        if len(numbers) != self.num_devices:
-            raise InputError(
-                f"mem_limit: has {len(numbers)} entries for {self.num_devices} devices; "
-                "give one number, or one per device"
-            )
-        self._set("mem_limit", numbers)
-
-    def _values(self, field: str, *, signed: bool = False) -> tuple[Fraction, ...]:
-        """Read one value per entry (see the class), repeating a single number."""
-        given = getattr(self, field)
-        if not _is_list(given):
-            return self._numbers(field, [given], signed=signed) * self.stages
-        numbers = self._numbers(field, _as_list(given, field), signed=signed)
-        if len(numbers) == 1:
-            return numbers * self.stages
-        if len(numbers) != self.stages:
-            raise InputError(
-                f"{field}: has {len(numbers)} entries for {self.stages} stages; "
-                "give one number, or one per stage"
-            )
-        return numbers
-
-    def _numbers(
-        self, field: str, given: Sequence[object], *, signed: bool = False, down: bool = False
-    ) -> tuple[Fraction, ...]:
-        """Read numbers; `down`: what is too fine is rounded down, as a limit must not grow."""
-        read = [exact.read(number, field, down=down) for number in given]
-        for number in read:
-            if number.value < 0 and not signed:
-                raise InputError(f"{field}: {exact.plain(number.value)} is negative")
-        if any(number.rounded for number in read) and field not in self.rounded:
-            self._set("rounded", (*self.rounded, field))
-        return tuple(number.value for number in read)
+        self._set("mem_limit", reader.limit(self.mem_limit, self.num_devices))
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
@@ -578,39 +486,9 @@ class Pipeline:
         """
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
-        cut = self.num_chunks if shared else 1
-        given = {**self._default_costs(), **self._given_costs()}
-        return StageCosts(
-            **{
-                cost.field: _shares(given[cost.field], share, self._parts(cost, cut))
-                for cost in STAGE_COSTS
-            }
-        )
-
-    def _given_costs(self) -> dict[str, tuple[Fraction, ...]]:
-        fields = {field: getattr(self, field) for field in StageCosts._fields}
-        return {field: values for field, values in fields.items() if values is not None}
-
-    def _default_costs(self) -> dict[str, tuple[Fraction, ...]]:
-        """What takes the place of costs that are not given."""
-        both = zip(self.forward, self.backward, strict=True)
-        nothing = (Fraction(0),) * len(self.forward)
-        workspace = nothing if self.workspace is None else self.workspace
-        return {
-            "overlap": tuple(one + other for one, other in both),
-            "workspace": nothing,
-            "forward_workspace": workspace,
-            "input_workspace": workspace,
-            "weight_workspace": nothing,
-            "backward_workspace": workspace,
-            "recompute_time": nothing,
-            "kept": self.activation,
-        }
-
-    def _parts(self, cost: Setting, chunks: int) -> int:
-        """Parts into which chunks and slices divide a cost of stages."""
-        cut = chunks if cost.cut_by_chunks else 1
-        return cut * (self.num_slices if cost.per_microbatch else 1)
+        chunks = self.num_chunks if shared else 1
+        given = {field: getattr(self, field) for field in StageCosts._fields}
+        return costs_of(given, share, chunks, self.num_slices)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
@@ -618,39 +496,15 @@ class Pipeline:
         if self.mem_limit is None:
             return None
         if self.mem_limit == LIMIT_1F1B:
-            return (self._peak_1f1b(),) * self.num_devices
+            peak = peak_of_1f1b(self.costs, self.hosted[0], self.batches, self.num_slices)
+            return (peak,) * self.num_devices
         if isinstance(self.mem_limit, tuple):
             return self.mem_limit
         return (self.mem_limit,) * self.num_devices
 
-    def _peak_1f1b(self) -> Fraction:
-        """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
-
-        Device d holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2), and
-        while F or BW of one of its stages runs what that operation needs besides: its workspace,
-        and in BW what F did not keep.
-        """
-        costs = self.costs
-        return max(
-            sum((costs.static[stage] for stage in stages), Fraction(0))
-            + min(self.batches, self.num_devices - device)
-            * sum((costs.kept[stage] * self.num_slices for stage in stages), Fraction(0))
-            + max(map(self._besides_1f1b, stages))
-            for device, stages in enumerate(self.hosted[0])
-        )
-
-    def _besides_1f1b(self, stage: int) -> Fraction:
-        """Most that F or BW of a stage needs besides what F keeps."""
-        costs = self.costs
-        missing = costs.activation[stage] - costs.kept[stage]
-        return max(costs.forward_workspace[stage], missing + costs.backward_workspace[stage])
-
     def static_of(self, device: int) -> Fraction:
         """Memory always held by a device: the static memory of its stages, on every route."""
-        return sum(
-            (self.costs.static[stage] for hosted in self.hosted for stage in hosted[device]),
-            Fraction(0),
-        )
+        return static_of(self.costs, [stage for hosted in self.hosted for stage in hosted[device]])
 
     @cached_property
     def links(self) -> Links:
@@ -717,36 +571,8 @@ class Model(Layers):
         return made
 
 
-def _shares(
-    values: tuple[Fraction, ...], share: tuple[int, ...], parts: int
-) -> tuple[Fraction, ...]:
-    """One of so many equal parts of a value, for every stage the value of its share."""
-    same = parts == 1 or not any(values)
-    cut = values if same else tuple(value / parts for value in values)
-    return tuple(cut[entry] for entry in share)
-
-
 def _with_unit(value: Fraction, unit: str | None) -> str:
     return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
-
-
-def _whole(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{what}: {value!r} is not a whole number")
-    if value < 1:
-        raise InputError(f"{what}: {value} is below 1")
-    if value > LARGEST_GRID:
-        raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
-    return value
-
-
-def _is_1f1b(limit: object) -> bool:
-    return isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B
-
-
-def _is_exact(value: Any) -> bool:
-    """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
-    return value is None or (_is_list(value) and all(type(one) is Fraction for one in value))
 
 
 def _hosted(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:
@@ -755,13 +581,3 @@ def _hosted(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:
     for stage, device in enumerate(hosts):
         found[device].append(stage)
     return tuple(map(tuple, found))
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _as_list(value: object, what: str) -> list[Any]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise InputError(f"{what}: {value!r} is not a list")
-    return list(value)

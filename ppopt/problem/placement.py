@@ -30,7 +30,7 @@ section 2.2; v: arXiv 2405.15362, section 3."""
 DEFAULT_CHUNKS = {"linear": 1, "interleaved": 2, "v": 2}
 
 
-def refuse_search(placement: object, what: str) -> None:
+def refuse_placement_search(placement: object, what: str) -> None:
     """Raise InputError where a placement is to be searched by something that does not."""
     if placement == SEARCH:
         raise InputError(

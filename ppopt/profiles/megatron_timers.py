@@ -45,11 +45,11 @@ class StageTimes(NamedTuple):
 
 
 def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
-    """Read a log; see `loads`."""
-    return loads(read_text(path, LARGEST_FILE), label(path), devices, batches)
+    """Read a log; see `parse_log`."""
+    return parse_log(read_text(path, LARGEST_FILE), label(path), devices, batches)
 
 
-def loads(content: str, where: str, devices: int, batches: int) -> StageTimes:
+def parse_log(content: str, where: str, devices: int, batches: int) -> StageTimes:
     """Take the median over all reports of a log.
 
     Tensor- and data-parallel ranks may share a pipeline device. They are numbered consecutively

@@ -48,14 +48,14 @@ _LATEST = 2**62
 
 
 def read_traces(paths: Sequence[Path]) -> list[Record]:
-    """Read the traces of all ranks; see `loads` and `without_waits`.
+    """Read the traces of all ranks; see `parse_trace` and `without_waits`.
 
     A file that states no rank gets its index. Raises InputError where a file is not such a trace,
     where two files are of one rank, and where the trace of a rank is missing.
     """
-    found: dict[int, Trace] = {}
+    found: dict[int, RankTrace] = {}
     for index, path in enumerate(paths):
-        trace = loads(read_text(path, LARGEST_FILE), label(path), index)
+        trace = parse_trace(read_text(path, LARGEST_FILE), label(path), index)
         if trace.rank in found:
             raise InputError(
                 f"{label(path)}: rank {trace.rank} has been read already; give each once"
@@ -76,7 +76,7 @@ def _check_next(followed: set[int], records: Sequence[Record]) -> None:
         )
 
 
-class Trace(NamedTuple):
+class RankTrace(NamedTuple):
     """The operations in one rank's trace."""
 
     rank: int
@@ -85,7 +85,7 @@ class Trace(NamedTuple):
     """Stages of this rank that exchange tensors with their next stage on another rank."""
 
 
-def loads(content: str, where: str, rank: int) -> Trace:
+def parse_trace(content: str, where: str, rank: int) -> RankTrace:
     """Parse the text of a trace. `rank` is used where the trace states none.
 
     Raises InputError, beginning with `where`, unless the text is a trace with operations.
@@ -93,7 +93,7 @@ def loads(content: str, where: str, rank: int) -> Trace:
     return within(where, _records, parse_json(content, where, float), rank)
 
 
-def _records(trace: object, rank: int) -> Trace:
+def _records(trace: object, rank: int) -> RankTrace:
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(trace, dict) or not isinstance(events, list):
         raise InputError("holds no traceEvents; give a trace that torch.profiler exported")
@@ -117,7 +117,7 @@ def _records(trace: object, rank: int) -> Trace:
     names = [event.get("name") for event in events if isinstance(event, dict)]
     matches = [_NEXT.fullmatch(name) for name in names if isinstance(name, str)]
     followed = frozenset(int(match[1]) for match in matches if match)
-    return Trace(rank, list(records.values()), followed)
+    return RankTrace(rank, list(records.values()), followed)
 
 
 def _counted(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

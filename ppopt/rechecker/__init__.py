@@ -32,7 +32,7 @@ from ppopt.schedule.timetable import ALONE, Timetable
 from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
-    from ppopt.rechecker.refute import Found, Times
+    from ppopt.rechecker.refute import RefutationOutcome, Times
     from ppopt.schedule.schedule import Schedule
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
@@ -172,13 +172,13 @@ def _check_mixed(
     found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
     if found.verdict is Verdict.CONFIRMED:
         return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
-    from ppopt.rechecker.mixed_model import refute  # noqa: PLC0415  ortools takes long to load
+    from ppopt.rechecker.mixed_model import refute_mixed  # noqa: PLC0415  ortools takes long to load
 
     left = began + time_limit - monotonic()
-    return _outcome(stated, refute(stated, left, workers, seed), monotonic() - began)
+    return _outcome(stated, refute_mixed(stated, left, workers, seed), monotonic() - began)
 
 
-def _outcome(stated: Claim, found: Found, seconds: float) -> Recheck:
+def _outcome(stated: Claim, found: RefutationOutcome, seconds: float) -> Recheck:
     """The outcome of a search by CP-SAT."""
     if found.times is not None:
         made = _schedule(stated, found.times)
@@ -198,7 +198,7 @@ def _check_partitions(
     if left is None:
         reason = "more partitions than can be searched are ruled out by no device alone"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    claims = {str(one): partitions.claim_of(stated, one) for one in left}
+    claims = {str(one): partitions.claim_of_partition(stated, one) for one in left}
 
     def search(one: Claim, seconds: float) -> Recheck:
         return check(one, seconds, workers, seed, progress)
@@ -225,7 +225,7 @@ def _check_placements(
     for hosts in placements.every(stated):
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
-        one = placements.claim_of(stated, hosts)
+        one = placements.claim_of_placement(stated, hosts)
         simpler = mixed.of_one_kind(one)
         if next(arithmetic.over_limit(simpler), None) is None and _by_arithmetic(simpler) is None:
             claims[f"placement {','.join(map(str, hosts))}"] = one

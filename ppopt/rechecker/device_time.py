@@ -20,7 +20,7 @@ from ppopt.rechecker.idle_bound import Filler, filled
 from ppopt.rechecker.layer_sums import LayerSums
 
 
-class Stage(NamedTuple):
+class StageRange(NamedTuple):
     """A stage: its number, the layers before it, and those up to its end."""
 
     number: int
@@ -50,11 +50,11 @@ class DeviceTime:
         self._batches, self._span = claim.pipeline.batches, claim.span
         self._costs = lru_cache(maxsize=None)(self._costs_of)
 
-    def work(self, stages: tuple[Stage, ...]) -> int:
+    def work(self, stages: tuple[StageRange, ...]) -> int:
         """Time of all operations of a device."""
         return self._batches * sum(c.f + c.g + c.r for c in map(self._costs, stages))
 
-    def least(self, device: int, stages: tuple[Stage, ...], first: int) -> int:
+    def least(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
         """The largest bound of a device; `first` is the number of layers of stage 0."""
         found = self._of_run(device, stages, first, self._batches, 0)
         limited = self._sums.limits is not None
@@ -64,7 +64,7 @@ class DeviceTime:
             found = max(found, self._repeated(device, one, first))
         return found
 
-    def over_limit(self, device: int, stages: tuple[Stage, ...]) -> bool:
+    def over_limit(self, device: int, stages: tuple[StageRange, ...]) -> bool:
         """Whether one microbatch alone holds too much.
 
         At the start of F of a stage it holds what it keeps of this and all stages before; B that
@@ -81,7 +81,7 @@ class DeviceTime:
                 return True
         return False
 
-    def _costs_of(self, stage: Stage) -> Costs:
+    def _costs_of(self, stage: StageRange) -> Costs:
         sums = self._sums
         rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
         f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
@@ -93,7 +93,7 @@ class DeviceTime:
         times, parts = self._sums.slower[self._claim.pipeline.hosts[0][stage]]
         return int(time * times // parts)
 
-    def _longer(self, stages: Sequence[Stage]) -> tuple[int, int]:
+    def _longer(self, stages: Sequence[StageRange]) -> tuple[int, int]:
         """By how much F, and backwards until they hand on, of stages take longer than counted.
 
         Ways are summed up with the times of layers on the fastest device, without recompute.
@@ -105,7 +105,7 @@ class DeviceTime:
         )
         return sum(c.f for c in costs) - forward, sum(c.g for c in costs) - gradient
 
-    def _room(self, device: int, stages: Sequence[Stage]) -> int | None:
+    def _room(self, device: int, stages: Sequence[StageRange]) -> int | None:
         if self._sums.limits is None:
             return None
         static = self._sums.static
@@ -113,7 +113,7 @@ class DeviceTime:
 
     # Ways of a microbatch between its operations.
 
-    def _head(self, stages: tuple[Stage, ...], place: int) -> int:
+    def _head(self, stages: tuple[StageRange, ...], place: int) -> int:
         """Before the first F of a stage; for device span, since the first F of the device."""
         sums, stage = self._sums, stages[place]
         if not self._span:
@@ -122,19 +122,19 @@ class DeviceTime:
         way = sums.forward[stage.low] - sums.forward[first.low] + _over(sums.down, first, stage)
         return way + self._longer(stages[:place])[0]
 
-    def _turn(self, stages: tuple[Stage, ...], place: int) -> int:
+    def _turn(self, stages: tuple[StageRange, ...], place: int) -> int:
         """From the start of F of a stage to that of the backward of the last stage here."""
         sums, stage, last = self._sums, stages[place], stages[-1]
         down = sums.forward[last.high] - sums.forward[stage.low] + _over(sums.down, stage, last)
         return down + self._longer(stages[place:])[0] + self._beyond(last)
 
-    def _beyond(self, stage: Stage) -> int:
+    def _beyond(self, stage: StageRange) -> int:
         """From the end of F of a stage to the start of its backward."""
         sums, place = self._sums, stage.high
         work = sums.forward[-1] - sums.forward[place] + sums.gradient[-1] - sums.gradient[place]
         return work + sums.there_and_back.beyond(stage.number, place)
 
-    def _end(self, stages: tuple[Stage, ...], place: int, first: int) -> int:
+    def _end(self, stages: tuple[StageRange, ...], place: int, first: int) -> int:
         """From the start of a stage's backward to the end of what that microbatch has left."""
         sums, stage, lowest = self._sums, stages[place], stages[0]
         up = sums.gradient[stage.high] - sums.gradient[lowest.high]
@@ -151,7 +151,7 @@ class DeviceTime:
     # Arguments.
 
     def _of_run(
-        self, device: int, stages: tuple[Stage, ...], first: int, batches: int, later: int
+        self, device: int, stages: tuple[StageRange, ...], first: int, batches: int, later: int
     ) -> int:
         """Bound of so many microbatches, the first of which comes `later` than it might."""
         costs, places = [self._costs(stage) for stage in stages], range(len(stages))
@@ -212,7 +212,7 @@ class DeviceTime:
                 room -= max(0, costs[0].p - costs[0].k)
         return filled(fillers, room)
 
-    def _repeated(self, device: int, stage: Stage, first: int) -> int:
+    def _repeated(self, device: int, stage: StageRange, first: int) -> int:
         """Bounds of one stage alone, also without its first microbatches.
 
         The F of a microbatch waits for the release of the one that lies as far back as memory
@@ -235,7 +235,7 @@ class DeviceTime:
             found = max(found, self._of_run(device, stages, first, rest, times * gap))
         return found
 
-    def _by_area(self, device: int, stages: tuple[Stage, ...]) -> int:
+    def _by_area(self, device: int, stages: tuple[StageRange, ...]) -> int:
         """Memory times time: what all microbatches hold is at most what the limit has room for.
 
         The room is not full at once, nor to the end: operations fill and empty it one by one.
@@ -260,7 +260,7 @@ class DeviceTime:
         return self._head(stages, 0) + floor(area / room)
 
 
-def _over(way: Way, lower: Stage, upper: Stage) -> int:
+def _over(way: Way, lower: StageRange, upper: StageRange) -> int:
     """Least delays over the boundaries between two stages; `lower` may be `upper`."""
     return way.between(lower.number, lower.high, upper.number - 1, upper.low)
 

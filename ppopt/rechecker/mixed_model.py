@@ -16,7 +16,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.refute import NO_ORDERS, Found, Times, latest
+from ppopt.rechecker.refute import NO_ORDERS, RefutationOutcome, Times, latest
 
 MOST_OPERATIONS = 30_000
 """Most operations of a schedule that are stated."""
@@ -24,11 +24,11 @@ Pair = tuple[Op, Op]
 Held = tuple[cp_model.IntervalVar, int]
 
 
-def refute(claim: Claim, seconds: float, workers: int, seed: int) -> Found:
+def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> RefutationOutcome:
     """Search until there is an answer or the time is up, all devices with all their rules."""
     devices = tuple(range(claim.pipeline.num_devices))
     if seconds <= 0 or claim.size > MOST_OPERATIONS:
-        return Found(devices, refuted=False, times=None)
+        return RefutationOutcome(devices, refuted=False, times=None)
     model = MixedModel(claim)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
@@ -41,7 +41,7 @@ def refute(claim: Claim, seconds: float, workers: int, seed: int) -> Found:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     times = model.times(solver) if found else None
-    return Found(devices, refuted=status == cp_model.INFEASIBLE, times=times)
+    return RefutationOutcome(devices, refuted=status == cp_model.INFEASIBLE, times=times)
 
 
 class MixedModel:

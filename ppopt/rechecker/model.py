@@ -27,7 +27,7 @@ Pair = tuple[Op, Op]
 """An F and a backward that run as one operation."""
 
 
-class Model(NamedTuple):
+class FeasibilityModel(NamedTuple):
     """A CP-SAT model without objective, with the variables of every operation stated."""
 
     claim: Claim
@@ -40,12 +40,12 @@ class Model(NamedTuple):
     """Last instant, in ticks; no operation is longer."""
 
 
-def build(rules: Rules, latest: int, devices: frozenset[int]) -> Model:
+def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityModel:
     """Model of the schedules below the bound and done by `latest`, with all rules of `devices`."""
     claim, cp = rules.claim, cp_model.CpModel()
     start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in rules.operations}
     end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
-    model = Model(claim, cp, start, end, {}, latest)
+    model = FeasibilityModel(claim, cp, start, end, {}, latest)
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
@@ -55,7 +55,7 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> Model:
     return model
 
 
-def _add_bound(model: Model, rules: Rules, most: int) -> None:
+def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
     """No device is done later than `most`, or later than that after its first operation."""
     claim, cp = model.claim, model.cp
     devices = range(claim.pipeline.num_devices)
@@ -66,7 +66,7 @@ def _add_bound(model: Model, rules: Rules, most: int) -> None:
         cp.add(model.end[op] + rules.ahead(op) <= begin + most)
 
 
-def _add_device(model: Model, device: int) -> None:
+def _add_device(model: FeasibilityModel, device: int) -> None:
     """One operation, or pair, at a time, and never more memory than the limit.
 
     With one stage on which all memory is held from F to W (or BW), memory is held by numbers of
@@ -87,7 +87,7 @@ def _add_device(model: Model, device: int) -> None:
     model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
 
 
-def _intervals(model: Model, mine: list[Op]) -> list[cp_model.IntervalVar]:
+def _intervals(model: FeasibilityModel, mine: list[Op]) -> list[cp_model.IntervalVar]:
     """When a device is busy: in pairs by their F, with all others by themselves."""
     cp, claim = model.cp, model.claim
     partners: dict[Op, list[Pair]] = {op: [] for op in mine}
@@ -140,7 +140,7 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
     ]
 
 
-def _held(model: Model, forward: Op) -> Iterator[tuple[cp_model.IntervalVar, int]]:
+def _held(model: FeasibilityModel, forward: Op) -> Iterator[tuple[cp_model.IntervalVar, int]]:
     """What one microbatch holds at a stage: (from when to when, ticks of memory).
 
     What an operation takes is held from its start; what one gives back is held until its end, and

@@ -36,7 +36,7 @@ EACH = 1e-4
 """Least seconds per partial schedule, about: what would take longer than the limit is not begun."""
 
 
-class OperationClass(NamedTuple):
+class StageOperations(NamedTuple):
     """All operations of a kind and stage."""
 
     kind: OpKind
@@ -57,7 +57,7 @@ class Extension(NamedTuple):
 
     done: Done
     """The operations that they have then."""
-    added: OperationClass
+    added: StageOperations
     arrival: int | None
     """Place among the instants of the arrival that it waits for."""
     came: tuple[int, ...]
@@ -152,7 +152,7 @@ class PartialSchedules:
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
 
-    def _made(self) -> Iterator[OperationClass]:
+    def _made(self) -> Iterator[StageOperations]:
         pipeline, ticks = self._claim.pipeline, self._claim.pipeline.ticks
         takers = Counter(
             self._hosts[stage]
@@ -165,7 +165,7 @@ class PartialSchedules:
                 host = self._hosts[stage]
                 takes = self._claim.takes(kind, stage)
                 alone = ticks.limits is None or takes == 0 or takers[host] == 1
-                yield OperationClass(
+                yield StageOperations(
                     kind,
                     stage,
                     self._devices.index(host),
@@ -205,7 +205,7 @@ class PartialSchedules:
             found = max(found, lag + self._classes[other].time + self._tails[other])
         return found
 
-    def _elsewhere(self, own: OperationClass) -> int:
+    def _elsewhere(self, own: StageOperations) -> int:
         """Time from its end to the last W (or BW) of its microbatch on the devices left out next.
 
         From a backward up to the next stage looked at, or to the first; from the last F looked at,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ppopt.problem import exact
 from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim, bound_in_ticks
-from ppopt.rechecker.device_time import DeviceTime, Stage
+from ppopt.rechecker.device_time import DeviceTime, StageRange
 from ppopt.rechecker.layer_sums import LayerSums
 from ppopt.rechecker.mixed import by_layers
 
@@ -66,7 +66,7 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     return found
 
 
-def claim_of(claim: Claim, left: Left) -> Claim:
+def claim_of_partition(claim: Claim, left: Left) -> Claim:
     """The claim of one partition, and of one choice of recompute."""
     pipeline = replace(claim.pipeline, partition=left.counts, mem_limit=claim.pipeline.limits)
     if left.layers is not None:
@@ -123,7 +123,7 @@ class _Choices:
             open_ = []
             for combination in product(*(front.items() for front in fronts if front is not None)):
                 stages = tuple(
-                    Stage(stage, *runs[stage], *point)
+                    StageRange(stage, *runs[stage], *point)
                     for stage, (point, _) in zip(hosted, combination, strict=True)
                 )
                 if not self._reaches(device, stages, counts[0]):
@@ -157,20 +157,22 @@ class _Choices:
 
     def _ruled_out(self, device: int, cuts: Cuts) -> bool:
         stages = tuple(
-            Stage(number, self._end(cuts, number - 1), self._end(cuts, number))
+            StageRange(number, self._end(cuts, number - 1), self._end(cuts, number))
             for number in self._hosted[device]
         )
         points = ([*self._recompute.points(one.low, one.high)] for one in stages)
         return all(
             self._reaches(
                 device,
-                tuple(Stage(*one[:3], *point) for one, point in zip(stages, chosen, strict=True)),
+                tuple(
+                    StageRange(*one[:3], *point) for one, point in zip(stages, chosen, strict=True)
+                ),
                 self._end(cuts, 0),
             )
             for chosen in product(*points)
         )
 
-    def _reaches(self, device: int, stages: tuple[Stage, ...], first: int) -> bool:
+    def _reaches(self, device: int, stages: tuple[StageRange, ...], first: int) -> bool:
         """Whether a device alone reaches the bound, or has not enough memory."""
         if self._bound is not None and self._times.work(stages) >= self._bound:
             return True

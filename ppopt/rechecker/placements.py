@@ -65,7 +65,7 @@ def _is_matrix(delays: object) -> bool:
     return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
-def claim_of(claim: Claim, hosts: Hosts) -> Claim:
+def claim_of_placement(claim: Claim, hosts: Hosts) -> Claim:
     """The claim of one placement."""
     pipeline = replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
     bound = claim.bound_time

@@ -22,14 +22,14 @@ MOST_CHOICES = 4096
 """Most choices of a stage that are looked at one by one."""
 
 
-class Point(NamedTuple):
+class RecomputePoint(NamedTuple):
     """Recompute of a stage, in ticks: it takes this time or more, and saves this much or less."""
 
     time: int
     saved: int
 
 
-NONE = Point(0, 0)
+NONE = RecomputePoint(0, 0)
 
 
 class Recompute:
@@ -39,7 +39,7 @@ class Recompute:
         """Read the claim's layers; where it is not of every choice, no choice is left."""
         layers = claim.pipeline.model.layers if claim.recompute else ()
         self._layers = [
-            Point(
+            RecomputePoint(
                 int(layer.recompute_time * per_unit),
                 int((layer.activation - layer.kept) * memory_per_unit),
             )
@@ -47,21 +47,23 @@ class Recompute:
         ]
         self.points = lru_cache(maxsize=None)(self._points)
 
-    def _points(self, low: int, high: int) -> list[Point]:
+    def _points(self, low: int, high: int) -> list[RecomputePoint]:
         """Few points; every choice of these layers takes no less and saves no more than one."""
         found = {NONE}
         for one in self._layers[low:high]:
-            more = {Point(p.time + one.time, p.saved + one.saved) for p in found}
+            more = {RecomputePoint(p.time + one.time, p.saved + one.saved) for p in found}
             found = set(_few(_front(found | more)))
         return sorted(found)
 
-    def choices(self, low: int, high: int) -> dict[Point, frozenset[int]] | None:
+    def choices(self, low: int, high: int) -> dict[RecomputePoint, frozenset[int]] | None:
         """The non-dominated choices of these layers, by layers; None: there are too many."""
-        found: dict[Point, frozenset[int]] = {NONE: frozenset()}
+        found: dict[RecomputePoint, frozenset[int]] = {NONE: frozenset()}
         for number in range(low, high):
             one = self._layers[number]
             for p, chosen in list(found.items()):
-                found.setdefault(Point(p.time + one.time, p.saved + one.saved), chosen | {number})
+                found.setdefault(
+                    RecomputePoint(p.time + one.time, p.saved + one.saved), chosen | {number}
+                )
             found = {p: found[p] for p in _front(set(found))}
             if len(found) > MOST_CHOICES:
                 return None
@@ -81,17 +83,17 @@ def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:
     return list(pairwise(accumulate(counts, initial=0)))
 
 
-def _front(points: set[Point]) -> list[Point]:
+def _front(points: set[RecomputePoint]) -> list[RecomputePoint]:
     """The points that are not dominated in time and savings."""
-    found: list[Point] = []
+    found: list[RecomputePoint] = []
     for one in sorted(points, key=lambda p: (p.time, -p.saved)):
         if not found or one.saved > found[-1].saved:
             found.append(one)
     return found
 
 
-def _few(front: list[Point]) -> list[Point]:
+def _few(front: list[RecomputePoint]) -> list[RecomputePoint]:
     """The points of a front; neighbours are one point, of the first's time, the last's savings."""
     step = -(-len(front) // MOST_POINTS)
     groups = (front[start : start + step] for start in range(0, len(front), step))
-    return [Point(group[0].time, group[-1].saved) for group in groups]
+    return [RecomputePoint(group[0].time, group[-1].saved) for group in groups]

@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.operation import Op
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.model import Model, Pair, build
+from ppopt.rechecker.model import FeasibilityModel, Pair, build
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
@@ -29,7 +29,7 @@ class Times(NamedTuple):
     joined: list[Pair]
 
 
-class Found(NamedTuple):
+class RefutationOutcome(NamedTuple):
     """Outcome of the search."""
 
     devices: tuple[int, ...]
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 def refute(
     claim: Claim, seconds: float, workers: int, seed: int, report: Callable[[int], None]
-) -> Found:
+) -> RefutationOutcome:
     """Search until there is an answer or the time is up.
 
     The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
@@ -61,7 +61,7 @@ def refute(
         share = SHARE if rules.all and len(devices) < len(every) else 1.0
         status, times = _solve(model, share * (until - monotonic()), workers, seed)
         if status == cp_model.INFEASIBLE:
-            return Found(tuple(sorted(devices)), refuted=True, times=None)
+            return RefutationOutcome(tuple(sorted(devices)), refuted=True, times=None)
         if not rules.all or (len(devices) == len(every) and times is None) or until <= monotonic():
             break
         if times is None:
@@ -70,9 +70,9 @@ def refute(
         breaches = {d: _breaches(claim, times, d) for d in every if d not in devices}
         worst = sorted((d for d in breaches if breaches[d]), key=lambda d: (-breaches[d], d))
         if not worst:
-            return Found(tuple(sorted(devices)), refuted=False, times=times)
+            return RefutationOutcome(tuple(sorted(devices)), refuted=False, times=times)
         devices.update(worst[: len(devices)])
-    return Found(tuple(sorted(devices)), refuted=False, times=None)
+    return RefutationOutcome(tuple(sorted(devices)), refuted=False, times=None)
 
 
 def latest(claim: Claim) -> int:
@@ -87,7 +87,7 @@ def latest(claim: Claim) -> int:
 
 
 def _solve(
-    model: Model, seconds: float, workers: int, seed: int
+    model: FeasibilityModel, seconds: float, workers: int, seed: int
 ) -> tuple[cp_model.CpSolverStatus, Times | None]:
     if seconds <= 0:
         return cp_model.UNKNOWN, None

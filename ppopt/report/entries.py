@@ -34,7 +34,7 @@ class TimeUse(NamedTuple):
         return sum(self.causes.values(), Fraction(0))
 
 
-class Entry(NamedTuple):
+class PageSchedule(NamedTuple):
     """A schedule on a page."""
 
     schedule: Schedule
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     """Value and idle time, in words."""
 
 
-def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Entry]:
+def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[PageSchedule]:
     """Figures of schedules, best first.
 
     Schedules over their memory limit come after those within it: one of them is the best only
@@ -93,7 +93,7 @@ def time_use(schedule: Schedule) -> TimeUse:
     )
 
 
-def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry:
+def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> PageSchedule:
     use = time_use(schedule)
     more = figures["value"] - best
     above = ""
@@ -103,7 +103,7 @@ def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> Entry
     if not figures["fits_limit"]:
         above = f"{above} over the limit".strip()
     names = filter(None, (title(figures), schedule.pipeline.name))
-    return Entry(schedule, figures, use, " · ".join(map(clean, names)), above, note)
+    return PageSchedule(schedule, figures, use, " · ".join(map(clean, names)), above, note)
 
 
 def _note(figures: Mapping[str, Any], use: TimeUse, above: str) -> str:

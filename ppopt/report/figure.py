@@ -15,9 +15,9 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.gantt import (
     BAR,
-    Layer,
+    GanttSeries,
+    gantt_series,
     label_step,
-    layers,
     memory_tables,
     part_names,
     row_height,
@@ -117,50 +117,50 @@ def _idle_bars(schedule: Schedule) -> go.Bar:
 
 
 def _operation_bars(schedule: Schedule) -> list[go.Bar]:
-    """Operations as bars, one trace per layer."""
+    """Operations as bars, one trace per series."""
     figures = _figures(schedule)
     names = part_names(schedule.pipeline)
     labelled, units = len(schedule) <= MOST_LABELS, _suffixes(schedule.pipeline)
     traces = []
-    for layer in layers(schedule):
-        shown, paired = figures[layer.rows], schedule.pair[layer.rows] != ALONE
+    for series in gantt_series(schedule):
+        shown, paired = figures[series.rows], schedule.pair[series.rows] != ALONE
         bars = go.Bar(
             orientation="h",
             base=shown[:, 2],
             x=shown[:, 4],
-            y=schedule.device[layer.rows],
+            y=schedule.device[series.rows],
             width=BAR,
             customdata=shown,
             insidetextanchor="middle",
             textangle=0,
-            **_look(layer, units, grouped=len(names) > 2, labelled=labelled),
+            **_look(series, units, grouped=len(names) > 2, labelled=labelled),
         )
         if paired.any():
             # F has the upper half of the row, the backward that runs with it the lower half
             bars.width = np.where(paired, BAR / 2, BAR)
-            bars.offset = np.where(paired & (layer.kind != OpKind.F), 0, -BAR / 2)
+            bars.offset = np.where(paired & (series.kind != OpKind.F), 0, -BAR / 2)
         traces.append(bars)
     return traces
 
 
 def _look(
-    layer: Layer, units: Mapping[str, str], *, grouped: bool, labelled: bool
+    series: GanttSeries, units: Mapping[str, str], *, grouped: bool, labelled: bool
 ) -> dict[str, Any]:
     """Name, colour and texts of a trace; `grouped`: all parts of a kind share a legend entry."""
-    kind, name = layer.kind.name, layer.name
-    words = KIND_WORDS[layer.kind]
+    kind, name = series.kind.name, series.name
+    words = KIND_WORDS[series.kind]
     return {
         "name": f"{kind} {words if grouped or not name else name}",
         "legendgroup": kind if grouped else None,
-        "showlegend": not grouped or layer.part == 0,
+        "showlegend": not grouped or series.part == 0,
         "hovertemplate": _HOVER.format(kind=kind, words=words, part=name and f"{name} · ", **units),
         "marker": {
-            "color": layer.colour,
+            "color": series.colour,
             "line": {"width": 0.6 if labelled else 0, "color": "#ffffff"},
         },
         "texttemplate": "%{customdata[1]}" if labelled else None,
         "textposition": "inside" if labelled else "none",
-        "insidetextfont": {"color": colours.ink(layer.colour)},
+        "insidetextfont": {"color": colours.ink(series.colour)},
     }
 
 

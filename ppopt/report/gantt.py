@@ -50,7 +50,7 @@ def _chunks(pipeline: Pipeline) -> int:
     return max(len(stages) for stages in pipeline.hosted[0])
 
 
-class Layer(NamedTuple):
+class GanttSeries(NamedTuple):
     """The operations of one kind and part, which share a colour."""
 
     kind: OpKind
@@ -62,11 +62,11 @@ class Layer(NamedTuple):
     """Their rows in the schedule, ascending."""
 
 
-def layers(schedule: Schedule) -> list[Layer]:
+def gantt_series(schedule: Schedule) -> list[GanttSeries]:
     """Group the operations of a schedule by kind and part; empty groups are left out."""
     names, part_of = part_names(schedule.pipeline), parts(schedule)
     found = [
-        Layer(
+        GanttSeries(
             kind,
             part,
             name,
@@ -76,7 +76,7 @@ def layers(schedule: Schedule) -> list[Layer]:
         for kind in OpKind
         for part, name in enumerate(names)
     ]
-    return [layer for layer in found if len(layer.rows)]
+    return [series for series in found if len(series.rows)]
 
 
 def shade_words(names: Sequence[str]) -> str:

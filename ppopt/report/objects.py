@@ -1,7 +1,7 @@
 """The objects that commands print with --json.
 
 They hold schedules as they are. Only a writer of JSON turns them into their native form
-(`ppopt.formats.schedule_json.to_object`), because that takes long and tables do not need it.
+(`ppopt.formats.schedule_json.schedule_to_object`): that takes long, and tables do not need it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
     found is better (`gain`), its peak memory, whether that fits the limit, and what was changed to
     start from it.
     """
-    origin = origin_json.to_object(result.origin())
+    origin = origin_json.origin_to_object(result.origin())
     found = {} if result.schedule is None else summary(result.schedule)
     shown = {key: found.get(key) for key in FIGURES}
     shown |= {"mem_limit": limits(result.pipeline), **unit_names(result.pipeline)}
@@ -279,7 +279,7 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
         "reason": again.reason,
         "devices": list(again.devices),
         "seconds": round(again.seconds, 3),
-        "counterexample": None if made is None else schedule_json.to_object(made),
+        "counterexample": None if made is None else schedule_json.schedule_to_object(made),
     }
 
 

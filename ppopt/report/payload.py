@@ -13,7 +13,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.entries import Entry
+from ppopt.report.entries import PageSchedule
 from ppopt.report.gantt import BAR, memory_tables, part_names, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule.critical_path import critical_path
@@ -25,7 +25,7 @@ from ppopt.schedule.timetable import ALONE
 _TYPES = ("i1", "i2", "i4")
 
 
-def payload(entries: Sequence[Entry], *, single: bool) -> str:
+def payload(entries: Sequence[PageSchedule], *, single: bool) -> str:
     """JSON of schedules with their titles and notes, safe inside a script element.
 
     `single`: the page shows one of them at a time. A page that shows several opens without the
@@ -50,7 +50,7 @@ def packed(column: Ints) -> dict[str, str]:
     return {"type": name, "base64": base64.b64encode(column.astype(f"<{name}").tobytes()).decode()}
 
 
-def _schedule(entry: Entry) -> dict[str, Any]:
+def _schedule(entry: PageSchedule) -> dict[str, Any]:
     schedule = entry.schedule
     ticks = schedule.pipeline.ticks
     takes, gives = memory_tables(schedule.pipeline)

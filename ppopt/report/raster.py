@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.report.colours import channels
-from ppopt.report.gantt import Layer
+from ppopt.report.gantt import GanttSeries
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 
@@ -22,7 +22,7 @@ LINES = 7
 _HALF = 3
 
 
-def png(schedule: Schedule, layers: Iterable[Layer], last: int, columns: int) -> bytes:
+def png(schedule: Schedule, series: Iterable[GanttSeries], last: int, columns: int) -> bytes:
     """Draw ticks 0 to `last` in `columns` pixels, with LINES lines of pixels per device.
 
     Idle time is transparent. Of an overlapped pair, F has the upper half of the bar.
@@ -31,9 +31,9 @@ def png(schedule: Schedule, layers: Iterable[Layer], last: int, columns: int) ->
     alone = schedule.pair == ALONE
     painted = np.zeros((schedule.pipeline.num_devices, 2, columns, 4))
     edges = np.linspace(0, last, columns + 1)
-    for layer in layers:
-        tone = np.array([*channels(layer.colour), 255.0])
-        for device, rows in _by_device(schedule, layer.rows):
+    for one in series:
+        tone = np.array([*channels(one.colour), 255.0])
+        for device, rows in _by_device(schedule, one.rows):
             for part in (0, 1):
                 seen = rows[alone[rows] | (half[rows] == part)]
                 share = _covered(schedule.start[seen], schedule.end[seen], edges)

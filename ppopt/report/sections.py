@@ -13,7 +13,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED, Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
-from ppopt.report.entries import Entry, TimeUse
+from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.words import (
     CAUSE_WORDS,
     KIND_WORDS,
@@ -56,7 +56,7 @@ _MOST_LISTED = 16
 """An explicit placement is written out up to this many stages."""
 
 
-def section(index: int, entry: Entry, *, alone: bool) -> str:
+def section(index: int, entry: PageSchedule, *, alone: bool) -> str:
     """Section of a schedule; `alone`: the page has its proof above the picture."""
     figures, pipeline = entry.figures, entry.schedule.pipeline
     return f"""<section class="schedule" id="schedule-{index}">
@@ -160,7 +160,7 @@ def _bound_words(figures: Mapping[str, Any]) -> str:
     return f"No schedule{limit} has a {bound}, because {figures['proof']}."
 
 
-def overview(shown: Sequence[Entry]) -> str:
+def overview(shown: Sequence[PageSchedule]) -> str:
     """Table of several schedules with links to their sections; empty for a single schedule."""
     if len(shown) == 1:
         return ""
@@ -185,7 +185,7 @@ def overview(shown: Sequence[Entry]) -> str:
     return f'<div class="scroll">{html_table(head, rows)}</div>'
 
 
-def _link(index: int, entry: Entry) -> str:
+def _link(index: int, entry: PageSchedule) -> str:
     words = _named(entry.figures, entry.schedule.pipeline.name)
     return f'<a href="#schedule-{index}">{words}</a>'
 

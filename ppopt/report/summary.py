@@ -44,7 +44,7 @@ def _imbalance(schedule: Schedule) -> dict[str, Any]:
 
 def _claims(schedule: Schedule) -> dict[str, Any]:
     """What the origin claims, and whether that may be believed."""
-    stated = origin_json.to_object(schedule.origin)
+    stated = origin_json.origin_to_object(schedule.origin)
     claims = {key: stated.get(key) for key in ORIGIN_KEYS}
     if not schedule.origin.from_file:
         return claims | {"checked": True}

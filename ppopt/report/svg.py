@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import Layer, label_step, layers, row_height, shade_words
+from ppopt.report.gantt import GanttSeries, gantt_series, label_step, row_height, shade_words
 from ppopt.report.raster import png
 from ppopt.report.summary import summary
 from ppopt.report.words import KIND_WORDS, clean, lowered, measured, number, percent, spread, title
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE, Row
+from ppopt.schedule.timetable import ALONE, ScheduledOperation
 
 WIDTH = 880
 """Pixels; the picture shrinks where there is less room."""
@@ -63,12 +63,12 @@ class _Frame(NamedTuple):
     def y(self, device: int) -> float:
         return TOP + self.row * (device + (1 - _BAR) / 2)
 
-    def top(self, row: Row) -> float:
+    def top(self, row: ScheduledOperation) -> float:
         """Upper edge of an operation: of a pair run as one, F has the upper half of the bar."""
         lower = row.pair != ALONE and row.kind is not OpKind.F
         return self.y(row.device) + (self.bar / 2 if lower else 0)
 
-    def height(self, row: Row) -> float:
+    def height(self, row: ScheduledOperation) -> float:
         """Height of an operation."""
         return self.bar if row.pair == ALONE else self.bar / 2
 
@@ -98,10 +98,12 @@ def svg(schedule: Schedule) -> str:
     words = caption(schedule)
     devices = schedule.pipeline.num_devices
     known = _known(schedule)
-    schedule = replace(schedule, **{name: getattr(schedule, name)[known] for name in Row._fields})
+    schedule = replace(
+        schedule, **{name: getattr(schedule, name)[known] for name in ScheduledOperation._fields}
+    )
     row = row_height(devices, _HIGHEST_ROW, _ROWS)
     frame = _Frame(max(int(schedule.end.max(initial=0)), 1), row, devices)
-    drawn = layers(schedule)
+    drawn = gantt_series(schedule)
     legend, height = _legend(drawn, frame, _MEANS if len(schedule) > MOST_PATHS else "")
     return "\n".join(
         [
@@ -151,20 +153,20 @@ def _known(schedule: Schedule) -> npt.NDArray[np.bool_]:
     return np.asarray(((columns >= 0) & (columns < np.array(sizes)[:, None])).all(axis=0))
 
 
-def _operations(schedule: Schedule, drawn: Sequence[Layer], frame: _Frame) -> Iterator[str]:
+def _operations(schedule: Schedule, drawn: Sequence[GanttSeries], frame: _Frame) -> Iterator[str]:
     if len(schedule) > MOST_PATHS:
         yield _image(schedule, drawn, frame)
         return
     rows = list(schedule.rows())
-    for layer in drawn:
-        own = [rows[row] for row in layer.rows.tolist()]
+    for series in drawn:
+        own = [rows[row] for row in series.rows.tolist()]
         if len(schedule) > MOST_RECTS:
-            yield _path(layer, own, frame)
+            yield _path(series, own, frame)
         else:
-            yield from _rects(schedule, layer, own, frame)
+            yield from _rects(schedule, series, own, frame)
 
 
-def _image(schedule: Schedule, drawn: Sequence[Layer], frame: _Frame) -> str:
+def _image(schedule: Schedule, drawn: Sequence[GanttSeries], frame: _Frame) -> str:
     """Draw all operations as one image."""
     width = frame.x(frame.last) - frame.x(0)
     data = base64.b64encode(png(schedule, drawn, frame.last, round(width))).decode()
@@ -175,18 +177,20 @@ def _image(schedule: Schedule, drawn: Sequence[Layer], frame: _Frame) -> str:
     )
 
 
-def _path(layer: Layer, rows: Sequence[Row], frame: _Frame) -> str:
+def _path(series: GanttSeries, rows: Sequence[ScheduledOperation], frame: _Frame) -> str:
     outlines = "".join(
         _box(frame.x(row.start), frame.top(row), frame.x(row.end), frame.height(row))
         for row in rows
     )
-    return f'<path fill="{layer.colour}" d="{outlines}"/>'
+    return f'<path fill="{series.colour}" d="{outlines}"/>'
 
 
-def _rects(schedule: Schedule, layer: Layer, rows: Sequence[Row], frame: _Frame) -> Iterator[str]:
-    """Draw every operation of a layer as a rect with hover text, and its number where it fits."""
+def _rects(
+    schedule: Schedule, series: GanttSeries, rows: Sequence[ScheduledOperation], frame: _Frame
+) -> Iterator[str]:
+    """Draw every operation of a series as a rect with hover text, and its number where it fits."""
     sliced = schedule.pipeline.num_slices > 1
-    yield f'<g fill="{layer.colour}" stroke="{colours.INK}" stroke-width="0.5">'
+    yield f'<g fill="{series.colour}" stroke="{colours.INK}" stroke-width="0.5">'
     for row in rows:
         yield (
             f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.top(row))}" '
@@ -196,7 +200,7 @@ def _rects(schedule: Schedule, layer: Layer, rows: Sequence[Row], frame: _Frame)
         )
     yield "</g>"
     yield (
-        f'<g fill="{colours.ink(layer.colour)}" font-size="{_px(frame.font)}" '
+        f'<g fill="{colours.ink(series.colour)}" font-size="{_px(frame.font)}" '
         'text-anchor="middle" pointer-events="none">'
     )
     for row in rows:
@@ -208,7 +212,7 @@ def _rects(schedule: Schedule, layer: Layer, rows: Sequence[Row], frame: _Frame)
     yield "</g>"
 
 
-def _words(schedule: Schedule, row: Row) -> str:
+def _words(schedule: Schedule, row: ScheduledOperation) -> str:
     pipeline = schedule.pipeline
     start = number(pipeline.ticks.time(row.start))
     end = measured(pipeline.ticks.time(row.end), pipeline.time_unit)
@@ -217,7 +221,7 @@ def _words(schedule: Schedule, row: Row) -> str:
     return f"{row.kind.name}, {place}: {start} to {end}"
 
 
-def _fits(row: Row, name: str, frame: _Frame) -> bool:
+def _fits(row: ScheduledOperation, name: str, frame: _Frame) -> bool:
     needed = _DIGIT * frame.font * len(name) + 2
     return frame.font >= 6 and frame.x(row.end) - frame.x(row.start) >= needed
 
@@ -265,14 +269,14 @@ def _step(least: Fraction) -> Fraction:
     return next(part for part in (step / 5, step / 2, step) if part >= least)
 
 
-def _legend(drawn: Sequence[Layer], frame: _Frame, last: str) -> tuple[list[str], int]:
+def _legend(drawn: Sequence[GanttSeries], frame: _Frame, last: str) -> tuple[list[str], int]:
     """Name the colours below the axis; returns the elements and the height of the picture.
 
     `last` is one more line of text, unless empty.
     """
     entries = [
-        (f"{kind.name} {KIND_WORDS[kind]}", [layer.colour for layer in same])
-        for kind, same in groupby(drawn, key=lambda layer: layer.kind)
+        (f"{kind.name} {KIND_WORDS[kind]}", [series.colour for series in same])
+        for kind, same in groupby(drawn, key=lambda series: series.kind)
     ]
     x, y = float(LEFT), frame.bottom + 40
     lines = []
@@ -282,7 +286,7 @@ def _legend(drawn: Sequence[Layer], frame: _Frame, last: str) -> tuple[list[str]
             x += 12
         lines.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
         x += 6 + _LETTER * len(words) + 14
-    shades = shade_words(list(dict.fromkeys(layer.name for layer in drawn)))
+    shades = shade_words(list(dict.fromkeys(series.name for series in drawn)))
     for words in filter(None, (shades and f"shades, {shades}", last)):
         y += 20
         lines.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{words}</text>')

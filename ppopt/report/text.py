@@ -7,7 +7,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.report.words import measured
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import Row
+from ppopt.schedule.timetable import ScheduledOperation
 
 IDLE = "."
 _MARGIN = "device {} "
@@ -59,7 +59,7 @@ def _lines(schedule: Schedule, edges: Ints) -> list[str] | None:
     return [line.ljust(last, IDLE) for line in lines]
 
 
-def _name(schedule: Schedule, row: Row) -> str:
+def _name(schedule: Schedule, row: ScheduledOperation) -> str:
     hosted = sum(len(stages[row.device]) for stages in schedule.pipeline.hosted)
     return str(row.op).removeprefix(str(row.stage)) if hosted == 1 else str(row.op)
 

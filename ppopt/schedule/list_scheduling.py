@@ -243,7 +243,7 @@ def _pop_until(deadline: float) -> _Pop:
     return pop
 
 
-class Arrivals:
+class ReleaseTimes:
     """When operations may start: as soon as all that they wait for has ended and arrived.
 
     The operations of a class are sent in the order of microbatches.
@@ -311,7 +311,7 @@ class _ParallelGeneration:
         self.backward = [mine[::-1] for mine in self.forward]
         self.cap = [rule.cap[one.stage] for one in instance.classes[:places]]
         self.done = [0] * (2 * places) + [total if instance.fused else 0] * places
-        self.arrivals = Arrivals(instance)
+        self.arrivals = ReleaseTimes(instance)
         self.arrived = self.arrivals.times
         rooms = [instance.room(device) for device in devices]
         self.room = [NEVER if room is None else room for room in rooms]

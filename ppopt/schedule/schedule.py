@@ -14,7 +14,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Metrics, metrics
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.timetable import ALONE, Row, Timetable
+from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,7 +35,7 @@ class Schedule(Timetable):
         rows: Iterable[Iterable[int]],
         origin: Origin | None = None,
     ) -> Schedule:
-        """Build from rows with the fields of `Row`, the last two or none, in any order."""
+        """Build from rows of the fields of `ScheduledOperation`, the last two optional."""
         given = [tuple(row) for row in rows]
         table = np.array(given, dtype=np.int64).reshape(-1, len(given[0]) if given else 6)
         return cls.from_columns(pipeline, *np.ascontiguousarray(table.T), origin=origin)
@@ -44,7 +44,9 @@ class Schedule(Timetable):
     def from_columns(
         cls, pipeline: Pipeline, *columns: Ints, origin: Origin | None = None
     ) -> Schedule:
-        """Build from columns in the order of `Row`, the last two or none, rows in any order.
+        """Build from columns in the order of `ScheduledOperation`, the last two optional.
+
+        Rows may come in any order.
 
         Operations of no length that share an instant are put in the order of the data flow, and
         pairs are numbered in the order of rows.
@@ -131,7 +133,7 @@ class Schedule(Timetable):
     def _shown(self) -> tuple[str, ...]:
         """Fields of the frame: slice and pair only where there are any."""
         used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
-        return tuple(name for name in Row._fields if used.get(name, True))
+        return tuple(name for name in ScheduledOperation._fields if used.get(name, True))
 
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:

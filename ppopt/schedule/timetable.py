@@ -18,7 +18,7 @@ ALONE = -1
 """Pair number of an operation that runs alone."""
 
 
-class Row(NamedTuple):
+class ScheduledOperation(NamedTuple):
     """One operation of a schedule, in ticks."""
 
     kind: OpKind
@@ -80,7 +80,7 @@ class Timetable:
 
     @property
     def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """The first six columns in the order of `Row`."""
+        """The first six columns in the order of `ScheduledOperation`."""
         return self.kind, self.stage, self.microbatch, self.device, self.start, self.end
 
     @property
@@ -98,8 +98,8 @@ class Timetable:
         same = (self.pair[1:] == self.pair[:-1]) & (self.pair[1:] != ALONE)
         return np.append(False, same)[: len(self)]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ScheduledOperation]:
         """The operations, sorted by device, then start."""
         lists = (column.tolist() for column in (*self.columns, self.slice, self.pair))
         for kind, *rest in zip(*lists, strict=True):
-            yield Row(OpKind(kind), *rest)
+            yield ScheduledOperation(OpKind(kind), *rest)

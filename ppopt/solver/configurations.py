@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
@@ -55,7 +56,7 @@ class SolveOne(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class SolveRequest:
     """What `ppopt.solve` was asked for, and the search of one configuration."""
 
     solve_one: SolveOne
@@ -65,6 +66,10 @@ class Request:
     began: float
     stop: Stop | None
     params: SolveParams
+    known: Schedule | None = None
+    """A schedule of one of the configurations, to begin with."""
+    least: Fraction = Fraction(0)
+    """No schedule of any configuration is below, proved before; in the user's unit."""
 
 
 @dataclass(eq=False)
@@ -109,6 +114,10 @@ class Candidates(ABC):
     @abstractmethod
     def pipeline(self, key: Key) -> Pipeline:
         """The pipeline of a configuration."""
+
+    @abstractmethod
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The configuration whose pipeline it is; None: it is none of these."""
 
     @abstractmethod
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
@@ -158,7 +167,7 @@ class Candidates(ABC):
 class ConfigurationSearch:
     """One search over configurations: those known, the best schedule, and the bound over all."""
 
-    def __init__(self, candidates: Candidates, request: Request) -> None:
+    def __init__(self, candidates: Candidates, request: SolveRequest) -> None:
         self.candidates, self._request = candidates, request
         self._params = request.params.configurations
         self._random = Random(request.provenance.seed)
@@ -171,7 +180,7 @@ class ConfigurationSearch:
         """Whether all configurations are known."""
         self._unknown: Unknown | None = None
         """Of the configurations that are not known; None: none may be better."""
-        self._least = Fraction(0)
+        self._least = request.least
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
@@ -184,7 +193,7 @@ class ConfigurationSearch:
     def run(self) -> Result:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        `Request.solve_one` may end it, too, by TimeoutError; a further run then goes on from there.
+        `SolveRequest.solve_one` may end it by TimeoutError, too; a further run then continues.
         """
         try:
             with interrupts.heard(), suppress(TimeoutError):
@@ -204,6 +213,9 @@ class ConfigurationSearch:
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
+        known = self._request.known
+        if known is not None and (key := self.candidates.key(known.pipeline)) is not None:
+            self._solve(self._at(key), 0)
         for key in self.candidates.first():
             if self._over:
                 return
@@ -403,13 +415,13 @@ class ConfigurationSearch:
             self.best = one
         self._interrupted |= result.interrupted
 
-    @staticmethod
-    def _known_of(one: Configuration, problem: Problem) -> WarmStart:
+    def _known_of(self, one: Configuration, problem: Problem) -> WarmStart:
         """What is known before a search: the bound of its devices is found again."""
         ticks = problem.pipeline.ticks
-        known = one.result
+        known, given = one.result, self._request.known
         if known is None or known.schedule is None:
-            return WarmStart()
+            own = given is not None and self.candidates.key(given.pipeline) == one.key
+            return WarmStart(schedules=(given,) if given is not None and own else ())
         assert known.lower_bound is not None
         bound = Bound(ceil(known.lower_bound * ticks.per_unit), known.proof, known.certificate)
         return WarmStart(schedules=(known.schedule,), bound=bound)

@@ -88,7 +88,7 @@ class On:
         return outcome._replace(fruitful=outcome.fruitful or improved)
 
 
-class Part(NamedTuple):
+class BackwardPool(NamedTuple):
     """What the heuristics of one kind of backward share."""
 
     pool: Pool
@@ -96,11 +96,11 @@ class Part(NamedTuple):
     """Who gets what they find; None: the incumbent itself."""
 
 
-def parts_of(incumbent: Incumbent, params: PoolParams) -> list[Part]:
+def backward_pools(incumbent: Incumbent, params: PoolParams) -> list[BackwardPool]:
     """The parts of a search: one, or where backwards are mixed, split and whole."""
     problem = incumbent.problem
     return [
-        Part(Pool(one, params), Restricted(one, incumbent) if problem.mixed else None)
+        BackwardPool(Pool(one, params), Restricted(one, incumbent) if problem.mixed else None)
         for one in problem.restrictions
     ]
 

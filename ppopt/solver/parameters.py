@@ -26,6 +26,12 @@ class CpSatParams:
     proved in 1 s without it, and not in 30 s with it."""
     max_pairs: int = 40_000
     """Largest number of candidate overlapped pairs of a model."""
+    order_literals: int = 300
+    """Largest number of order literals of a model (`cp_sat.order_literals`)."""
+    order_literals_far_apart: int = 3000
+    """The same where times are far apart."""
+    far_apart: int = 10_000
+    """Times are far apart where the horizon is more than this number of shortest operations."""
     poll_seconds: float = 0.2
     """Seconds between two checks of whether to stop."""
 

@@ -22,11 +22,11 @@ from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
-from ppopt.solver.mixed_search import Part, Relaxed, on
+from ppopt.solver.mixed_search import BackwardPool, Relaxed, on
 from ppopt.solver.parameters import Share, SolveParams
 from ppopt.solver.remote import RemoteSubsetDP
 from ppopt.solver.result import Provenance
-from ppopt.solver.turns import Entry, Turn, Turns, rounds
+from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
 
 NAMES: tuple[str, ...] = tuple(
     method.name
@@ -42,7 +42,7 @@ NAMES: tuple[str, ...] = tuple(
 def improvement_turns(
     incumbent: Incumbent,
     clock: Clock,
-    parts: list[Part],
+    parts: list[BackwardPool],
     provenance: Provenance,
     params: SolveParams,
 ) -> Turns:
@@ -66,7 +66,7 @@ class _Portfolio:
     def __init__(
         self,
         incumbent: Incumbent,
-        parts: list[Part],
+        parts: list[BackwardPool],
         provenance: Provenance,
         params: SolveParams,
     ) -> None:
@@ -121,10 +121,10 @@ class _Portfolio:
             (ValueQuestions(problem, params.questions), share.questions),
         )
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TurnTaker]:
         """The methods of a round in the order of their turns."""
         kept = self._supported(*(method for method, _ in self._shares))
-        return [Entry(method, share) for method, share in self._shares if method in kept]
+        return [TurnTaker(method, share) for method, share in self._shares if method in kept]
 
     def quick_turns(self) -> Turns:
         """Before the rounds: double justification of small problems."""

@@ -26,7 +26,7 @@ BY_CLOCK = 2
 """Workers of the budget in this process: with more than one, budgets are seconds."""
 
 
-class Job(NamedTuple):
+class RemoteProblem(NamedTuple):
     """The first message to the process: what to solve."""
 
     problem: Problem
@@ -93,7 +93,9 @@ class RemoteSubsetDP:
         self._clock = clock
         self._link = _Link(here, incumbent, clock, self._params.pause, leads=True)
         clock.poll = self._link.exchange
-        self._link.send(Job(incumbent.problem, clock.left, incumbent.value, incumbent.bound))
+        self._link.send(
+            RemoteProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -108,7 +110,7 @@ class RemoteSubsetDP:
 def serve(number: int) -> None:
     """Solve subsets for the process at the other end of a pipe, until it ends or all are solved."""
     with Connection(number) as connection:
-        job: Job = connection.recv()
+        job: RemoteProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
         clock, params = Clock(job.seconds), RemoteParams()
         link = _Link(connection, incumbent, clock, params.pause, leads=False)
@@ -183,7 +185,7 @@ class _Link:
             self._value, self._bound = search.value, search.bound.value
             self.send(News(search.value, search.bound))
 
-    def send(self, message: Job | News | VerificationError) -> None:
+    def send(self, message: RemoteProblem | News | VerificationError) -> None:
         """Send a message, unless the other side has ended."""
         if self._cut:
             return

@@ -30,7 +30,7 @@ from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, has_pairs, supported
-from ppopt.solver.mixed_search import Part, on, parts_of
+from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
@@ -109,9 +109,9 @@ def solve(
         if hint is not None:
             own = {"recompute": "layers", "partition and recompute": "both"}.get(chosen, chosen)
             raise InputError(f"hint: does not go with {chosen} search; give the hint's {own}")
-        from ppopt.solver.configurations import ConfigurationSearch, Request  # noqa: PLC0415
+        from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
-        request = Request(search_from, problem, provenance, progress, began, stop, params)
+        request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
         return ConfigurationSearch(_candidates(chosen, problem, began + time_limit), request).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
@@ -337,9 +337,9 @@ class Search:
             pool.end_construction()
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BackwardPool]:
         """What heuristics share, per kind of backward: the pool, and who gets what they find."""
-        return parts_of(self.incumbent, self.params.pool)
+        return backward_pools(self.incumbent, self.params.pool)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)

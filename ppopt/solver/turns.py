@@ -26,7 +26,7 @@ Turns = Generator[Turn, Outcome, None]
 """Turns to be taken; the outcome of each is sent back."""
 
 
-class Entry:
+class TurnTaker:
     """A method in the rounds, with its share of a round and the outcome of its last turn."""
 
     def __init__(self, method: Method, share: Share) -> None:
@@ -68,7 +68,9 @@ def alternate(*methods: Method) -> Turns:
                 left.remove(method)
 
 
-def rounds(entries: Sequence[Entry], problem: Problem, whole: float, params: RoundParams) -> Turns:
+def rounds(
+    entries: Sequence[TurnTaker], problem: Problem, whole: float, params: RoundParams
+) -> Turns:
     """Rounds in which every method has a turn, until all are exhausted or `params.most` are done.
 
     `whole` is the time of the whole search in seconds.

@@ -17,11 +17,11 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     2405.15362, appendix on 1F1B-V).
     """
     instance = Instance(pipeline, WHOLE)
-    passes = Passes(block(pipeline.num_devices), pipeline.batches).backbone()
+    passes = Passes(one_f_one_b_v_block(pipeline.num_devices), pipeline.batches).backbone()
     return class_orders(instance, class_sequences(instance, passes))
 
 
-def block(devices: int) -> Block:
+def one_f_one_b_v_block(devices: int) -> Block:
     """Forwards as in V-Min; backwards of two slots each, with a pause of 3 after every third.
 
     Three backwards fill the 6 slots between microbatches, so that the fourth would meet the next

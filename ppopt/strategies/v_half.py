@@ -15,10 +15,10 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     F, B and W of one length it idles about p/2 of a microbatch's time, at its ends alone.
     """
     devices = pipeline.num_devices
-    return split_orders(pipeline, block(devices), most=2 * ((devices + 2) // 2))
+    return split_orders(pipeline, v_half_block(devices), most=2 * ((devices + 2) // 2))
 
 
-def block(devices: int) -> Block:
+def v_half_block(devices: int) -> Block:
     """Offsets 2 slots down and 1 up, the pause at the turn 1, or 4 where p is even.
 
     From arXiv 2405.15362, appendix: 2, 1, 2, 1 for F down, F up, B down, B up.

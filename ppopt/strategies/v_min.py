@@ -25,10 +25,10 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     most = 2 * ((pipeline.num_devices + 4) // 3)
     paces = () if equal_times(pipeline) else PACES
     further = [partial(paced_sequences, most=most, percent=pace) for pace in paces]
-    return split_orders(pipeline, block(pipeline.num_devices), most, further)
+    return split_orders(pipeline, v_min_block(pipeline.num_devices), most, further)
 
 
-def block(devices: int) -> Block:
+def v_min_block(devices: int) -> Block:
     """All offsets between neighbours are 1 slot (arXiv 2405.15362, appendix).
 
     Two more before the backward where 3 divides p: else two passes would share a slot.

@@ -18,7 +18,7 @@ SAMPLE = 4
 """Microbatches per device on which rules are compared."""
 
 
-class Rule(NamedTuple):
+class GapRule(NamedTuple):
     """When W goes into a gap that is shorter than W."""
 
     percent: int
@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     paper, arXiv 2401.10241, section 3.1)."""
 
 
-RULES = (Rule(100), Rule(100, level=True), Rule(50), Rule(1))
+RULES = (GapRule(100), GapRule(100, level=True), GapRule(50), GapRule(1))
 
 Sequences = Sequence[Sequence[int]]
 """For every device, the class of every operation in order; microbatches of a class follow."""
@@ -52,11 +52,11 @@ class Filled(NamedTuple):
         return self.held > most, self.span, self.makespan
 
 
-class Plan(NamedTuple):
+class FillingVariant(NamedTuple):
     """A way to make complete orders."""
 
     source: Source
-    rule: Rule | None
+    rule: GapRule | None
     """How W is placed; None: the source gives complete orders."""
 
     def filled(self, pipeline: Pipeline, most: int) -> Filled:
@@ -77,8 +77,8 @@ def best(
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
-    plans = [Plan(source, rule) for source in backbones for rule in rules]
-    plans += [Plan(source, None) for source in complete]
+    plans = [FillingVariant(source, rule) for source in backbones for rule in rules]
+    plans += [FillingVariant(source, None) for source in complete]
     tried = [(plan, plan.filled(sample, most)) for plan in plans]
     ranked = sorted(tried, key=lambda pair: pair[1].rank(most))
     if sample.batches == pipeline.batches:
@@ -95,7 +95,7 @@ class _Filling:
     """One simulation: every device runs its order, and W where the rule, if any, says so."""
 
     def __init__(
-        self, instance: Instance, sequences: Sequences, most: int, rule: Rule | None
+        self, instance: Instance, sequences: Sequences, most: int, rule: GapRule | None
     ) -> None:
         self.run, self.classes = Simulation(instance), instance.classes
         self.sequences, self.most, self.rule = sequences, most, rule
@@ -134,7 +134,7 @@ class _Filling:
             at += 1
         return at
 
-    def _fill(self, rule: Rule, device: int, number: int, arrival: int) -> None:
+    def _fill(self, rule: GapRule, device: int, number: int, arrival: int) -> None:
         """Run W before an operation: those that fit, and those that memory asks for."""
         waiting, forward = self.pending[device], self.classes[number].kind is OpKind.F
         while waiting:
@@ -143,7 +143,7 @@ class _Filling:
                 return
             self._append(device, waiting.popleft(), 0)
 
-    def _fits(self, rule: Rule, device: int, arrival: int) -> bool:
+    def _fits(self, rule: GapRule, device: int, arrival: int) -> bool:
         gap = arrival - self.run.free[device]
         if 100 * gap >= rule.percent * self.classes[self.pending[device][0]].duration:
             return True

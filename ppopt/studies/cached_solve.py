@@ -9,7 +9,7 @@ from ppopt.solver.result import Result
 from ppopt.solver.search import Callback
 from ppopt.studies import outcome
 from ppopt.studies.job import Job
-from ppopt.studies.outcome import Outcome
+from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.storage import Storage, StorageError
 
 
@@ -34,7 +34,7 @@ def solve_stored(job: Job, storage: Storage, progress: Callback | None = None) -
     known, damaged = _known(job, storage)
     if known is not None and known.covers(job):
         return StoredSolve(known.result(job), cached=True, damaged=None, not_stored=None)
-    found = outcome.run(job, known, progress)
+    found = outcome.run_job(job, known, progress)
     not_stored = None
     try:
         storage.put(outcome.stored(job, found))
@@ -43,7 +43,7 @@ def solve_stored(job: Job, storage: Storage, progress: Callback | None = None) -
     return StoredSolve(found.result(job), cached=False, damaged=damaged, not_stored=not_stored)
 
 
-def _known(job: Job, storage: Storage) -> tuple[Outcome | None, str | None]:
+def _known(job: Job, storage: Storage) -> tuple[JobOutcome | None, str | None]:
     stored = storage.result(job.key)
     if stored is None:
         return None, None

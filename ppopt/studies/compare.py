@@ -17,7 +17,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Layout, Pipeline
-from ppopt.problem.placement import refuse_search
+from ppopt.problem.placement import refuse_placement_search
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -148,10 +148,10 @@ def compare(
     pipeline = asked[0]
     objective = Objective(objective)
     for where in (placement, *(one.placement for one in asked)):
-        refuse_search(where, "compare")
+        refuse_placement_search(where, "compare")
     pipeline.refuse_recompute_search("compare")
     if jitter is not None:
-        robustness.check(jitter)
+        robustness.check_deviation(jitter)
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind, fused)
     made, skipped = evaluate_all(

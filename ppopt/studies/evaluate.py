@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import refuse_search
+from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
@@ -25,7 +25,7 @@ def evaluate(
     by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
     is unknown or does not apply.
     """
-    refuse_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
+    refuse_partition_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
     pipeline.refuse_recompute_search("evaluate")
     options = options or Options()
     rule = resolve(strategy)

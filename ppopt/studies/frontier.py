@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import refuse_search
+from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
@@ -26,7 +26,7 @@ from ppopt.strategies import Options
 from ppopt.studies import memory_limits
 from ppopt.studies.baseline import comparable
 from ppopt.studies.compare import evaluate_all
-from ppopt.studies.frontier_curve import Curve, Found
+from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_search import Explorer
 from ppopt.verifier import checked
 
@@ -127,8 +127,8 @@ def frontier(
     Raises InputError on misuse only.
     """
     began = time.monotonic()
-    placement.refuse_search(pipeline.placement, "frontier")
-    refuse_search(pipeline.partition, "frontier")
+    placement.refuse_placement_search(pipeline.placement, "frontier")
+    refuse_partition_search(pipeline.partition, "frontier")
     pipeline.refuse_recompute_search("frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
@@ -162,7 +162,7 @@ def frontier(
     )
 
 
-def _point(explorer: Explorer, found: Found) -> FrontierPoint:
+def _point(explorer: Explorer, found: ParetoPoint) -> FrontierPoint:
     """The point of a schedule, verified under its own limit."""
     problem, curve, ticks = explorer.problem, explorer.curve, explorer.problem.pipeline.ticks
     limit = ticks.memory(found.limit)
@@ -199,7 +199,7 @@ def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
     return proved.bound._replace(proof=words)
 
 
-def _is_least(curve: Curve, found: Found) -> bool:
+def _is_least(curve: Curve, found: ParetoPoint) -> bool:
     """Whether it is proved that every smaller limit allows larger values only, or no schedule."""
     place = bisect_left(curve.limits, found.limit)
     return place == 0 or curve.low(curve.limits[place - 1]) > found.value

@@ -18,7 +18,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.device_bounds import Bound
 
 
-class Found(NamedTuple):
+class ParetoPoint(NamedTuple):
     """A non-dominated schedule: no other one found has both less memory and a smaller value."""
 
     limit: int
@@ -54,19 +54,19 @@ class Curve:
 
     limits: Sequence[int]
     """Every limit at which the optimum may change, ascending."""
-    found: list[Found] = field(default_factory=list)
+    found: list[ParetoPoint] = field(default_factory=list)
     """By limit ascending, value descending."""
     proved: list[Proved] = field(default_factory=list)
     """By limit ascending, bound descending."""
     impossible: int = -1
     """The largest limit proved to allow no schedule."""
 
-    def best(self, limit: int) -> Found | None:
+    def best(self, limit: int) -> ParetoPoint | None:
         """The best schedule found within a limit."""
         place = bisect_right(self.found, limit, key=lambda found: found.limit)
         return self.found[place - 1] if place else None
 
-    def next(self, limit: int) -> Found | None:
+    def next(self, limit: int) -> ParetoPoint | None:
         """The schedule of least memory above a limit."""
         place = bisect_right(self.found, limit, key=lambda found: found.limit)
         return self.found[place] if place < len(self.found) else None
@@ -83,7 +83,7 @@ class Curve:
         proved = self.bound(limit)
         return 0 if proved is None else proved.bound.value
 
-    def add(self, new: Found) -> bool:
+    def add(self, new: ParetoPoint) -> bool:
         """Add a schedule unless one of no more memory is as good; returns whether it was added."""
         known = self.best(new.limit)
         if known is not None and known.value <= new.value:

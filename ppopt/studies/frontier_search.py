@@ -31,7 +31,7 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import memory_limits
-from ppopt.studies.frontier_curve import Curve, Found, Proved, Segment
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, Segment
 
 WORTH = 0.002
 """Share of the value: segments of a smaller step are searched after all others."""
@@ -145,7 +145,7 @@ class Explorer:
     def _take(self, made: Schedule) -> None:
         if made.fits_limits:
             self.curve.add(
-                Found(self._peak(made), made.metrics.value(self.problem.objective), made)
+                ParetoPoint(self._peak(made), made.metrics.value(self.problem.objective), made)
             )
 
     def _peak(self, made: Schedule) -> int:

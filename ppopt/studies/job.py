@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from ppopt.errors import InputError
@@ -28,6 +30,42 @@ _APPEARANCE = (
 )
 """What a pipeline's object of JSON says besides its content: how its user gave it."""
 NO_OPTIONS = Options()
+_SEARCHED = (placement.SEARCH, partition.SEARCH, SEARCH_RECOMPUTE)
+_SEARCH = (
+    *("problem", "schedule", "solver", "strategies"),
+    *("studies/evaluate.py", "studies/partition_choice.py"),
+)
+"""Sources that decide which schedule a job comes to."""
+
+
+@cache
+def search_version() -> str:
+    """SHA-256 of the sources of the search and the strategies.
+
+    Nobody has to remember to count it up: a result of other sources is never taken for one of
+    these, were it only a bound that has since turned out to be wrong.
+    """
+    digest = hashlib.sha256()
+    for name in _SEARCH:
+        for path, text in _sources(name, files("ppopt").joinpath(name)):
+            digest.update(f"{path} {len(text)}\n".encode())
+            digest.update(text)
+    return digest.hexdigest()
+
+
+def version() -> str:
+    """The version of ppopt with that of its search, as in `0.1.0+3f2a9c01b7de`."""
+    return f"{metadata.version('ppopt-pipeline')}+{search_version()[:12]}"
+
+
+def _sources(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
+    """The modules in a file or a folder, in the order of their names."""
+    if place.is_file():
+        if name.endswith(".py"):
+            yield name, place.read_bytes()
+        return
+    for entry in sorted(place.iterdir(), key=lambda one: one.name):
+        yield from _sources(f"{name}/{entry.name}", entry)
 
 
 @dataclass(frozen=True)
@@ -56,11 +94,12 @@ class Job:
         """SHA-256 of the content: equal for jobs whose results are of one kind.
 
         The content is the instance (in ticks; names and units are not part of it), the objective,
-        what is searched or which strategy with its options, the seed, and the version of ppopt. A
-        strategy is not held to memory limits, so they are no part of its content.
+        what is searched or which strategy with its options, the seed, and the version of the search
+        (`search_version`). A strategy is not held to memory limits, so they are no part of its
+        content.
         """
         content: dict[str, Any] = {
-            "version": metadata.version("ppopt-pipeline"),
+            "version": search_version(),
             "instance": instance_of(self.pipeline, limited=self.searched),
             "strategy": self.strategy,
             "objective": self.objective,
@@ -84,6 +123,15 @@ class Job:
             )
         rule.apply(self.pipeline, self.options)
         return self
+
+    @property
+    def given(self) -> Pipeline | None:
+        """The pipeline of its schedules, where nothing of it is searched."""
+        asked = self.pipeline
+        searched = (asked.placement, asked.partition, asked.recompute)
+        if any(one == name for one, name in zip(searched, _SEARCHED, strict=True)):
+            return None
+        return self.settled(asked)
 
     def settled(self, found: Pipeline) -> Pipeline:
         """The pipeline asked for, with the placement, partition or recompute found where searched.
@@ -130,7 +178,7 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     With the layers where a partition or recompute is searched; without limits unless `limited`.
     """
     ticks = pipeline.ticks
-    found = pipeline_json.to_object(pipeline)
+    found = pipeline_json.pipeline_to_object(pipeline)
     left_out = (*_APPEARANCE, *(() if limited else ("mem_limit",)))
     content = {key: value for key, value in found.items() if key not in left_out}
     content |= {"ticks": ticks.per_unit, "memory_ticks": ticks.memory_per_unit}
@@ -142,5 +190,5 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     if any(searched.values()):
         content["searched"] = [name for name, is_searched in searched.items() if is_searched]
         if pipeline.model is not None:
-            content["layers"] = model_json.to_object(pipeline) | {"name": None}
+            content["layers"] = model_json.model_to_object(pipeline) | {"name": None}
     return content

@@ -16,17 +16,26 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats import figures, schedule_json
-from ppopt.problem import partition, placement
+from ppopt.problem import partition
 from ppopt.problem.exact import plain
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.device_bounds import Bound, proof_scope
+from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
+from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status
-from ppopt.solver.search import Callback, problem_of, provenance_of, search_from, solve, versions
+from ppopt.solver.search import (
+    Callback,
+    candidates_of,
+    problem_of,
+    provenance_of,
+    search_from,
+    solve,
+    versions,
+)
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.evaluate import evaluate
-from ppopt.studies.job import Job, instance_of
+from ppopt.studies.job import Job, instance_of, version
 from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.storage import StoredResult
 from ppopt.verifier import checked, verify
@@ -39,7 +48,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """A schedule or why there is none, with what is proved of it, and the effort it took."""
 
     status: Status
@@ -96,10 +105,10 @@ class Outcome:
         return replace(result, schedule=checked(replace(made, origin=result.origin())))
 
 
-def of_result(result: Result) -> Outcome:
+def of_result(result: Result) -> JobOutcome:
     """The outcome of a search."""
     limit = result.provenance.time_limit
-    return Outcome(
+    return JobOutcome(
         status=result.status,
         schedule=result.schedule,
         lower_bound=result.lower_bound,
@@ -113,7 +122,9 @@ def of_result(result: Result) -> Outcome:
     )
 
 
-def run(job: Job, known: Outcome | None = None, progress: Callback | None = None) -> Outcome:
+def run_job(
+    job: Job, known: JobOutcome | None = None, progress: Callback | None = None
+) -> JobOutcome:
     """Search or evaluate, from what an earlier outcome of less effort leaves open.
 
     The outcome is never worse than the known one. Raises InputError where the job is no problem.
@@ -124,14 +135,9 @@ def run(job: Job, known: Outcome | None = None, progress: Callback | None = None
     return outcome if known is None else _better(known, outcome)
 
 
-def _searched(job: Job, known: Outcome | None, progress: Callback | None) -> Result:
-    pipeline = job.pipeline
-    chosen = (
-        pipeline.placement == placement.SEARCH,
-        pipeline.partition == partition.SEARCH,
-        pipeline.recompute == SEARCH_RECOMPUTE,
-    )
-    if known is None or known.lower_bound is None or any(chosen):
+def _searched(job: Job, known: JobOutcome | None, progress: Callback | None) -> Result:
+    pipeline, began = job.pipeline, time.monotonic()
+    if known is None or known.lower_bound is None:
         return solve(
             pipeline,
             objective=job.objective,
@@ -142,25 +148,35 @@ def _searched(job: Job, known: Outcome | None, progress: Callback | None) -> Res
             progress=progress,
         )
     problem = problem_of(pipeline, job.objective, job.backward_kind)
+    provenance = provenance_of(job.time_limit, job.workers, job.seed)
+    candidates = candidates_of(problem, began + job.time_limit)
+    if candidates is not None:
+        request = SolveRequest(
+            search_from, problem, provenance, progress, began, None, SolveParams(),
+            known=known.schedule, least=known.lower_bound,
+        )  # fmt: skip
+        return ConfigurationSearch(candidates, request).run()
     ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
     proof = known.proof.removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=() if known.schedule is None else (known.schedule,),
         bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),
     )
-    provenance = provenance_of(job.time_limit, job.workers, job.seed)
-    return search_from(start, problem, provenance, progress)
+    return search_from(start, problem, provenance, progress, began)
 
 
-def _better(old: Outcome, new: Outcome) -> Outcome:
-    """The better schedule and the better bound of two outcomes of one job."""
+def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
+    """The better schedule and the better bound of two outcomes of one job.
+
+    Of equal bounds the old one is kept: where it was handed in, the new one repeats it.
+    """
     found = new
     if old.value is not None and (new.value is None or old.value < new.value):
         found = replace(found, schedule=old.schedule, status=Status.FEASIBLE)
     if (
         new.status is not Status.INFEASIBLE
         and old.lower_bound is not None
-        and (new.lower_bound is None or old.lower_bound > new.lower_bound)
+        and (new.lower_bound is None or old.lower_bound >= new.lower_bound)
     ):
         found = replace(
             found, lower_bound=old.lower_bound, proof=old.proof, certificate=old.certificate
@@ -175,7 +191,7 @@ def _better(old: Outcome, new: Outcome) -> Outcome:
     )
 
 
-def _evaluated(job: Job) -> Outcome:
+def _evaluated(job: Job) -> JobOutcome:
     began = time.monotonic()
     pipeline, bound, interrupted, limit = job.pipeline, None, False, job.time_limit
     if pipeline.partition == partition.SEARCH:
@@ -187,7 +203,7 @@ def _evaluated(job: Job) -> Outcome:
     else:
         made = evaluate(pipeline, job.strategy, job.objective, job.options)
     seconds = time.monotonic() - began
-    return Outcome(
+    return JobOutcome(
         status=Status.FEASIBLE,
         schedule=made,
         lower_bound=bound,
@@ -204,7 +220,7 @@ def _evaluated(job: Job) -> Outcome:
 # Stored, and read back.
 
 
-def stored(job: Job, outcome: Outcome) -> StoredResult:
+def stored(job: Job, outcome: JobOutcome) -> StoredResult:
     """An outcome as it is stored: JSON, compressed; the schedule in its native form."""
     bound, certificate, made = outcome.lower_bound, outcome.certificate, outcome.schedule
     document = {
@@ -215,7 +231,7 @@ def stored(job: Job, outcome: Outcome) -> StoredResult:
         if certificate is None
         else {"argument": certificate.argument, "devices": certificate.devices},
         "versions": outcome.versions,
-        "schedule": None if made is None else schedule_json.to_object(made),
+        "schedule": None if made is None else schedule_json.schedule_to_object(made),
     }
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return StoredResult(
@@ -226,17 +242,17 @@ def stored(job: Job, outcome: Outcome) -> StoredResult:
         time_limit=outcome.time_limit,
         workers=outcome.workers,
         seconds=outcome.seconds,
-        version=outcome.versions["ppopt"],
+        version=version(),
         record=zlib.compress(text.encode()),
     )
 
 
-def read(found: StoredResult, job: Job) -> Outcome:
+def read(found: StoredResult, job: Job) -> JobOutcome:
     """Read a stored outcome of a job and check it again; raises InputError where it is wrong."""
     document = _document(found)
     made = document["schedule"] and _schedule(document["schedule"], job)
     bound, certificate = document["lower_bound"], document["certificate"]
-    outcome = Outcome(
+    outcome = JobOutcome(
         status=Status(found.status),
         schedule=made,
         lower_bound=None if bound is None else Fraction(bound),
@@ -263,7 +279,7 @@ def _document(found: StoredResult) -> dict[str, Any]:
 
 def _schedule(native: dict[str, Any], job: Job) -> Schedule:
     """The schedule on the pipeline that is asked for, verified with its claims."""
-    made, claims = schedule_json.from_object(native)
+    made, claims = schedule_json.schedule_from_object(native, job.given)
     asked = job.settled(made.pipeline)
     limited = job.searched
     if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):
@@ -275,7 +291,7 @@ def _schedule(native: dict[str, Any], job: Job) -> Schedule:
     return made
 
 
-def _check(outcome: Outcome) -> None:
+def _check(outcome: JobOutcome) -> None:
     """Raise InputError where status, value and bound contradict each other."""
     value, bound, status = outcome.value, outcome.lower_bound, outcome.status
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
@@ -290,7 +306,7 @@ def _check(outcome: Outcome) -> None:
 # Shown.
 
 
-def row(job: Job, outcome: Outcome) -> dict[str, Any]:
+def row(job: Job, outcome: JobOutcome) -> dict[str, Any]:
     """The figures of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
     made, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
     found = {} if made is None else figures.of_schedule(made)

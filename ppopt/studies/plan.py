@@ -31,7 +31,7 @@ from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
 from ppopt.strategies import Options, resolve
-from ppopt.studies.plan_candidate import Effort, PlanCandidate, Request
+from ppopt.studies.plan_candidate import Effort, PlanCandidate, PlanRequest
 from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
@@ -321,7 +321,7 @@ class _PlanSearch:
             self._interrupted |= one.result.interrupted
         self._tell("configurations")
 
-    def _request(self, configuration: PlanConfiguration) -> Request:
+    def _request(self, configuration: PlanConfiguration) -> PlanRequest:
         def ceiling() -> Fraction | None:
             least = self._ceiling
             return None if least is None else least * configuration.batches
@@ -338,7 +338,9 @@ class _PlanSearch:
             options = self._space.options_of(configuration)
         runs = takes_partition if self._space.runtime == "megatron" else _any
         provenance = replace(self._provenance, time_limit=self._seconds)
-        return Request(provenance, self._began, self._params, follow, stop, runs, options, ceiling)
+        return PlanRequest(
+            provenance, self._began, self._params, follow, stop, runs, options, ceiling
+        )
 
     # What is told.
 

@@ -38,7 +38,7 @@ class Effort(NamedTuple):
     """Searches of single partitions, at most, from the beginning."""
 
 
-class Request(NamedTuple):
+class PlanRequest(NamedTuple):
     """What the search of a configuration needs from the plan."""
 
     provenance: Provenance
@@ -64,7 +64,7 @@ class PlanCandidate:
     """What is known of one configuration; values in the user's unit."""
 
     def __init__(
-        self, configuration: PlanConfiguration, problem: Problem, request: Request
+        self, configuration: PlanConfiguration, problem: Problem, request: PlanRequest
     ) -> None:
         """Raises InputError where its partition cannot be searched."""
         self.configuration, self.problem = configuration, problem
@@ -107,7 +107,7 @@ class PlanCandidate:
             return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
         self._search = ConfigurationSearch(
             candidates,
-            configurations.Request(
+            configurations.SolveRequest(
                 self._solve_one,
                 self.problem,
                 request.provenance,

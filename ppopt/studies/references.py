@@ -50,7 +50,9 @@ class Check(NamedTuple):
     """Whether the order and what follows from it (`FREE`) were compared."""
 
 
-def check(reference: Schedule, progress: Callable[[Progress], None] | None = None) -> Check:
+def check_reference(
+    reference: Schedule, progress: Callable[[Progress], None] | None = None
+) -> Check:
     """Make a reference again and compare.
 
     A search runs with the objective, seed, workers and time limit that the file names, a strategy
@@ -162,7 +164,7 @@ def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
 
 
 def _said(schedule: Schedule, key: str) -> str:
-    return str(origin_json.to_object(schedule.origin).get(key, "none"))
+    return str(origin_json.origin_to_object(schedule.origin).get(key, "none"))
 
 
 def _figures(schedule: Schedule) -> dict[str, str]:

@@ -72,7 +72,7 @@ def jitter(
     samples (common random numbers), so that strategies can be compared. Raises InputError unless
     the deviation is above 0 and at most 10 and there is at least one sample.
     """
-    check(deviation)
+    check_deviation(deviation)
     if samples < 1:
         raise InputError(f"samples: {samples} is below 1")
     objective = Objective(objective)
@@ -86,7 +86,7 @@ def jitter(
     return Jitter(deviation, seed, nominal, np.concatenate(values) / per_unit)
 
 
-def check(deviation: float) -> None:
+def check_deviation(deviation: float) -> None:
     """Raise InputError where a relative standard deviation is out of range."""
     if not 0 < deviation <= 10:
         raise InputError(f"jitter: {deviation:g} is not above 0 and at most 10; try 0.1")

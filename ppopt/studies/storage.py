@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -342,7 +342,7 @@ class Storage:
         try:
             yield
         except sqlite3.Error as error:
-            raise StorageError(f"storage: {self.path}: {_advice(error)}") from None
+            raise StorageError(f"storage: {self.path}: {_advice(error, self.path)}") from None
 
 
 def _effort(result: StoredResult) -> tuple[bool, float]:
@@ -359,24 +359,25 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-_ADVICE: Iterable[tuple[int, str]] = (
-    (sqlite3.SQLITE_BUSY, "another process has locked it; try again when that has ended"),
-    (sqlite3.SQLITE_LOCKED, "another process has locked it; try again when that has ended"),
-    (sqlite3.SQLITE_FULL, "the disk is full; free some space and run the same command again"),
-    (sqlite3.SQLITE_IOERR, "it cannot be written or read; is the disk full, or over a quota?"),
-    (sqlite3.SQLITE_READONLY, "it is read-only; change its permissions or name another file"),
-    (sqlite3.SQLITE_CANTOPEN, "it cannot be opened; check its folder and permissions"),
-    (sqlite3.SQLITE_PERM, "no permission; change its permissions or name another file"),
-    (sqlite3.SQLITE_NOTADB, "it is no SQLite database; name another file"),
-    (
-        sqlite3.SQLITE_CORRUPT,
-        "it is damaged; `sqlite3 FILE .recover` saves what can be read, and what is missing is "
-        "solved again in another file",
-    ),
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "the disk is full; free some space, then run the same command again: what "
+    "is stored is not done again",
+    sqlite3.SQLITE_IOERR: "it cannot be written or read; is the disk full, or over a quota? "
+    "When that is mended, run the same command again: what is stored is not done again",
+    sqlite3.SQLITE_READONLY: "it is read-only; change its permissions or name another file",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
+    sqlite3.SQLITE_PERM: "no permission; change its permissions or name another file",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite database; name another file",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; name another file, or save what can be read: "
+    "`sqlite3 {path} .recover | sqlite3 saved.db`",
+} | dict.fromkeys(
+    (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+    "another process has locked it for too long; end that process (`fuser {path}` names it), then "
+    "run the same command again: what is stored is not done again",
 )
 
 
-def _advice(error: sqlite3.Error) -> str:
+def _advice(error: sqlite3.Error, path: Path) -> str:
     """What happened and what to do, by SQLite's primary result code."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return next((words for known, words in _ADVICE if known == code), str(error))
+    words = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return str(error) if words is None else words.format(path=path)

@@ -9,7 +9,7 @@ from typing import Any
 from ppopt.errors import InputError, VerificationError
 from ppopt.studies import outcome
 from ppopt.studies.job import Job
-from ppopt.studies.outcome import Outcome
+from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.storage import StoredResult
 
 _LOG = logging.getLogger(__name__)
@@ -45,14 +45,14 @@ def perform(task: Task) -> Done:
     if known is not None and known.covers(job):
         return Done(outcome.row(job, known))
     try:
-        found = outcome.run(job, known)
+        found = outcome.run_job(job, known)
     except (InputError, VerificationError) as error:
         return Done(failed=" ".join(str(error).split()), damaged=damaged)
     shown, result = outcome.row(job, found), outcome.stored(job, found)
     return Done(shown, result, damaged=damaged, interrupted=found.interrupted)
 
 
-def _known(task: Task) -> tuple[Outcome | None, str | None]:
+def _known(task: Task) -> tuple[JobOutcome | None, str | None]:
     """What is stored, checked; or why it is not used."""
     if task.stored is None:
         return None, None

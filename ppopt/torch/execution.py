@@ -68,7 +68,7 @@ def run(
     the schedule, and VerificationError where a gradient or a loss differs from the reference.
     """
     hosted = placement(schedule)
-    torch_csv.dumps(schedule)  # raises InputError for what PyTorch cannot run
+    torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
     times = sleep_times(schedule, seconds_per_unit)
     with TemporaryDirectory(prefix="ppopt-") as folder:
         delays = p2p_delays(schedule, seconds_per_unit, Path(folder) / "ends")

@@ -55,7 +55,7 @@ def runtime(
     """
     if "defer_pp_recv" in options:
         raise InputError("defer_pp_recv: it gives wrong gradients for V placements; leave it out")
-    text = torch_csv.dumps(schedule)
+    text = torch_csv.order_csv(schedule)
     _check_type(stages)
     ordered = sorted(stages, key=lambda stage: int(stage.stage_index))
     _check_stages(ordered, schedule)

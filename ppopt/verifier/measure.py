@@ -47,7 +47,7 @@ class Figures:
         return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
 
 
-def of_rows(sane: Rows, trace: Trace) -> Figures:
+def of_rows(sane: Rows, trace: MemoryTrace) -> Figures:
     """Compute the figures of rows that occupy a device, and of the memory that they hold."""
     devices = sane.pipeline.num_devices
     peaks = np.array(sane.pipeline.ticks.static, dtype=object)
@@ -70,7 +70,7 @@ def of_rows(sane: Rows, trace: Trace) -> Figures:
     )
 
 
-class Trace(NamedTuple):
+class MemoryTrace(NamedTuple):
     """Every change of memory, sorted by device, then time, at one instant ends before starts."""
 
     row: Ints
@@ -82,7 +82,7 @@ class Trace(NamedTuple):
     """Ticks held until then."""
 
 
-def memory_trace(sane: Rows) -> Trace:
+def memory_trace(sane: Rows) -> MemoryTrace:
     """Follow the memory of every device through time: taken at starts, given back at ends."""
     takes, gives = (table[sane.kind, sane.stage] for table in takes_and_gives(sane.pipeline))
     change = np.stack((takes, -gives), axis=1).reshape(-1)
@@ -99,7 +99,7 @@ def memory_trace(sane: Rows) -> Trace:
     static = np.array(sane.pipeline.ticks.static, dtype=np.int64)[device]
     others = np.repeat(total[first] - change[first], np.diff(np.append(first, len(row))))
     level = static + (total - others)
-    return Trace(row, device, level, level - change)
+    return MemoryTrace(row, device, level, level - change)
 
 
 def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
@@ -127,7 +127,7 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     )
 
 
-def over_limit(sane: Rows, trace: Trace) -> Iterator[Violation]:
+def over_limit(sane: Rows, trace: MemoryTrace) -> Iterator[Violation]:
     """Every instant at which a device comes to hold more than its limit."""
     limits = sane.pipeline.ticks.limits
     if limits is None:

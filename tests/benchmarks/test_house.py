@@ -89,6 +89,13 @@ def test_names_collide_as_classes_anywhere_and_as_functions_in_a_room(tmp_path: 
     assert house.functions == {"solver/check": ["solver.a", "solver.b"]}
 
 
+def test_functions_that_implement_a_field_of_the_room_do_not_collide(tmp_path: Path) -> None:
+    text = "def build(): ...\ndef check(): ...\n"
+    base = "Build = Callable[[int], int]\nclass Base:\n    build: Build\n    check: bool\n"
+    files = {"a/a.py": text, "a/b.py": text, "a/base.py": base, "b/a.py": text, "b/b.py": text}
+    assert sorted(tree(tmp_path, files).functions) == ["a/check", "b/build", "b/check"]
+
+
 def test_several_trees_stand_beside_each_other(tmp_path: Path) -> None:
     old = tree(tmp_path / "old", {"solver/a.py": "ONE = 1\n\n"})
     new = tree(tmp_path / "new", {"problem/a.py": ""})

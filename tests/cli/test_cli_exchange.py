@@ -24,10 +24,10 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WRITERS = {
-    "torch-csv": torch_csv.dumps,
-    "perfetto": perfetto.dumps,
+    "torch-csv": torch_csv.order_csv,
+    "perfetto": perfetto.chrome_trace,
     "json": schedule_json.dumps,
-    "megatron": megatron.dumps,
+    "megatron": megatron.megatron_lists,
 }
 
 

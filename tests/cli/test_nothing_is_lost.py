@@ -188,7 +188,9 @@ class TestSignals:
         assert json.loads(ran.stdout)["schema"] == 1
         assert {path.name for path in folder.iterdir()} == {"a.json", "b.html", "c.json"}
 
-    @pytest.mark.parametrize("where", ["ppopt.solver.search.versions", "ppopt.cli.output.result"])
+    @pytest.mark.parametrize(
+        "where", ["ppopt.solver.search.versions", "ppopt.cli.output.show_result"]
+    )
     def test_ctrl_c_around_a_search(self, where: str) -> None:
         """Before it begins, and after it has ended: JSON in any case."""
         module, name = where.rsplit(".", 1)

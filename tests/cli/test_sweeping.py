@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import random
+import resource
 import signal
 import sqlite3
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from ppopt.cli.sweeping import STORAGE
 from ppopt.studies.storage import Storage, StorageError
-from tests.cli.cli_run import HARD, done, process, run, shown
+from tests.cli.cli_run import HARD, Ran, done, process, run, shown
 
 SMALL = "sweep --stages 3 --time-limit 20 --jobs 1"
 AXES = "batches=2,4 strategy=optimal,1f1b"
@@ -209,6 +212,62 @@ def rows_stored() -> int:
     with suppress(StorageError), Storage(readonly=True) as storage:
         return storage.results()
     return 0
+
+
+class TestFullDisk:
+    """The sweep ends with exit code 7 and says why; what was stored is not done again."""
+
+    LINE = "sweep --stages 3 --jobs 1 batches=range(2,202) strategy=1f1b"
+
+    def check(self, ran: Ran, words: str, url: str = STORAGE) -> int:
+        """Check how it ended; returns the number of rows that were stored."""
+        assert ran.code == 7
+        assert words in ran.err
+        assert ran.err.endswith("run the same command again: what is stored is not done again\n")
+        found = json.loads(ran.out)
+        assert 0 < found["done"] < 200
+        assert found["failed"] == 0
+        stored = int(shown(f"studies --storage {url}")["results"])
+        assert 0 < stored < found["done"]
+        return stored
+
+    def test_a_small_file_system(self, folder: Path) -> None:
+        small = folder / "small"
+        small.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if mounted.returncode:
+            pytest.skip(f"no small file system here: {mounted.stderr.strip()}")
+        try:
+            line = f"{self.LINE} --storage sqlite:///small/a.db"
+            stored = self.check(
+                run(f"{line} --json"),
+                "storage: small/a.db: the disk is full",
+                "sqlite:///small/a.db",
+            )
+            subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
+            found = shown(line)
+            assert (found["done"], found["failed"]) == (200, 0)
+            assert found["cached"] == stored
+        finally:
+            subprocess.run(["umount", str(small)], check=True)
+
+    def test_a_quota(self) -> None:
+        """No file may grow beyond 200 KiB."""
+        size = (200 * 1024, resource.RLIM_INFINITY)
+        ran = process(
+            f"{self.LINE} --json",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, size),
+        )
+        out, err = ran.communicate(timeout=60)
+        stored = self.check(Ran(ran.returncode, out, err), "is the disk full, or over a quota?")
+        found = shown(self.LINE)
+        assert (found["done"], found["failed"]) == (200, 0)
+        assert found["cached"] == stored
 
 
 def test_a_sweep_that_is_killed_again_and_again_has_lost_nothing() -> None:

@@ -1,8 +1,7 @@
-"""The README says what is true: outputs, table, picture, links and options are checked."""
+"""The README and what belongs to it: tables, picture, links and options are checked."""
 
 from __future__ import annotations
 
-import doctest
 import importlib.util
 import re
 import subprocess
@@ -19,9 +18,8 @@ from ppopt.strategies import names
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("models/README.md", "docs/gallery.md", "docs/layers.md", "docs/heterogeneous.md"),
-    "docs/sweeps.md",
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "benchmarks/README.md"),
+    *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("[!_]*.md")),
 )
 
 
@@ -37,33 +35,6 @@ def _load_make() -> ModuleType:
 
 make = _load_make()
 README = make.README.read_text(encoding="utf-8")
-QUICK = [block for block in make.blocks(README) if not block.slow]
-
-
-@pytest.mark.parametrize("block", QUICK, ids=lambda block: block.commands[0].line)
-def test_outputs_are_those_of_a_run(block, tmp_path: Path) -> None:
-    for command in block.commands:
-        printed = make.run(command.line, tmp_path)
-        assert make.without_times(printed) == make.without_times(command.output)
-
-
-def test_one_slow_command_at_most_is_not_run_here() -> None:
-    assert len(QUICK) >= len(make.blocks(README)) - 1
-
-
-def test_blocks_are_read_whole() -> None:
-    for block in make.blocks(README):
-        assert block.text() in README
-    assert len(make.blocks(README)) == README.count("```console")
-
-
-def test_python_example_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    test = doctest.DocTestParser().get_doctest(example, {}, "README", "README.md", 0)
-    assert test.examples
-    assert doctest.DocTestRunner().run(test).failed == 0
-    assert (tmp_path / "best.html").exists()
 
 
 def test_every_strategy_is_in_the_table() -> None:

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from random import Random
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.partitions.space import Delays, LayerTicks, PartitionSpace
+from ppopt.solver.partitions.space import CutDelays, LayerTicks, PartitionSpace
 
 PLACEMENTS = ((0, 1), (0, 1), (1, 0), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0), (0, 1, 0))
 """Device of every stage: linear, reversed, V, interleaved, one device, and one with no program."""
@@ -43,7 +43,7 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
     )  # type: ignore[arg-type]
 
 
-def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> Delays:
+def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> CutDelays:
     """Delays by p2p time, or by what every layer hands on."""
     by_size = rng.random() < 0.5
     rows = []
@@ -52,7 +52,7 @@ def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> Delays:
         times = tuple(rng.randint(0, 3) if by_size else time for _ in range(count + 1))
         none = (0,) * (count + 1)
         rows.append(tuple(times if here != after else none for here, after in pairwise(hosts)))
-    return Delays(*rows)
+    return CutDelays(*rows)
 
 
 def _limits(rng: Random, layers: LayerTicks, devices: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ppopt.errors import InputError
-from ppopt.formats.schedule_json import loads, to_object
+from ppopt.formats.schedule_json import loads, schedule_to_object
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Origin
@@ -93,7 +93,7 @@ def tiny() -> Schedule:
 
 
 def document() -> dict[str, Any]:
-    return to_object(tiny())
+    return schedule_to_object(tiny())
 
 
 def refuse(changed: object) -> str:

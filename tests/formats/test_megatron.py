@@ -9,14 +9,14 @@ import pytest
 
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
-from ppopt.formats.megatron import dumps
+from ppopt.formats.megatron import megatron_lists
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options
 from tests.verifier.verify_fixtures import one_f_one_b, schedule_of
 
 
 def lists(schedule: Schedule) -> list[list[int]]:
-    text = dumps(schedule)
+    text = megatron_lists(schedule)
     assert text.count("\n") == schedule.pipeline.num_devices + 2
     read = json.loads(text)
     assert isinstance(read, list)
@@ -88,5 +88,5 @@ REFUSED = {
 def test_what_it_cannot_say(name: str) -> None:
     schedule, told = REFUSED[name]
     with pytest.raises(InputError) as caught:
-        dumps(schedule)
+        megatron_lists(schedule)
     assert f"megatron: {told}" in str(caught.value) or told in str(caught.value)

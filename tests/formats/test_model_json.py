@@ -48,14 +48,16 @@ def test_what_was_rounded_is_kept() -> None:
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """A schedule of a tiny model on two devices as an object of JSON."""
-    return schedule_json.to_object(ppopt.evaluate(TINY.pipeline(devices=2, batches=2), "gpipe"))
+    return schedule_json.schedule_to_object(
+        ppopt.evaluate(TINY.pipeline(devices=2, batches=2), "gpipe")
+    )
 
 
 def test_a_rule_that_cuts_otherwise_now_is_read_as_its_counts(document: dict[str, Any]) -> None:
     """Another version may break ties of `balanced` in another way."""
     changed = copy.deepcopy(document)
     changed["origin"]["model"]["partition"] = "even"
-    read, _ = schedule_json.from_object(changed)
+    read, _ = schedule_json.schedule_from_object(changed)
     assert read.pipeline.partition == read.pipeline.counts == (4, 2)
 
 
@@ -96,7 +98,7 @@ def test_broken_models_are_refused(document: dict[str, Any], case: str) -> None:
             place = place[int(key) if key.isdigit() else key]
         place[last] = value
     with pytest.raises(InputError) as error:
-        schedule_json.from_object(broken)
+        schedule_json.schedule_from_object(broken)
     assert str(error.value).startswith("origin: model: ")
     assert told in str(error.value)
     assert "\n" not in str(error.value)

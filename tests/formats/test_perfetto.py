@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
-from ppopt.formats.perfetto import dumps
+from ppopt.formats.perfetto import chrome_trace
 from ppopt.problem.operation import OpKind, parse
 from ppopt.profiles.estimate import Record
 from ppopt.profiles.measured import measured
@@ -37,7 +37,7 @@ METADATA = {"process_name", "process_sort_index", "thread_name", "thread_sort_in
 
 def read(schedule: Schedule, unit: str = "us") -> list[Event]:
     """The events of a trace, after checking it against the format."""
-    trace = json.loads(dumps(schedule, unit), parse_constant=pytest.fail)
+    trace = json.loads(chrome_trace(schedule, unit), parse_constant=pytest.fail)
     assert set(trace) == {"displayTimeUnit", "otherData", "traceEvents"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
     events: list[Event] = trace["traceEvents"]
@@ -226,9 +226,9 @@ def test_rounding_keeps_slices_apart() -> None:
 def test_refused() -> None:
     broken = schedule_of(Pipeline(stages=1, batches=1), "0: 0F0@0..1")
     with pytest.raises(InputError, match="perfetto: not a schedule of its pipeline: missing: "):
-        dumps(broken)
+        chrome_trace(broken)
     with pytest.raises(InputError, match="time unit: 'h' is unknown; use ns, us, ms, s"):
-        dumps(split_with_p2p(), "h")
+        chrome_trace(split_with_p2p(), "h")
 
 
 def test_held_is_what_the_counter_shows() -> None:

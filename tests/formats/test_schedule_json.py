@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt.formats.schedule_json import dumps, from_object, loads, read_schedule, to_object
+from ppopt.formats.schedule_json import (
+    dumps,
+    loads,
+    read_schedule,
+    schedule_from_object,
+    schedule_to_object,
+)
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Origin
@@ -61,7 +67,7 @@ class TestWriting:
         pipeline = Pipeline(stages=2, batches=1)
         for rows in ([], [(0, 0, 0, 0, 0, 1)], [(0, 0, 0, 0, 0, 1), (0, 7, 0, 1, 1, 2)]):
             schedule = Schedule.from_rows(pipeline, rows)
-            assert to_object(schedule)["claims"] == {}
+            assert schedule_to_object(schedule)["claims"] == {}
             assert loads(dumps(schedule), "x") == (schedule, {})
 
     def test_claims_survive_the_verifier(self) -> None:
@@ -146,7 +152,7 @@ class TestRoundTrip:
         assert verify(loaded, claims) == []
         pipeline = schedule.pipeline
         more = pipeline.routes > 1 or pipeline.num_slices > 1 or (schedule.pair >= 0).any()
-        rows = to_object(schedule)["ops"]
+        rows = schedule_to_object(schedule)["ops"]
         assert {len(row) for row in rows} == {9 if more else 6}
         if more:
             for row in rows:
@@ -163,7 +169,7 @@ class TestRoundTrip:
         assert loaded == schedule
         assert loaded.pipeline.ticks == pipeline.ticks
         assert loaded.origin == origin
-        assert claims == to_object(schedule)["claims"]
+        assert claims == schedule_to_object(schedule)["claims"]
         assert dumps(loaded) == dumps(schedule)
 
     @given(
@@ -180,8 +186,8 @@ class TestRoundTrip:
     def test_rows_that_are_no_schedule(self, rows: list[tuple[int, ...]]) -> None:
         """The reader vouches for the form alone; what is wrong with it, the verifier says."""
         schedule = Schedule.from_rows(Pipeline(stages=4, batches=2), rows)
-        object_ = to_object(schedule) | {"claims": {}}
-        assert from_object(object_)[0] == schedule
+        object_ = schedule_to_object(schedule) | {"claims": {}}
+        assert schedule_from_object(object_)[0] == schedule
 
     def test_rounded_input_is_remembered(self) -> None:
         pipeline = Pipeline(stages=1, batches=1, forward="0.1234567", static="1e-7")
@@ -220,7 +226,7 @@ class TestForeignFiles:
         del file["origin"], file["claims"]
         for key in OPTIONAL:
             del file["pipeline"][key]
-        schedule, claims = from_object(file)
+        schedule, claims = schedule_from_object(file)
         assert claims == {}
         assert schedule.origin == Origin()
         assert schedule.pipeline.ticks == tiny().pipeline.ticks
@@ -244,31 +250,31 @@ class TestForeignFiles:
         claims["makespan"] *= 3
         claims["device_span"] *= 3
         file["ops"] = [[*op[:4], 3 * op[4], 3 * op[5]] for op in file["ops"]]
-        assert from_object(file) == from_object(document())
+        assert schedule_from_object(file) == schedule_from_object(document())
         file["claims"]["makespan"] += 2
         assert refuse(file).startswith("claims: makespan: 47 is not a multiple of 3")
 
     def test_starts_finer_than_the_ticks_of_the_costs(self) -> None:
         """Everything takes 1 and begins half a unit later than it must: half units are kept."""
         pipeline = Pipeline(stages=2, batches=1, forward=1, backward=2, weight=1)
-        file = to_object(one_after_another(pipeline))
+        file = schedule_to_object(one_after_another(pipeline))
         assert file["ticks_per_unit"] == 1
         fine = copy.deepcopy(file) | {"ticks_per_unit": 2}
         for key in ("forward_times", "backward_times", "weight_times", "input_times"):
             fine["pipeline"][key] = [2 * value for value in file["pipeline"][key]]
         fine["ops"] = [[*op[:4], 2 * op[4] + 1, 2 * op[5] + 1] for op in file["ops"]]
         fine["claims"] = {"makespan": 2 * file["claims"]["makespan"] + 1}
-        schedule, claims = from_object(fine)
+        schedule, claims = schedule_from_object(fine)
         assert schedule.pipeline.ticks.per_unit == 2
         assert verify(schedule, claims) == []
-        assert to_object(schedule)["ops"] == fine["ops"]
-        assert from_object(to_object(schedule))[0] == schedule
+        assert schedule_to_object(schedule)["ops"] == fine["ops"]
+        assert schedule_from_object(schedule_to_object(schedule))[0] == schedule
         fine["ops"][2][5] += 1
-        assert Rule.DURATION in {found.rule for found in verify(from_object(fine)[0])}
+        assert Rule.DURATION in {found.rule for found in verify(schedule_from_object(fine)[0])}
 
     def test_uneven_chunks_need_the_list(self) -> None:
         schedule = one_after_another(Pipeline(stages=2, batches=1, placement="v"))
-        file = to_object(schedule)
+        file = schedule_to_object(schedule)
         file["pipeline"]["forward_times"][3] += 1
         file["claims"] = {}
         assert refuse(file) == (
@@ -276,7 +282,7 @@ class TestForeignFiles:
             "set placement_name and chunks to null"
         )
         file["pipeline"]["placement_name"] = None
-        pipeline = from_object(file)[0].pipeline
+        pipeline = schedule_from_object(file)[0].pipeline
         assert pipeline.placement == (0, 1, 1, 0)
 
     @pytest.mark.parametrize(
@@ -293,5 +299,5 @@ class TestForeignFiles:
     def test_what_is_no_schedule_is_left_to_the_verifier(self, op: list[Any], rule: Rule) -> None:
         file = document()
         file["ops"][0] = op
-        schedule, claims = from_object(file)
+        schedule, claims = schedule_from_object(file)
         assert rule in {violation.rule for violation in verify(schedule, claims)}

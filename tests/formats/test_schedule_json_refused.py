@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
-from ppopt.formats.schedule_json import dumps, loads, read_schedule, to_object
+from ppopt.formats.schedule_json import dumps, loads, read_schedule, schedule_to_object
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
 from tests.formats.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
@@ -149,7 +149,7 @@ BAD_VALUES = [
 ]
 REQUIRED = [
     *[(key,) for key in ("schema", "ticks_per_unit", "memory_ticks_per_unit", PIPELINE, "ops")],
-    *[(PIPELINE, key) for key in to_object(tiny())[PIPELINE] if key not in OPTIONAL],
+    *[(PIPELINE, key) for key in schedule_to_object(tiny())[PIPELINE] if key not in OPTIONAL],
 ]
 
 
@@ -245,7 +245,7 @@ junk = st.recursive(
 )
 
 
-@given(st.sampled_from(places(to_object(tiny()))), junk)
+@given(st.sampled_from(places(schedule_to_object(tiny()))), junk)
 @settings(max_examples=400, deadline=None)
 def test_any_change_is_read_or_refused(path: tuple[Any, ...], value: object) -> None:
     """Nothing but InputError comes of a reader; what is read can be verified and written."""

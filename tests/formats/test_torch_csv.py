@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
-from ppopt.formats.torch_csv import dumps
+from ppopt.formats.torch_csv import order_csv
 from ppopt.problem.operation import Op
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
@@ -43,18 +43,18 @@ def read(text: str) -> list[list[Op]]:
 
 
 def test_full_backwards_by_hand() -> None:
-    assert dumps(one_f_one_b()) == FULL
+    assert order_csv(one_f_one_b()) == FULL
 
 
 def test_split_backwards_by_hand() -> None:
-    assert dumps(evaluate(Pipeline(stages=2, batches=2, weight=1), "zb-h1")) == SPLIT
+    assert order_csv(evaluate(Pipeline(stages=2, batches=2, weight=1), "zb-h1")) == SPLIT
 
 
 def test_both_backwards_in_one_order() -> None:
     drawn = schedule_of(
         Pipeline(stages=2, batches=1), "0: 0F0@0..1 0BW0@3..5", "1: 1F0@1..2 1B0@2..3 1W0@3..4"
     )
-    assert dumps(drawn) == "0F0,0B0\n1F0,1I0,1W0\n"
+    assert order_csv(drawn) == "0F0,0B0\n1F0,1I0,1W0\n"
 
 
 def test_a_row_is_a_device_whatever_its_stages() -> None:
@@ -63,7 +63,7 @@ def test_a_row_is_a_device_whatever_its_stages() -> None:
         "0: 1F0@1..2 1BW0@5..7",
         "1: 0F0@0..1 2F0@2..3 2BW0@3..5 0BW0@7..9",
     )
-    assert dumps(drawn) == "1F0,1B0\n0F0,2F0,2B0,0B0\n"
+    assert order_csv(drawn) == "1F0,1B0\n0F0,2F0,2B0,0B0\n"
 
 
 def test_microbatches_are_numbered_by_the_last_forwards() -> None:
@@ -73,14 +73,14 @@ def test_microbatches_are_numbered_by_the_last_forwards() -> None:
         "0: 0F0@0..1 0F1@1..2 0BW1@5..7 0BW0@8..10",
         "1: 1F1@2..3 1BW1@3..5 1F0@5..6 1BW0@6..8",
     )
-    assert dumps(drawn) == "0F1,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    assert order_csv(drawn) == "0F1,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
 @settings(max_examples=80, deadline=None)
 @given(schedules(SAYABLE))
 def test_the_same_order_with_other_numbers(schedule: Schedule) -> None:
     """The last stage's forwards count up, and one renaming leads cell by cell to the schedule."""
-    ranks = read(dumps(schedule))
+    ranks = read(order_csv(schedule))
     pipeline = schedule.pipeline
     last = pipeline.num_stages - 1
     forwards = [op.microbatch for ops in ranks for op in ops if op[:2] == (F, last)]
@@ -98,7 +98,7 @@ def test_the_same_order_with_other_numbers(schedule: Schedule) -> None:
 def test_a_memory_limit_does_not_matter() -> None:
     made = one_f_one_b()
     limited = replace(made, pipeline=replace(made.pipeline, mem_limit=1))
-    assert dumps(limited) == FULL
+    assert order_csv(limited) == FULL
 
 
 def test_two_routes_are_refused() -> None:
@@ -108,13 +108,13 @@ def test_two_routes_are_refused() -> None:
         "1: 0F1@0..1 1F0@1..2 1BW0@2..4 0BW1@4..6",
     )
     with pytest.raises(InputError, match="two routes put a stage on two devices"):
-        dumps(drawn)
+        order_csv(drawn)
 
 
 def test_what_is_no_schedule_is_refused() -> None:
     drawn = schedule_of(Pipeline(stages=1, batches=1), "0: 0F0@0..1")
     with pytest.raises(InputError, match="not a schedule of its pipeline: missing: "):
-        dumps(drawn)
+        order_csv(drawn)
 
 
 class TestCommandLine:

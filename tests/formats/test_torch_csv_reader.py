@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import DeadlockError, InputError
 from ppopt.formats import torch_csv
-from ppopt.formats.torch_csv import Order, loads, read_order, schedule
+from ppopt.formats.torch_csv import Order, parse_order, read_order, schedule
 from ppopt.problem.operation import parse
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
@@ -28,7 +28,7 @@ V = "0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n"
 
 
 def read(text: str) -> Order:
-    return loads(text, "a.csv")
+    return parse_order(text, "a.csv")
 
 
 def rows(text: str) -> list[list[str]]:
@@ -86,7 +86,7 @@ class TestRead:
         assert verify(made) == []
         pair = [(str(row.op), row.start, row.end) for row in made.rows() if row.pair >= 0]
         assert pair == [("1F1", 2, 5), ("1BW0", 2, 5)]
-        assert torch_csv.dumps(made) == text.replace(" ", "")
+        assert torch_csv.order_csv(made) == text.replace(" ", "")
 
     def test_the_older_dialect(self) -> None:
         """A B that a W follows, and no I, is today's I; a B alone stays a full backward."""
@@ -242,14 +242,14 @@ class TestPipeline:
 def test_round_trip(made: Schedule) -> None:
     """Written and read: the same order but for the numbers; timed at unit costs and written
     again: the same text."""
-    text = torch_csv.dumps(made)
+    text = torch_csv.order_csv(made)
     order = read(text)
     assert order.placement == made.pipeline.hosts[0]
     numbers = torch_csv.microbatch_numbers(made)
     for row, listed in zip(order.rows, map(codes, made.orders), strict=True):
         own = [made.pipeline.op(code) for code in listed]
         assert row == tuple(op._replace(microbatch=numbers[op.microbatch]) for op in own)
-    assert torch_csv.dumps(schedule(order, {})) == text
+    assert torch_csv.order_csv(schedule(order, {})) == text
 
 
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p"])
@@ -257,11 +257,11 @@ def test_strategies_come_back_equal(strategy: str) -> None:
     """The same operations at the same ticks, from the order and the costs alone."""
     made = evaluate(Pipeline(stages=4, batches=7, forward=3, backward=7, p2p="0.5"), strategy)
     costs = {"forward": 3, "backward": 7, "p2p": "0.5"}
-    again = schedule(read(torch_csv.dumps(made)), costs)
+    again = schedule(read(torch_csv.order_csv(made)), costs)
     assert again.pipeline.ticks == made.pipeline.ticks
     assert all(map(np.array_equal, again.columns, made.columns))
 
 
 def test_interleaved_comes_back_equal() -> None:
     made = evaluate(Pipeline(stages=4, batches=8), "interleaved")
-    assert schedule(read(torch_csv.dumps(made)), {}) == made
+    assert schedule(read(torch_csv.order_csv(made)), {}) == made

@@ -73,7 +73,7 @@ class TestTraces:
     def test_kernels_count_where_there_are_any(self) -> None:
         ran = [event("PP:0F0", 0, 5), event("PP:0B0", 5, 5)]
         kernels = [event(e["name"], e["ts"] + 2, 9, cat="gpu_user_annotation") for e in ran]
-        found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        found = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
         assert found.records == [
             Record(OpKind.F, 0, 0, 0, 2000, 11000),
             Record(OpKind.BW, 0, 0, 0, 7000, 16000),
@@ -101,11 +101,11 @@ class TestTraces:
             kernels.append(event("gemm", start, length, cat="kernel", **shared, tid=99))
         text = json.dumps({"traceEvents": [*ran, *ranges, *launches, *kernels]})
         if attributed:
-            lasting = [r.end - r.start for r in torch_trace.loads(text, "t", 0).records]
+            lasting = [r.end - r.start for r in torch_trace.parse_trace(text, "t", 0).records]
             assert lasting == [2_000_000, 4_000_000]
             return
         with pytest.raises(InputError) as caught:
-            torch_trace.loads(text, "t.json", 0)
+            torch_trace.parse_trace(text, "t.json", 0)
         assert str(caught.value) == (
             "t.json: PP:0B0 at 200: kernel 'gemm' that it launched ran outside its range of "
             "kernels, so its time is wrong in this trace; measure with ppopt.torch.Profiler"
@@ -115,7 +115,7 @@ class TestTraces:
         """The B of stage 0 does nothing, so that an accelerator has no range of it."""
         ran = [event(f"PP:0{letter}0", 10 * n, 1) for n, letter in enumerate("FIW")]
         kernels = [{**e, "dur": 9, "cat": "gpu_user_annotation"} for e in (ran[0], ran[2])]
-        found = torch_trace.loads(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        found = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
         lasting = {record.kind: record.end - record.start for record in found.records}
         assert lasting == {OpKind.F: 9000, OpKind.B: 1000, OpKind.W: 9000}
 
@@ -129,7 +129,7 @@ class TestTraces:
 
     def test_steps_are_counted(self) -> None:
         ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
-        found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 3).records
+        found = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 3).records
         assert [(record.step, record.device) for record in found] == [(0, 3), (1, 3), (2, 3)]
 
     def test_an_operation_that_always_waits(self) -> None:
@@ -170,7 +170,7 @@ class TestTraces:
     def test_refused(self, name: str) -> None:
         content, told = self.REFUSED[name]
         with pytest.raises(InputError) as caught:
-            torch_trace.loads(json.dumps(content), "t.json", 0)
+            torch_trace.parse_trace(json.dumps(content), "t.json", 0)
         assert str(caught.value).startswith("t.json: ")
         assert told in str(caught.value)
 
@@ -179,7 +179,7 @@ class TestTraces:
     )
     def test_no_json(self, text: str) -> None:
         with pytest.raises(InputError, match=r"^t\.json: "):
-            torch_trace.loads(text, "t.json", 0)
+            torch_trace.parse_trace(text, "t.json", 0)
 
     def test_a_rank_twice(self, tmp_path: Path) -> None:
         one, _ = traces(MADE)
@@ -239,14 +239,14 @@ times across ranks (ms):
 class TestTimers:
     def test_medians(self) -> None:
         """Eight microbatches: 102.4 / 8 and 110 / 8 ms forward, 200 / 8 and 210.4 / 8 backward."""
-        found = megatron_timers.loads(LOG, "log", 2, 8)
+        found = megatron_timers.parse_log(LOG, "log", 2, 8)
         assert found.forward == (Fraction("12.8"), Fraction("13.75"))
         assert found.backward == (25, Fraction("26.3"))
         assert (found.reports, found.outliers) == (3, 1)
 
     def test_ranks_that_share_a_stage(self) -> None:
         """One device of two ranks: the slower one counts."""
-        found = megatron_timers.loads(LOG, "log", 1, 8)
+        found = megatron_timers.parse_log(LOG, "log", 1, 8)
         assert found.forward == (Fraction("13.75"),)
 
     @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ class TestTimers:
     )
     def test_refused(self, text: str, devices: int, told: str) -> None:
         with pytest.raises(InputError) as caught:
-            megatron_timers.loads(text, "log", devices, 8)
+            megatron_timers.parse_log(text, "log", devices, 8)
         assert str(caught.value).startswith("log: ")
         assert told in str(caught.value)
 
@@ -375,6 +375,6 @@ class TestCommand:
 def test_names_of_operations_are_pytorchs() -> None:
     """`PP:1I0` is a B of ours, and `PP:1B0` a BW."""
     ran = [event(f"PP:1{letter}0", 0, 1) for letter in "FIWB"]
-    found = torch_trace.loads(json.dumps({"traceEvents": ran}), "t", 0).records
+    found = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
     assert [record.op for record in found] == [Op(kind, 1, 0) for kind in kinds]

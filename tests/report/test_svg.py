@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import Layer
+from ppopt.report.gantt import GanttSeries
 from ppopt.report.raster import LINES, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
 from ppopt.schedule.origin import Origin
@@ -131,11 +131,11 @@ def pixels(data: bytes) -> np.ndarray:
     return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 4)
 
 
-def layers(schedule: Schedule) -> list[Layer]:
+def layers(schedule: Schedule) -> list[GanttSeries]:
     """Plain colours: F 200, 0, 0 and BW 0, 100, 0."""
     colours = {OpKind.F: "#c80000", OpKind.BW: "#006400"}
     return [
-        Layer(kind, 0, "", colour, np.flatnonzero(schedule.kind == kind))
+        GanttSeries(kind, 0, "", colour, np.flatnonzero(schedule.kind == kind))
         for kind, colour in colours.items()
     ]
 

@@ -66,16 +66,16 @@ def test_units_of_time_that_differ_share_no_axis(known: Schedule) -> None:
 
 def test_a_trace_takes_the_unit_of_the_schedule(known: Schedule) -> None:
     """3 ms are 3000 microseconds; a unit of one's own may only repeat it."""
-    events = json.loads(perfetto.dumps(known))
+    events = json.loads(perfetto.chrome_trace(known))
     assert events["otherData"]["time_unit"] == "ms"
     assert events["otherData"]["memory_unit"] == "GiB"
     first = next(event for event in events["traceEvents"] if event.get("name") == "0F0")
     assert (first["ts"], first["dur"]) == (0, 3000)
     names = {event["name"] for event in events["traceEvents"] if event["ph"] == "C"}
     assert names == {"memory (GiB)"}
-    assert perfetto.dumps(known, "ms") == perfetto.dumps(known)
+    assert perfetto.chrome_trace(known, "ms") == perfetto.chrome_trace(known)
     with pytest.raises(InputError, match="time unit: s is not ms, that of the schedule"):
-        perfetto.dumps(known, "s")
+        perfetto.chrome_trace(known, "s")
 
 
 def test_a_schedule_file_keeps_units_and_counts() -> None:
@@ -97,7 +97,7 @@ def test_a_schedule_file_keeps_units_and_counts() -> None:
 
 
 def pipeline_of(schedule: Schedule) -> object:
-    return schedule_json.to_object(schedule)["pipeline"]
+    return schedule_json.schedule_to_object(schedule)["pipeline"]
 
 
 def test_tables() -> None:

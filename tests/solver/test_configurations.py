@@ -17,7 +17,7 @@ from ppopt.solver.configurations import (
     Configuration,
     ConfigurationSearch,
     Key,
-    Request,
+    SolveRequest,
 )
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
@@ -32,6 +32,9 @@ class Forwards(Candidates):
 
     def pipeline(self, key: Key) -> Pipeline:
         return Pipeline(stages=2, batches=2, forward=key[0])
+
+    def key(self, pipeline: Pipeline) -> Key:
+        return (int(pipeline.costs.forward[0]),)
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         return [Configuration(key, Fraction(0)) for key in keys]
@@ -61,7 +64,7 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones() -> None:
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     began = time.monotonic()
-    request = Request(
+    request = SolveRequest(
         solve_one, problem, provenance_of(1000, 1, 0), None, began, None, SolveParams()
     )
     found = ConfigurationSearch(Forwards(), request).run()

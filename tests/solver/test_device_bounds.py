@@ -84,7 +84,7 @@ def ends_too_idle(patch: Patch) -> None:
     """One microbatch less than there is room for while a device waits."""
     right = idle_bounds.knapsack_bound
 
-    def wrong(items: list[idle_bounds.Item], room: int | None) -> int:
+    def wrong(items: list[idle_bounds.KnapsackItem], room: int | None) -> int:
         fewer = [item._replace(copies=max(0, item.copies - 1)) for item in items]
         return right(fewer, room)
 

@@ -17,7 +17,7 @@ from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.idle_bound import Filler
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds, idle_bounds
-from ppopt.solver.bounds.idle_bounds import ForcedIdle, Item
+from ppopt.solver.bounds.idle_bounds import ForcedIdle, KnapsackItem
 from ppopt.solver.relaxation.delays import Delays
 from tests.factories.instances import tiny_cases
 
@@ -104,14 +104,16 @@ def test_both_codes_agree() -> None:
 def test_knapsack_bound_is_never_below_the_true_most(seed: int, kinds: int, room: int) -> None:
     """Of a knapsack; exact for two kinds."""
     rng = Random(seed)
-    items = [Item(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)]
+    items = [
+        KnapsackItem(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)
+    ]
     best = most(items, room)
     found = idle_bounds.knapsack_bound(items, room)
     assert best <= idle_bound.filled([Filler(*item) for item in items], room) <= found
     assert found == best or kinds > 2
 
 
-def most(items: list[Item], room: int) -> int:
+def most(items: list[KnapsackItem], room: int) -> int:
     """By trying every number of every item."""
     if room < 0:
         return -(10**9)

@@ -29,7 +29,7 @@ from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.exact.dynamic_program import dp_subset_bound
 from ppopt.solver.parameters import RemoteParams, SubsetParams
-from ppopt.solver.remote import Job, News, RemoteSubsetDP, _Link, serve
+from ppopt.solver.remote import News, RemoteProblem, RemoteSubsetDP, _Link, serve
 from ppopt.solver.result import Progress
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session
@@ -205,7 +205,7 @@ def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
         assert search.incumbent.value is not None
         wrong = Bound(search.incumbent.value + 1, "", Certificate(Argument.SEARCH))
         ours = link(here, search, leads=True)
-        ours.send(Job(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
+        ours.send(RemoteProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
         ours.send(News(search.incumbent.value, wrong))
         assert here.poll(60)
         with pytest.raises(VerificationError, match="lies above a schedule"):
@@ -218,7 +218,7 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
     here, server = serving()
     with here:
         low = dp_subset_bound((0,), 594)
-        here.send(Job(PROBLEM, 600.0, 700, low))
+        here.send(RemoteProblem(PROBLEM, 600.0, 700, low))
         here.send(News(595, low))
         assert here.poll(60)
         news: News = here.recv()
@@ -231,7 +231,7 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
 def test_a_bound_found_by_the_search_needs_no_process() -> None:
     here, server = serving()
     with here:
-        here.send(Job(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
+        here.send(RemoteProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
         here.send(News(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
         server.join(60)
     assert not server.is_alive()
@@ -242,7 +242,11 @@ def test_the_process_ends_with_the_search() -> None:
     here, server = serving()
     search = begun(LONG)
     assert search.incumbent.value is not None
-    here.send(Job(search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound))
+    here.send(
+        RemoteProblem(
+            search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound
+        )
+    )
     time.sleep(2)
     assert server.is_alive()
     here.close()

@@ -79,7 +79,9 @@ def test_whole_backwards(p: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("p", range(1, 13))
-@pytest.mark.parametrize("block", [v_min.block, v_half.block, one_f_one_b_v.block])
+@pytest.mark.parametrize(
+    "block", [v_min.v_min_block, v_half.v_half_block, one_f_one_b_v.one_f_one_b_v_block]
+)
 def test_passes_of_a_block_share_no_slot(block, p: int) -> None:
     """Repeated every 6 slots, the passes of a device never meet; W or BW fills what they leave."""
     made = block(p)

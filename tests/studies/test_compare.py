@@ -74,7 +74,7 @@ def test_a_table_waits_for_no_native_form(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(_: Schedule) -> dict[str, Any]:
         raise AssertionError("nobody asked for JSON")
 
-    monkeypatch.setattr(schedule_json, "to_object", refuse)
+    monkeypatch.setattr(schedule_json, "schedule_to_object", refuse)
     line = "--stages 2 --batches 4"
     assert "zbv" in done(f"compare {line}").out
     assert "makespan" in done(f"eval zbv {line}").out

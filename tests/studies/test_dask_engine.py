@@ -16,7 +16,7 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.studies.engines import dask
 from ppopt.studies.engines.dask import DaskEngine
-from ppopt.studies.job import Job
+from ppopt.studies.job import Job, version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Task, perform
 
@@ -94,7 +94,7 @@ def test_a_worker_of_another_version_is_told(
     engine.submit(3, Task(Job(PIPELINE, "gpipe")))
     ((number, done),) = ended(engine)
     assert number == 3
-    assert done.failed == "its worker has ppopt 0.1.0, not 9.9.9 as here"
+    assert done.failed == f"its worker has ppopt {version()}, not 9.9.9 as here"
 
 
 def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:

@@ -26,7 +26,7 @@ from ppopt.solver.result import Provenance, Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as made
 from ppopt.studies import frontier_search
-from ppopt.studies.frontier_curve import Curve, Found, Proved
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.memory_limits import candidates, within
 from tests.cli.cli_json import (
     EVALUATED,
@@ -415,8 +415,8 @@ class TestCurve:
         return Proved(limit, Bound(value, "", Certificate(Argument.SEARCH)))
 
     @staticmethod
-    def found(limit: int, value: int) -> Found:
-        return Found(limit, value, None)  # type: ignore[arg-type]
+    def found(limit: int, value: int) -> ParetoPoint:
+        return ParetoPoint(limit, value, None)  # type: ignore[arg-type]
 
     def test_only_what_nothing_betters_is_kept(self) -> None:
         curve = Curve(range(1, 9))

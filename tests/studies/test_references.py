@@ -14,9 +14,9 @@ import pytest
 
 from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.errors import InputError
-from ppopt.formats.schedule_json import from_object, to_object
+from ppopt.formats.schedule_json import schedule_from_object, schedule_to_object
 from ppopt.strategies import Options
-from ppopt.studies.references import check, differences
+from ppopt.studies.references import check_reference, differences
 from ppopt.testing import assert_not_worse_than, assert_schedule_equal
 from ppopt.testing.plugin import References
 from tests.cli.cli_run import done, run, shown
@@ -53,13 +53,13 @@ class TestCheck:
             evaluate(Pipeline(stages=2, batches=5), "interleaved", options=Options(group_size=3)),
             one_f_one_b(),
         ):
-            assert check(made).differences == ()
+            assert check_reference(made).differences == ()
 
     def test_an_order_made_worse_by_hand(self) -> None:
         """Swapping the microbatches of two forwards on device 0 of a pinned 1F1B."""
         made = evaluate(Pipeline(stages=2, batches=3), "1f1b")
         turned = replace(made, microbatch=made.microbatch[[1, 0, *range(2, len(made))]])
-        found = check(turned).differences
+        found = check_reference(turned).differences
         assert [str(entry) for entry in found] == ["order: was 0F1 as number 0 on device 0, is 0F0"]
 
     def test_a_stale_bound(self) -> None:
@@ -67,28 +67,28 @@ class TestCheck:
         stale = replace(
             made, origin=replace(made.origin, lower_bound=Fraction(26), status="feasible")
         )
-        told = [str(entry) for entry in check(stale).differences]
+        told = [str(entry) for entry in check_reference(stale).differences]
         assert told == ["status: was feasible, is optimal", "lower bound: was 26, is 27"]
-        assert check(stale).notes == (
+        assert check_reference(stale).notes == (
             "the search ended by its time limit: another machine may find more or less",
         )
 
     def test_other_versions_are_noted(self) -> None:
         made = solved()
         older = {**made.origin.versions, "ortools": "9.0"}
-        found = check(replace(made, origin=replace(made.origin, versions=older)))
+        found = check_reference(replace(made, origin=replace(made.origin, versions=older)))
         assert found.differences == ()
         (note,) = found.notes
         assert note.startswith("ortools was 9.0, is ")
 
     def test_several_workers_may_find_another_order(self) -> None:
-        found = check(solved(workers=2))
+        found = check_reference(solved(workers=2))
         assert (found.differences, found.ordered) == ((), False)
         assert found.notes[0].startswith("order not compared: the search had several workers")
         made = solved()
         turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
         other = replace(made, microbatch=turned, origin=replace(made.origin, workers=2))
-        found = check(other)
+        found = check_reference(other)
         assert found.differences == ()
         assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(str, found.free)
 
@@ -110,10 +110,10 @@ class TestCheck:
     )
     def test_hostile_options(self, options: object, told: str) -> None:
         made = evaluate(Pipeline(stages=2, batches=4), "interleaved")
-        file = to_object(made)
+        file = schedule_to_object(made)
         file["origin"]["options"] = options
         with pytest.raises(InputError) as caught:
-            check(from_object(file)[0])
+            check_reference(schedule_from_object(file)[0])
         assert told in str(caught.value)
 
 

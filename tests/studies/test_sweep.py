@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -17,6 +18,8 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
+from ppopt.solver import search as searching
+from ppopt.studies import job as jobs
 from ppopt.studies import outcome
 from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.local import LocalEngine
@@ -151,6 +154,36 @@ class TestGrid:
 class TestKey:
     """A key is of the content: what a result depends on, and no more."""
 
+    def test_the_version_of_the_search_is_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        key = Job(PIPELINE).key
+        monkeypatch.setattr(jobs, "search_version", lambda: "another")
+        assert Job(PIPELINE).key != key
+
+    def test_the_version_is_of_the_sources_that_decide(self, tmp_path: Path) -> None:
+        """A change in the solver or in how a strategy is evaluated is another version; one of the
+        page or of the command line is not."""
+
+        def version() -> str:
+            jobs.search_version.cache_clear()
+            return jobs.search_version()
+
+        here = Path(ppopt.__file__).parent
+        for name in ("problem", "schedule", "solver", "strategies", "studies", "report"):
+            shutil.copytree(here / name, tmp_path / name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jobs, "files", lambda _: tmp_path)
+            first = version()
+            (tmp_path / "report" / "html.py").write_text("# another page")
+            (tmp_path / "solver" / "notes.txt").write_text("no source")
+            assert version() == first
+            versions = {first}
+            for place in ("solver/bounds/idle_bounds.py", "studies/evaluate.py", "solver/new.py"):
+                with (tmp_path / place).open("a") as file:
+                    file.write("# another")
+                versions.add(version())
+            assert len(versions) == 4
+        assert version() == first
+
     def test_names_units_and_effort_are_no_content(self) -> None:
         one = Job(PIPELINE)
         same = (
@@ -239,11 +272,21 @@ JOBS = {
 }
 
 
+TIGHT = replace(ppopt.read_pipeline("llama-3.1-8b-128k"), mem_limit="40GiB")
+CHOSEN = {
+    "partition": Job(replace(TIGHT, partition="search"), time_limit=0.5),
+    "placement": Job(replace(HARD, chunks=2, placement="search"), time_limit=0.5),
+    "recompute": Job(replace(TIGHT, recompute="search"), time_limit=0.5),
+    "both": Job(replace(TIGHT, partition="search", recompute="search"), time_limit=0.5),
+}
+"""Searches that end far from proof, each over what it is named after."""
+
+
 class TestStored:
     @pytest.mark.parametrize("name", JOBS)
     def test_what_is_read_is_what_was_found(self, name: str) -> None:
         job = JOBS[name]
-        found = outcome.run(job)
+        found = outcome.run_job(job)
         again = outcome.read(outcome.stored(job, found), job)
         assert (again.status, again.value) == (found.status, found.value)
         assert (again.lower_bound, again.proof) == (found.lower_bound, found.proof)
@@ -257,7 +300,7 @@ class TestStored:
 
     def test_a_strategy_of_another_limit_is_judged_by_the_limit_asked_for(self) -> None:
         free, limited = Job(PIPELINE, "gpipe"), Job(LIMITED, "gpipe")
-        stored = outcome.stored(free, outcome.run(free))
+        stored = outcome.stored(free, outcome.run_job(free))
         assert outcome.row(free, outcome.read(stored, free))["fits_limit"]
         shown = outcome.row(limited, outcome.read(stored, limited))
         assert shown["mem_limit"] == [2, 2, 2]
@@ -266,7 +309,7 @@ class TestStored:
     def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
         """Why a stored result is refused after a change of its text or its columns."""
         job = Job(PIPELINE, time_limit=20)
-        stored = outcome.stored(job, outcome.run(job))
+        stored = outcome.stored(job, outcome.run_job(job))
         text = zlib.decompress(stored.record).decode()
         changed = change(text)
         assert changed != text or fields
@@ -295,7 +338,7 @@ class TestStored:
 
     def test_bytes_that_are_damaged(self) -> None:
         job = Job(PIPELINE, "1f1b")
-        stored = outcome.stored(job, outcome.run(job))
+        stored = outcome.stored(job, outcome.run_job(job))
         record = bytearray(stored.record)
         record[len(record) // 2] ^= 1
         with pytest.raises(InputError, match="a stored result is damaged"):
@@ -357,7 +400,7 @@ class TestMoreTime:
 
     def test_from_its_schedule_and_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         job = Job(HARD, time_limit=1)
-        short = outcome.run(job)
+        short = outcome.run_job(job)
         assert not short.closed
         assert short.covers(job)
         more = replace(job, time_limit=2)
@@ -370,7 +413,7 @@ class TestMoreTime:
             return short.result(more)
 
         monkeypatch.setattr(outcome, "search_from", search_from)
-        found = outcome.run(more, outcome.read(outcome.stored(job, short), job))
+        found = outcome.run_job(more, outcome.read(outcome.stored(job, short), job))
         (start,) = given
         assert start.schedules == (short.schedule,)
         assert short.lower_bound is not None
@@ -379,8 +422,8 @@ class TestMoreTime:
 
     def test_never_worse_and_the_scope_of_a_proof_is_said_once(self) -> None:
         job = Job(HARD, time_limit=1)
-        short = outcome.run(job)
-        longer = outcome.run(replace(job, time_limit=1.5), short)
+        short = outcome.run_job(job)
+        longer = outcome.run_job(replace(job, time_limit=1.5), short)
         assert longer.value is not None
         assert short.value is not None
         assert longer.lower_bound is not None
@@ -389,6 +432,53 @@ class TestMoreTime:
         assert longer.lower_bound >= short.lower_bound
         assert longer.proof.count("backwards") <= 1
         assert longer.time_limit == 1.5
+
+    @pytest.mark.parametrize("searched", CHOSEN)
+    def test_what_is_chosen_with_the_schedule_begins_with_what_was_found(
+        self, searched: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a longer search only the configuration found before is searched: it is the first, it
+        begins with the schedule, and the bound over all is not lost."""
+        job = CHOSEN[searched]
+        short = outcome.run_job(job)
+        assert not short.closed
+        assert short.schedule is not None
+        begun: list[Any] = []
+
+        def search_from(start: Any, problem: Any, *rest: Any, **named: Any) -> Any:
+            begun.append((start, problem))
+            if len(begun) > 1:
+                raise TimeoutError
+            return searching.search_from(start, problem, *rest, **named)
+
+        monkeypatch.setattr(outcome, "search_from", search_from)
+        known = outcome.read(outcome.stored(job, short), job)
+        longer = outcome.run_job(replace(job, time_limit=1), known)
+        start, problem = begun[0]
+        (made,) = start.schedules
+        assert made.columns[0].tolist() == short.schedule.columns[0].tolist()
+        assert made.start.tolist() == short.schedule.start.tolist()
+        assert problem.pipeline.hosts == short.schedule.pipeline.hosts
+        assert problem.pipeline.costs == short.schedule.pipeline.costs
+        assert longer.value is not None
+        assert short.value is not None
+        assert longer.value <= short.value
+        assert longer.lower_bound is not None
+        assert short.lower_bound is not None
+        assert longer.lower_bound >= short.lower_bound
+
+    def test_a_bound_that_is_reached_ends_the_search(self) -> None:
+        """The least value of LAYERS on two devices is proved; with that bound, and the schedule of
+        another partition, the search goes on until it is reached."""
+        job = JOBS["partition"]
+        best = outcome.run_job(job)
+        assert best.status is ppopt.Status.OPTIMAL
+        even = replace(job.pipeline, partition="even")
+        made = outcome.run_job(Job(even, time_limit=20)).schedule
+        known = replace(best, status=ppopt.Status.FEASIBLE, schedule=made)
+        again = outcome.run_job(job, known)
+        assert (again.status, again.value) == (ppopt.Status.OPTIMAL, best.value)
+        assert again.proof == best.proof
 
     def test_rows_of_one_content_follow_each_other(self, url: str) -> None:
         asked = grid_of(base_of(HARD, {}), {"time_limit": [0.5, 1]})
@@ -434,7 +524,7 @@ class TestFailure:
 
         monkeypatch.setattr(Storage, "finish", full)
         study, searched = done(asked, url)
-        assert str(study.not_stored).endswith("run the same command again")
+        assert str(study.not_stored).endswith("what is stored is not done again")
         assert "the disk is full" in str(study.not_stored)
         assert (study.done, study.open, len(searched)) == (2, 1, 2)
         monkeypatch.undo()
@@ -602,6 +692,6 @@ def test_two_sweeps_may_write_one_storage(url: str) -> None:
 def test_stored_results_are_plain() -> None:
     """What is stored is text and numbers: other programs can read it."""
     job = Job(PIPELINE, "1f1b")
-    stored = outcome.stored(job, outcome.run(job))
+    stored = outcome.stored(job, outcome.run_job(job))
     assert isinstance(stored, StoredResult)
     assert {type(value) for value in stored} <= {str, bytes, bool, float, int, outcome.Status}

@@ -110,23 +110,23 @@ class TestTraps:
         text = text.replace("F0,2F1", "F1,2F0") + self.LAST
         assert torch_jobs.run_text(world, text, range(RANKS), 2) > 1e-3
         with pytest.raises(InputError, match="would give wrong gradients"):
-            torch_csv.loads(text, "a.csv")
+            torch_csv.parse_order(text, "a.csv")
 
     def test_our_export_renames(self, world: World) -> None:
         """The same order as a schedule is written with other numbers, and runs right."""
         text = (self.LATE + self.LAST).replace("3F1,3F0", "3F0,3F1")
-        order = torch_csv.loads(text, "a.csv")
+        order = torch_csv.parse_order(text, "a.csv")
         made = torch_csv.schedule(order, {})
         turned = replace(made, microbatch=1 - made.microbatch)
         assert verify(turned) == []
-        assert torch_csv.dumps(turned) == text
+        assert torch_csv.order_csv(turned) == text
         assert execution.run(world, turned).difference <= 1e-12
 
     def test_deferred_receives(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
         found = solve(Pipeline(stages=RANKS, batches=6, placement="v"), mem_limit="1f1b")
         assert found.schedule is not None
-        text, hosts = torch_csv.dumps(found.schedule), found.schedule.pipeline.hosts[0]
+        text, hosts = torch_csv.order_csv(found.schedule), found.schedule.pipeline.hosts[0]
         with pytest.raises(InputError, match="defer_pp_recv: it gives wrong gradients"):
             ppopt.torch.runtime([], made, print, defer_pp_recv=True)
         assert torch_jobs.run_text(world, text, hosts, 6) <= 1e-12
@@ -141,7 +141,7 @@ class TestTraps:
     def test_two_routes(self) -> None:
         made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
         mirrored = replace(made, pipeline=Pipeline(stages=2, batches=2, routes=2))
-        for refuses in (ppopt.torch.placement, torch_csv.dumps):
+        for refuses in (ppopt.torch.placement, torch_csv.order_csv):
             with pytest.raises(InputError, match="two routes put a stage on two"):
                 refuses(mirrored)
 
@@ -185,7 +185,7 @@ class TestFilesOfPyTorch:
     @pytest.mark.parametrize("case", CLASSES, ids=lambda case: case[0])
     def test_dumped(self, world: World, case: tuple[str, int, str], form: str) -> None:
         text = world.run(torch_jobs.dump, [(*case, form)] * RANKS)[0]
-        order = torch_csv.loads(text, "torch.csv")
+        order = torch_csv.parse_order(text, "torch.csv")
         made = torch_csv.schedule(order, {"forward": 3, "backward": 6})
         assert verify(made) == []
         assert made.pipeline.num_stages == 2 * RANKS
@@ -197,17 +197,17 @@ class TestFilesOfPyTorch:
         text = world.run(
             torch_jobs.dump, [("ScheduleInterleaved1F1B", 2, "loop", "compute_only")] * RANKS
         )[0]
-        order = torch_csv.loads(text, "torch.csv")
+        order = torch_csv.parse_order(text, "torch.csv")
         ours = evaluate(Pipeline(stages=RANKS, batches=8), "interleaved")
-        assert torch_csv.dumps(torch_csv.schedule(order, {})) == torch_csv.dumps(ours)
+        assert torch_csv.order_csv(torch_csv.schedule(order, {})) == torch_csv.order_csv(ours)
 
     def test_its_1f1b_is_off_by_one(self, world: World) -> None:
         """`Schedule1F1B.pipeline_order` numbers the last rank's forwards from 1 (torch 2.13)."""
         text = world.run(torch_jobs.dump, [("Schedule1F1B", 1, "loop", "order")] * RANKS)[0]
         assert "3F8" in text
-        order = torch_csv.loads(text, "torch.csv")
+        order = torch_csv.parse_order(text, "torch.csv")
         ours = evaluate(Pipeline(stages=RANKS, batches=8), "1f1b")
-        assert torch_csv.dumps(torch_csv.schedule(order, {})) == torch_csv.dumps(ours)
+        assert torch_csv.order_csv(torch_csv.schedule(order, {})) == torch_csv.order_csv(ours)
 
 
 class TestMeasure:
@@ -241,13 +241,13 @@ class TestMeasure:
         """Its ranges hold the waits for receives; taken off, they leave what the stages slept,
         in units of 2 ms: F 8 to 24, B of 16 and W of 10 (stage 0: nothing and 26)."""
         from ppopt.profiles.estimate import profile  # noqa: PLC0415
-        from ppopt.profiles.torch_trace import loads, without_waits  # noqa: PLC0415
+        from ppopt.profiles.torch_trace import parse_trace, without_waits  # noqa: PLC0415
 
         pipeline = Pipeline(
             stages=RANKS, batches=4, forward=[8, 12, 16, 24], backward=26, weight=10
         )
         texts = world.run(torch_jobs.traced, [(evaluate(pipeline, "zb-h1"),)] * RANKS)
-        read = [loads(text, "trace", 99) for text in texts]
+        read = [parse_trace(text, "trace", 99) for text in texts]
         assert [trace.rank for trace in read] == list(range(RANKS))
         assert [trace.followed for trace in read] == [{0}, {1}, {2}, set()]
         found = profile(without_waits(record for trace in read for record in trace.records))

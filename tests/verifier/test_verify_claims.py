@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import InputError, recheck, solve
-from ppopt.formats.schedule_json import from_object, to_object
+from ppopt.formats.schedule_json import schedule_from_object, schedule_to_object
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, explain, figures, verify
@@ -163,9 +163,9 @@ def test_loading_the_verifier_loads_nothing_of_what_it_checks() -> None:
 
 def says(schedule: Schedule, **members: object) -> Schedule:
     """The schedule as a file would give it whose origin has these members."""
-    file = json.loads(json.dumps(to_object(schedule)))
+    file = json.loads(json.dumps(schedule_to_object(schedule)))
     file["origin"] |= members
-    return from_object(file)[0]
+    return schedule_from_object(file)[0]
 
 
 def test_an_origin_must_agree_with_its_schedule() -> None:

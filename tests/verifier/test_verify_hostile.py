@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import Row
+from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
 from ppopt.verifier.violation import MOST_LISTED
 from tests.factories.schedules import BW, F, peaks, pipelines, schedules, table
@@ -96,7 +96,7 @@ def test_figures_agree_with_brute_force(schedule: Schedule, seed: int, times: in
 
 
 def _rearranged(schedule: Schedule, rows: Ints) -> Schedule:
-    columns = {name: getattr(schedule, name)[rows] for name in Row._fields}
+    columns = {name: getattr(schedule, name)[rows] for name in ScheduledOperation._fields}
     return replace(schedule, **columns)
 
 

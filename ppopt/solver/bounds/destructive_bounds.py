@@ -64,8 +64,8 @@ class TargetSequence:
 @interrupts.deferred()
 def feasibility_model(
     problem: Problem, target: int, devices: Iterable[int] | None = None
-) -> model.Model:
+) -> model.CpSatModel:
     """Model of all schedules of at most `target` ticks, of all devices or of a subset."""
-    built = model.build(problem, horizon=target, bound=0, devices=devices)
+    built = model.build_model(problem, horizon=target, bound=0, devices=devices)
     built.cp.proto.clear_objective()
     return built

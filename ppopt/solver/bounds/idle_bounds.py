@@ -32,7 +32,7 @@ class ForcedIdle(NamedTuple):
     """Between its last F and the backward of the same microbatch."""
 
 
-class Item(NamedTuple):
+class KnapsackItem(NamedTuple):
     """An item of a bounded knapsack: work that a device may do while it waits."""
 
     work: int
@@ -62,7 +62,7 @@ def _first(delays: Delays, device: int) -> int:
     low, high = stages[0], stages[-1]
     way = delays.head(high) - delays.head(low) + delays.forward[high] + delays.round_trip(high)
     forwards = [delays.operations[stage][0] for stage in stages]
-    items = [Item(one.duration, one.change, delays.batches) for one in forwards]
+    items = [KnapsackItem(one.duration, one.change, delays.batches) for one in forwards]
     return max(0, way - knapsack_bound(items, delays.instance.room(device)))
 
 
@@ -85,12 +85,12 @@ def _last(delays: Delays, device: int) -> int:
             room -= held
         for place, one in enumerate(after):
             work = sum(other.duration for other in after[place:])
-            items.append(Item(work, held, delays.batches - 1))
+            items.append(KnapsackItem(work, held, delays.batches - 1))
             held += one.change
     return max(0, delays.round_trip(stages[-1]) - knapsack_bound(items, room))
 
 
-def knapsack_bound(items: list[Item], room: int | None) -> int:
+def knapsack_bound(items: list[KnapsackItem], room: int | None) -> int:
     """Upper bound on the work that fits into `room`: exact for up to two items, else relaxed."""
     if room is None:
         return sum(item.copies * item.work for item in items)
@@ -108,11 +108,11 @@ def knapsack_bound(items: list[Item], room: int | None) -> int:
     return _linear_relaxation(items, room)
 
 
-def _count(item: Item, room: int) -> int:
+def _count(item: KnapsackItem, room: int) -> int:
     return item.copies if item.memory == 0 else min(item.copies, room // item.memory)
 
 
-def _linear_relaxation(items: list[Item], room: int) -> int:
+def _linear_relaxation(items: list[KnapsackItem], room: int) -> int:
     """Linear relaxation of the knapsack, rounded up: items by work per memory, largest first."""
     total = sum(item.copies * item.work for item in items if item.memory == 0)
     rest = [item for item in items if item.memory > 0]

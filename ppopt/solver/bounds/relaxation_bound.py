@@ -142,7 +142,7 @@ def raise_by_subset(
     Where the relaxed model is not solved to its end, its best bound counts, never its best
     solution. Raises VerificationError if the relaxed model is infeasible: a bug.
     """
-    relaxed = model.build(problem, horizon=value, bound=known.value, devices=devices)
+    relaxed = model.build_model(problem, horizon=value, bound=known.value, devices=devices)
     outcome = _solve_relaxed(relaxed, limits)
     if outcome.infeasible:
         raise VerificationError(
@@ -154,7 +154,7 @@ def raise_by_subset(
     return subset_bound(devices, outcome.bound), outcome
 
 
-def _solve_relaxed(built: model.Model, limits: SolverLimits) -> cpsat.CpSatOutcome:
+def _solve_relaxed(built: model.CpSatModel, limits: SolverLimits) -> cpsat.CpSatOutcome:
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     if outcome.interrupted:
         raise KeyboardInterrupt

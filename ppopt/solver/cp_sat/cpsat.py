@@ -15,7 +15,7 @@ from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.cp_sat.model import Model
+from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
 _ORDERING = (
@@ -58,7 +58,7 @@ class CpSatOutcome:
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
-    def __init__(self, model: Model, report: Callable[[int, int], None]) -> None:
+    def __init__(self, model: CpSatModel, report: Callable[[int, int], None]) -> None:
         super().__init__()
         self._model = model
         self._report = report
@@ -68,7 +68,7 @@ class _Watch(cp_model.CpSolverSolutionCallback):
 
 
 def search(
-    model: Model,
+    model: CpSatModel,
     limits: SolverLimits,
     report: Callable[[int | None, int], None],
     params: CpSatParams = CP_SAT,
@@ -173,7 +173,7 @@ def run(
     return status[0], bool(pressed)
 
 
-def _absent(model: Model, solver: cp_model.CpSolver) -> Iterator[int]:
+def _absent(model: CpSatModel, solver: cp_model.CpSolver) -> Iterator[int]:
     """Numbers of the B and W of whole backwards, and of the BW of split ones."""
     size = model.pipeline.num_codes // NUM_KINDS
     for weight, literal in model.split.items():
@@ -183,7 +183,7 @@ def _absent(model: Model, solver: cp_model.CpSolver) -> Iterator[int]:
 
 
 @interrupts.deferred()
-def _schedule(model: Model, solver: cp_model.CpSolver) -> Schedule:
+def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
     pipeline = model.pipeline
     absent = set(_absent(model, solver))
     codes = np.array([code for code in model.start if code not in absent], dtype=np.int64)

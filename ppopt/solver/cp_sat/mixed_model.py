@@ -22,7 +22,8 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
-from ppopt.solver.cp_sat.model import Model, steps
+from ppopt.solver.cp_sat.model import CpSatModel, steps
+from ppopt.solver.cp_sat.order_literals import add_order_literals
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.pairs import candidate_pairs
 
@@ -41,10 +42,10 @@ class Slot(NamedTuple):
 
 
 @interrupts.deferred()
-def build(problem: Problem, *, horizon: int, bound: int, step: int = 1) -> Model:
+def build_mixed_model(problem: Problem, *, horizon: int, bound: int, step: int = 1) -> CpSatModel:
     """Model of all schedules with objective in [bound, horizon] (ticks), least objective first.
 
-    The arguments are those of `ppopt.solver.cp_sat.model.build`, all devices kept.
+    The arguments are those of `ppopt.solver.cp_sat.model.build_model`, all devices kept.
     """
     pipeline, cp = problem.pipeline, cp_model.CpModel()
     latest = horizon if problem.objective is Objective.MAKESPAN else 2 * horizon
@@ -52,7 +53,7 @@ def build(problem: Problem, *, horizon: int, bound: int, step: int = 1) -> Model
     candidates = chain.from_iterable(
         candidate_pairs(Instance(pipeline, kinds), every) for kinds in (SPLIT, WHOLE)
     )
-    model = Model(
+    model = CpSatModel(
         problem=problem,
         devices=every,
         cp=cp,
@@ -74,7 +75,7 @@ def build(problem: Problem, *, horizon: int, bound: int, step: int = 1) -> Model
 class _Builder:
     """A model under construction."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CpSatModel) -> None:
         self.model = model
         self.cp = model.cp
         self.pipeline = model.pipeline
@@ -206,6 +207,11 @@ class _Builder:
             room = pipeline.ticks.room(device)
             assert room is not None
             self.cp.add_cumulative([one for one, _ in group], [much for _, much in group], room)
+        chosen: dict[int, cp_model.LiteralT] = {}
+        for one in slots.values():
+            chosen |= {one.partial: one.split, one.weight: one.split}
+            chosen[one.full] = one.split.negated()
+        add_order_literals(self.model, sorted(self.model.devices), chosen)
 
     def _lasting(self, first: int, last: int, there: cp_model.LiteralT) -> cp_model.IntervalVar:
         """From the start of one operation to the end of another, if both are there."""

@@ -27,6 +27,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.cp_sat.order_literals import add_order_literals
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
@@ -35,7 +36,7 @@ from ppopt.solver.relaxation.symmetry import canonical
 
 
 @dataclass(frozen=True)
-class Model:
+class CpSatModel:
     """A CP-SAT model of some devices of a pipeline, the others replaced by delays.
 
     `start[code]` holds the variable of an operation number.
@@ -88,14 +89,14 @@ class Model:
 
 
 @interrupts.deferred()
-def build(
+def build_model(
     problem: Problem,
     *,
     horizon: int,
     bound: int,
     devices: Iterable[int] | None = None,
     step: int = 1,
-) -> Model:
+) -> CpSatModel:
     """Model of all schedules with objective in [bound, horizon] (ticks), least objective first.
 
     The model treats objectives within the same `step` ticks from the bound as equal. `devices` are
@@ -121,7 +122,7 @@ def build(
     end: dict[int, cp_model.LinearExpr] = {
         code: begin + int(duration[code]) for code, begin in start.items()
     }
-    model = Model(
+    model = CpSatModel(
         *(problem, kept, cp, start, value, duration),
         *(horizon, bound, step, latest, pairs, end),
     )
@@ -134,12 +135,14 @@ def build(
             _add_objective(model, subset)
     if objective is Objective.DEVICE_SPAN:
         _add_origin(model, subsets)
-    _add_memory(model, [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)])
+    shared = [d for d in sorted(kept) if device_subset.needs_cumulative(subsets[0], d)]
+    _add_memory(model, shared)
+    add_order_literals(model, shared, {})
     cp.minimize(value if step == 1 else steps(model))
     return model
 
 
-def steps(model: Model) -> cp_model.IntVar:
+def steps(model: CpSatModel) -> cp_model.IntVar:
     """Steps from the bound to the objective, rounded up."""
     most = -(-(model.horizon - model.bound) // model.step)
     steps = model.cp.new_int_var(0, most, "")
@@ -147,7 +150,7 @@ def steps(model: Model) -> cp_model.IntVar:
     return steps
 
 
-def _add_origin(model: Model, subsets: Sequence[DeviceSubset]) -> None:
+def _add_origin(model: CpSatModel, subsets: Sequence[DeviceSubset]) -> None:
     """Time counts from the first forward of the lowest stage kept, on one of the routes.
 
     It precedes everything else of its route. Without an origin CP-SAT may refute a cycle of waits
@@ -157,12 +160,12 @@ def _add_origin(model: Model, subsets: Sequence[DeviceSubset]) -> None:
     model.cp.add_min_equality(0, firsts)
 
 
-def _add_precedence(model: Model, flow: Constraints) -> None:
+def _add_precedence(model: CpSatModel, flow: Constraints) -> None:
     for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
         model.cp.add(model.start[after] >= model.end[before] + lag)
 
 
-def _add_slices(model: Model) -> None:
+def _add_slices(model: CpSatModel) -> None:
     """Data flow, order and objective of microbatches cut into slices; all devices are kept.
 
     Order holds slice by slice: of one kind, stage, route and slice.
@@ -179,7 +182,7 @@ def _add_slices(model: Model) -> None:
                 model.cp.add(model.objective >= model.end[code] - first)
 
 
-def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
+def _firsts(model: CpSatModel, device: int) -> list[cp_model.IntVar | int]:
     """Origins of the objective on a device: 0, or the start of the first F of every route."""
     if model.problem.objective is Objective.MAKESPAN:
         return [0]
@@ -187,14 +190,14 @@ def _firsts(model: Model, device: int) -> list[cp_model.IntVar | int]:
     return [model.start[_first(model, device, route)] for route in routes]
 
 
-def _first(model: Model, device: int, route: int) -> int:
+def _first(model: CpSatModel, device: int, route: int) -> int:
     """The first operation of a device on a route: F of microbatch 0 of its lowest stage."""
     instance = model.problem.instance
     lowest = model.pipeline.hosted[route][device][0]
     return int(instance.codes[instance.number(OpKind.F, lowest, route), 0])
 
 
-def _add_objective(model: Model, subset: DeviceSubset) -> None:
+def _add_objective(model: CpSatModel, subset: DeviceSubset) -> None:
     """Add releases and objective cuts of one route.
 
     With two routes the first operation of a device may be of either route. So the span of a device
@@ -211,7 +214,7 @@ def _add_objective(model: Model, subset: DeviceSubset) -> None:
         _add_crossing_spans(model, subset)
 
 
-def _add_crossing_spans(model: Model, subset: DeviceSubset) -> None:
+def _add_crossing_spans(model: CpSatModel, subset: DeviceSubset) -> None:
     other = 1 - subset.delays.route
     for device in sorted(model.devices):
         first = model.start[_first(model, device, other)]
@@ -220,7 +223,7 @@ def _add_crossing_spans(model: Model, subset: DeviceSubset) -> None:
             model.cp.add(model.objective >= model.end[last] - first)
 
 
-def _add_devices(model: Model) -> None:
+def _add_devices(model: CpSatModel) -> None:
     """Add that a device runs one operation, or one pair, at a time.
 
     A pair uses the interval of its F, and its backward then has none. This also sets the ends of
@@ -245,7 +248,7 @@ def _add_devices(model: Model) -> None:
 
 
 def _add_partners(
-    model: Model, code: int, partners: list[tuple[cp_model.IntVar, int]]
+    model: CpSatModel, code: int, partners: list[tuple[cp_model.IntVar, int]]
 ) -> cp_model.IntervalVar:
     """Interval of an operation that may be in a pair; `partners` are (chosen, time added)."""
     cp, start, alone = model.cp, model.start[code], int(model.duration[code])
@@ -261,7 +264,7 @@ def _add_partners(
     return cp.new_optional_fixed_size_interval_var(start, alone, by_itself, "")
 
 
-def _add_memory(model: Model, devices: list[int]) -> None:
+def _add_memory(model: CpSatModel, devices: list[int]) -> None:
     """Memory as cumulative intervals, one per holding of every microbatch."""
     instance, cp = model.problem.instance, model.cp
     if model.pipeline.ticks.limits is None:
@@ -277,7 +280,7 @@ def _add_memory(model: Model, devices: list[int]) -> None:
         cp.add_cumulative([item for item, _ in group], [amount for _, amount in group], room)
 
 
-def _holdings(model: Model, devices: list[int]) -> list[tuple[int, int, int, int]]:
+def _holdings(model: CpSatModel, devices: list[int]) -> list[tuple[int, int, int, int]]:
     """(device, taker, giver, amount) by operation number, in order of stage and microbatch."""
     instance = model.problem.instance
     found = []
@@ -290,7 +293,7 @@ def _holdings(model: Model, devices: list[int]) -> list[tuple[int, int, int, int
 
 
 @interrupts.deferred()
-def hint(model: Model, schedule: Schedule) -> None:
+def hint(model: CpSatModel, schedule: Schedule) -> None:
     """Hint at a schedule, its microbatches in canonical order."""
     new = canonical(schedule)
     there = set(new.tolist())

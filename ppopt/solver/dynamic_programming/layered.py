@@ -40,7 +40,7 @@ class Beam:
         return places[np.lexsort(keys)[: self.width]]
 
 
-class Layer(NamedTuple):
+class StateLayer(NamedTuple):
     """For every state of a layer: the state of the layer before that it extends."""
 
     parent: npt.NDArray[np.int32]
@@ -59,7 +59,7 @@ class LayeredDP:
         self._space = States(classes, below)
         self._states = self._space.root()
         self._starts = self._space.starts(self._states)
-        self._layers: list[Layer] = []
+        self._layers: list[StateLayer] = []
         self._length = len(classes) * classes.batches
         self.below = below
         """Only shorter schedules are searched, in ticks; it may be lowered between layers."""
@@ -105,7 +105,7 @@ class LayeredDP:
         self._states = states.take(kept, axis=1)
         kept = hopeful[kept]
         self._starts = starts.take(kept, axis=1)
-        self._layers.append(Layer(parent[kept].astype(np.int32), added[kept]))
+        self._layers.append(StateLayer(parent[kept].astype(np.int32), added[kept]))
 
     @property
     def best(self) -> int | None:

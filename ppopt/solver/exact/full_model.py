@@ -63,7 +63,7 @@ def _searched(
     follow.
     """
     problem = incumbent.problem
-    build = mixed_model.build if problem.mixed else model.build
+    build = mixed_model.build_mixed_model if problem.mixed else model.build_model
     built = build(
         problem,
         horizon=_horizon(incumbent),

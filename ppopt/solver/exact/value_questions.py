@@ -117,7 +117,7 @@ def _none_within(problem: Problem, target: int) -> Bound:
 
 
 def _solve_feasibility(
-    built: model.Model, budget: Budget, part: float, turn: int
+    built: model.CpSatModel, budget: Budget, part: float, turn: int
 ) -> cpsat.CpSatOutcome:
     focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
     limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
@@ -127,7 +127,7 @@ def _solve_feasibility(
 
 
 @interrupts.deferred()
-def _repeat(built: model.Model, apart: int) -> None:
+def _repeat(built: model.CpSatModel, apart: int) -> None:
     """Make the microbatches of the middle follow one another at a distance of `apart` ticks."""
     pipeline = built.pipeline
     first = pipeline.num_devices

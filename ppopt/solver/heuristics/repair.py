@@ -20,7 +20,7 @@ import numpy as np
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.list_scheduling import Arrivals
+from ppopt.schedule.list_scheduling import ReleaseTimes
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
@@ -66,7 +66,7 @@ class _Repair:
         self.codes: list[list[int]] = instance.codes.tolist()
         self.priority = _priorities(schedule, instance)
         self.done = [0] * len(self.classes)
-        self.arrivals = Arrivals(instance)
+        self.arrivals = ReleaseTimes(instance)
         rooms = map(instance.room, range(len(instance.hosted)))
         self.devices = [
             self._device(hosted, inf if room is None else room)

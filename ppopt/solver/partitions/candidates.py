@@ -117,6 +117,10 @@ class PartitionCandidates(BoundedPartitions):
         """The pipeline cut into these counts of layers."""
         return replace(self._base, partition=key)
 
+    def key(self, pipeline: Pipeline) -> Key:
+        """Its counts of layers."""
+        return pipeline.counts
+
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Partitions with their bounds; one whose memory cannot suffice is impossible."""
         for counts in keys:

@@ -84,7 +84,7 @@ class DeviceBound(NamedTuple):
         return np.asarray(np.minimum(np.maximum(self.alone, self.through + tail), FOREVER))
 
 
-class Item(NamedTuple):
+class KnapsackItems(NamedTuple):
     """Work that may be done `copies` times while `memory` each is held."""
 
     work: Ints
@@ -163,7 +163,7 @@ def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -
     return _Device(space, device, tuple(hosted), space.batches).least_memory()
 
 
-def most_work(items: Sequence[Item], room: Ints | None) -> Ints:
+def most_work(items: Sequence[KnapsackItems], room: Ints | None) -> Ints:
     """Upper bound on the work of items that fit into `room` together: exact for one item.
 
     For several it is the least, over all prices per memory, of the price of the room and what
@@ -185,7 +185,7 @@ def most_work(items: Sequence[Item], room: Ints | None) -> Ints:
     return np.where(room < 0, 0, np.minimum(everything, rounded))
 
 
-def _fitting(item: Item, room: Ints) -> Ints:
+def _fitting(item: KnapsackItems, room: Ints) -> Ints:
     """How often an item fits."""
     counted = np.maximum(0, room) // np.maximum(item.memory, 1)
     return np.where(item.memory > 0, np.minimum(item.copies, counted), item.copies)
@@ -312,7 +312,7 @@ class _Device:
     def _wait(self, first: int = 0) -> Ints:
         """Idle time between the first F of a hosted stage and the first backward."""
         stages = range(first, len(self.hosted))
-        forwards = [Item(self.f[k], self.a[k], self.batches) for k in stages]
+        forwards = [KnapsackItems(self.f[k], self.a[k], self.batches) for k in stages]
         way = self._down(first) + self.round_trip
         return np.asarray(np.maximum(0, way - most_work(forwards, self._room_of_waiting)))
 
@@ -326,12 +326,12 @@ class _Device:
         everything = np.asarray(others * sum(times))
         if self.room is None or self._room_of_waiting is None:
             return everything
-        items = [Item(time, a, others) for time, a in zip(times, self.a, strict=True)]
+        items = [KnapsackItems(time, a, others) for time, a in zip(times, self.a, strict=True)]
         most = most_work(items, self._room_of_waiting - self.held)
         gives = np.any([y < 0 for y in self.y], axis=0)
         if self.space.split and gives.any():
             parts = zip(times, self.b, self.a, self.y, strict=True)
-            items += [Item(time - b, a + y, others) for time, b, a, y in parts]
+            items += [KnapsackItems(time - b, a + y, others) for time, b, a, y in parts]
             most = np.where(gives, most_work(items, self.room - self.held), most)
         most = np.minimum(everything, most)
         return np.where(self.f[-1] > 0, most, everything)
@@ -340,7 +340,7 @@ class _Device:
         """Most work of W left when the last backward of the first hosted stage starts."""
         parts = zip(self.u, self.b, self.a, self.y, strict=True)
         items = [
-            Item(u - b, a + y, self.batches - (0 if k else 1))
+            KnapsackItems(u - b, a + y, self.batches - (0 if k else 1))
             for k, (u, b, a, y) in enumerate(parts)
         ]
         room = self.room
@@ -377,7 +377,7 @@ class _Device:
         assert self._room_of_waiting is not None and self.room is not None
         keeps = self.y[0] >= 0
         room = np.where(keeps, self._room_of_waiting, self.room)
-        fit = _fitting(Item(self.f[0], self.a[0], self.batches), room)
+        fit = _fitting(KnapsackItems(self.f[0], self.a[0], self.batches), room)
         most = (self.batches - 1) // np.maximum(fit, 1)
         gap = self.f[0] + self.round_trip + np.where(keeps, self.u[0], self.b[0])
         found = DeviceBound(0 * gap, 0 * gap - FOREVER)
@@ -405,22 +405,22 @@ class _Device:
         least = np.floor(area / np.maximum(self.room, 1) * (1 - OUTWARD)).astype(np.int64)
         return self.head(0) + np.where(self.room > 0, least, 0)
 
-    def _takes(self) -> list[Item]:
+    def _takes(self) -> list[KnapsackItems]:
         """Operations that take memory."""
-        forwards = [Item(f, a, 1) for f, a in zip(self.f, self.a, strict=True)]
+        forwards = [KnapsackItems(f, a, 1) for f, a in zip(self.f, self.a, strict=True)]
         partial = zip(self.b, self.y, strict=True)
-        return forwards + [Item(b, np.maximum(0, y), 1) for b, y in partial]
+        return forwards + [KnapsackItems(b, np.maximum(0, y), 1) for b, y in partial]
 
-    def _gives(self) -> list[Item]:
+    def _gives(self) -> list[KnapsackItems]:
         """Operations that give memory back."""
         if not self.space.split:
-            return [Item(u, a, 1) for u, a in zip(self.u, self.a, strict=True)]
+            return [KnapsackItems(u, a, 1) for u, a in zip(self.u, self.a, strict=True)]
         parts = list(zip(self.u, self.b, self.a, self.y, strict=True))
-        whole = [Item(b, a, 1) for _, b, a, _ in parts] if self.space.whole else []
-        weights = [Item(u - b, a + y, 1) for u, b, a, y in parts]
-        return whole + weights + [Item(b, np.maximum(0, -y), 1) for _, b, _, y in parts]
+        whole = [KnapsackItems(b, a, 1) for _, b, a, _ in parts] if self.space.whole else []
+        weights = [KnapsackItems(u - b, a + y, 1) for u, b, a, y in parts]
+        return whole + weights + [KnapsackItems(b, np.maximum(0, -y), 1) for _, b, _, y in parts]
 
-    def _ramp(self, operations: list[Item]) -> _Ramp:
+    def _ramp(self, operations: list[KnapsackItems]) -> _Ramp:
         """Memory times time that must stay free while operations fill the room, one after another.
 
         After some time they hold no more than the largest does, and their largest rate times it.

@@ -35,14 +35,14 @@ from ppopt.solver.partitions.candidates import (
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.space import FOREVER, space_of
-from ppopt.solver.recompute.space import StageChoice, stage_choices
+from ppopt.solver.recompute.space import StageChoice, recomputing, stage_choices
 
 MOST_OF_DEVICE = 256
 """Most choices of one device in a partition; of more, some are left out, and their bound is that of
 all partitions."""
 
 
-class DeviceChoice(NamedTuple):
+class BoundedChoice(NamedTuple):
     """A choice for every stage of a device, in the order of what it costs in time."""
 
     bound: int
@@ -53,7 +53,7 @@ class DeviceChoice(NamedTuple):
     """Microbatches that memory holds before their backwards."""
 
 
-Choices = tuple[tuple[DeviceChoice, ...], ...]
+Choices = tuple[tuple[BoundedChoice, ...], ...]
 """Per device."""
 
 
@@ -101,6 +101,17 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         )
         model = replace(self._base.model, layers=layers)
         return replace(self._base, model=model, partition=counts)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Its counts of layers and choices; None: another choice takes no more of anything."""
+        numbers = []
+        for low, high in _ends(pipeline.counts):
+            places = recomputing(pipeline.model.layers[low:high])
+            front = [one.layers for one in self._fronts(low, high)]
+            if places not in front:
+                return None
+            numbers.append(front.index(places))
+        return (*pipeline.counts, *numbers)
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Choices with their bounds; one whose memory cannot suffice is impossible."""
@@ -211,7 +222,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     def _of_device(
         self, device: int, stages: tuple[int, ...], ends: list[tuple[int, int]], tail: int
-    ) -> tuple[DeviceChoice, ...]:
+    ) -> tuple[BoundedChoice, ...]:
         fronts = [self._fronts(*ends[stage]) for stage in stages]
         numbers = [list(range(len(front))) for front in fronts]
         while prod(map(len, numbers)) > MOST_OF_DEVICE:
@@ -233,7 +244,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         bounds = device_bound(self._space, device, hosted).with_tail(tail)
         order = np.argsort(np.asarray(sum(again)), kind="stable")
         held = self._held(device, hosted)
-        return tuple(DeviceChoice(int(bounds[n]), combinations[n], int(held[n])) for n in order)
+        return tuple(BoundedChoice(int(bounds[n]), combinations[n], int(held[n])) for n in order)
 
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
@@ -299,7 +310,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     def _stages_of(self, key: Key, device: int) -> tuple[int, ...]:
         return tuple(key[self._stages + stage] for stage in self._space.hosted[device])
 
-    def _of_devices(self, key: Key) -> list[DeviceChoice]:
+    def _of_devices(self, key: Key) -> list[BoundedChoice]:
         choices = self._choices(key[: self._stages])
         return [own[n] for own, n in zip(choices, self._numbers(key), strict=True)]
 

@@ -34,7 +34,7 @@ MOST_CARRIED = 64
 """Most points while layers are added to a stage one by one."""
 
 
-class Point(NamedTuple):
+class RecomputeTradeoff(NamedTuple):
     """Recompute of a stage: at least so much time for at most so much memory."""
 
     time: int
@@ -145,32 +145,34 @@ def _widths(space: PartitionSpace, most: int) -> Ints:
     return np.asarray(1 + np.count_nonzero(steps, axis=2))
 
 
-def _growing(space: PartitionSpace, low: int) -> list[list[Point]]:
+def _growing(space: PartitionSpace, low: int) -> list[list[RecomputeTradeoff]]:
     """Points of the stages that begin at a layer, by their ends."""
     assert space.recompute is not None
-    found, points = [], [Point(0, 0)]
+    found, points = [], [RecomputeTradeoff(0, 0)]
     most = space.num_layers - space.num_stages + 1
     layers = list(zip(*space.recompute, strict=True))[low : low + most]
     for time, saved in layers:
         if saved > 0:
             points = merged(
-                undominated(points + [Point(p.time + time, p.saved + saved) for p in points]),
+                undominated(
+                    points + [RecomputeTradeoff(p.time + time, p.saved + saved) for p in points]
+                ),
                 MOST_CARRIED,
             )
         found.append(points)
     return found
 
 
-def undominated(points: list[Point]) -> list[Point]:
+def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
     """Points that save more than all of no more time, the shortest first."""
-    found: list[Point] = []
+    found: list[RecomputeTradeoff] = []
     for one in sorted(points, key=lambda point: (point.time, -point.saved)):
         if not found or one.saved > found[-1].saved:
             found.append(one)
     return found
 
 
-def merged(points: list[Point], most: int) -> list[Point]:
+def merged(points: list[RecomputeTradeoff], most: int) -> list[RecomputeTradeoff]:
     """At most so many points, each with the time of the first and the savings of the last merged.
 
     The first stays alone: it is the stage without recompute.
@@ -179,5 +181,6 @@ def merged(points: list[Point], most: int) -> list[Point]:
         return list(points)
     groups = np.array_split(np.arange(1, len(points)), most - 1)
     return [points[0]] + [
-        Point(points[int(group[0])].time, points[int(group[-1])].saved) for group in groups
+        RecomputeTradeoff(points[int(group[0])].time, points[int(group[-1])].saved)
+        for group in groups
     ]

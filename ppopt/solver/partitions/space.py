@@ -56,7 +56,7 @@ class RecomputeTicks(NamedTuple):
     """Memory that F does not keep; B or BW takes it at its start."""
 
 
-class Delays(NamedTuple):
+class CutDelays(NamedTuple):
     """Delays between stages: `[s][l]` between stages s and s + 1 when l layers lie before the cut.
 
     0 where both stages share a device.
@@ -74,7 +74,7 @@ class PartitionSpace:
     hosts: tuple[int, ...]
     """Device of every stage."""
     batches: int
-    delays: Delays
+    delays: CutDelays
     limits: tuple[int, ...] | None = None
     """Memory limit per device; None: unlimited."""
     split: bool = True
@@ -126,12 +126,12 @@ class PartitionSpace:
         return comb(self.num_layers - 1, self.num_stages - 1)
 
     @cached_property
-    def sums(self) -> LayerSums:
+    def sums(self) -> LayerPrefixSums:
         """Sums of costs over the first layers."""
-        return LayerSums.of(self)
+        return LayerPrefixSums.of(self)
 
 
-class LayerSums(NamedTuple):
+class LayerPrefixSums(NamedTuple):
     """Sums of costs over the first l layers, l = 0 .. number of layers; int64 arrays."""
 
     forward: Ints
@@ -153,7 +153,7 @@ class LayerSums(NamedTuple):
     """`[s][l]`: the same, both ways, beyond stage s where it ends after l layers."""
 
     @classmethod
-    def of(cls, space: PartitionSpace) -> LayerSums:
+    def of(cls, space: PartitionSpace) -> LayerPrefixSums:
         """Add up the costs of a space's layers."""
         layers = space.layers
         hand_on: tuple[int, ...] = layers.backward
@@ -257,7 +257,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         layers=rows,
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
-        delays=Delays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
+        delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
         limits=None if limits is None else _in_ticks(limits, memory_per_unit),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
@@ -333,7 +333,7 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
 
 
 def _delays(pipeline: Pipeline) -> tuple[Rows, Rows]:
-    """Delays down and up in the user's unit, as in `Delays`.
+    """Delays down and up in the user's unit, as in `CutDelays`.
 
     They are those of the link between the stages' devices, the same at every cut, or by the size of
     what the layer before the cut hands on.

@@ -41,6 +41,11 @@ class PlacementCandidates(Candidates):
         """The stages on these devices."""
         return self._space.pipeline(key)
 
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The devices of its stages; None: another placement stands for it."""
+        hosts = pipeline.hosts[0]
+        return hosts if hosts == self._space.representative(hosts) else None
+
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Placements with their bounds; one whose memory cannot suffice is impossible."""
         return self._space.configurations(keys)

@@ -29,6 +29,10 @@ class RecomputeCandidates(Candidates):
         """The pipeline in which the layers of a choice recompute."""
         return self._space.pipeline(key)
 
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The choice of every device; None: another one takes no more of anything."""
+        return self._space.key(pipeline)
+
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Choices with their bounds."""
         return map(self._space.configuration, keys)

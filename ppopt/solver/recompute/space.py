@@ -14,7 +14,7 @@ choices of one device holds whatever is chosen (the one-device bounds of a plan'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -91,6 +91,18 @@ class RecomputeSpace:
         for stages, number, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
             chosen |= dict(zip(stages, choices[number].stages, strict=True))
         return self._with(chosen)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The choice in which exactly the layers of a pipeline recompute; None: it is left out."""
+        stages = list(map(recomputing, pipeline.model.stage_layers(pipeline.counts)))
+        numbers = []
+        for hosted, choices in zip(self._base.hosted[0], self.devices, strict=True):
+            own = [stages[stage] for stage in hosted]
+            known = [[stage.layers for stage in one.stages] for one in choices]
+            if own not in known:
+                return None
+            numbers.append(known.index(own))
+        return tuple(numbers)
 
     def _with(self, chosen: dict[int, StageChoice]) -> Pipeline:
         places = {
@@ -192,6 +204,11 @@ class RecomputeSpace:
                 moved = tuple(number + way * mine for number, mine in zip(key, step, strict=True))
                 if all(0 <= n < len(c) for n, c in zip(moved, self.devices, strict=True)):
                     yield moved
+
+
+def recomputing(layers: Sequence[Layer]) -> frozenset[int]:
+    """Places of the layers that recompute."""
+    return frozenset(place for place, layer in enumerate(layers) if layer.recompute)
 
 
 def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppopt.errors import InputError
 from ppopt.studies.engines.engine import STOPPED
+from ppopt.studies.job import version
 from ppopt.studies.task import Done, Task, perform
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class DaskEngine:
         self._client, self._retries = client, retries
         self._ended = as_completed(loop=client.loop, raise_errors=False)
         self._numbers: dict[Future, int] = {}
-        self._version = metadata.version("ppopt-pipeline")
+        self._version = version()
         self._looked = float("-inf")
         self._slots = 0
         self._declared = False

@@ -12,7 +12,7 @@ import pytest
 from ppopt import Argument, Model, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.partitions.recompute_choices import Point, merged, undominated
+from ppopt.solver.partitions.recompute_choices import RecomputeTradeoff, merged, undominated
 from tests.oracles import exhaustive
 from tests.solver.partitions.over_partitions import over_partitions
 
@@ -129,7 +129,9 @@ def test_no_partition_fits() -> None:
 
 def test_points_that_are_merged_take_no_longer_and_save_no_less() -> None:
     rng = Random(3)
-    points = undominated([Point(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(200)])
+    points = undominated(
+        [RecomputeTradeoff(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(200)]
+    )
     few = merged(points, 4)
     assert len(points) > 4 == len(few) and few[0] == points[0]
     for point in points:

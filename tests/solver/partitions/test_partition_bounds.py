@@ -16,7 +16,7 @@ from ppopt.solver.partitions.partition_bounds import (
     every_partition,
     partition_bound,
 )
-from ppopt.solver.partitions.space import FOREVER, Delays, LayerTicks, PartitionSpace
+from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
 from tests.oracles import exhaustive
 
@@ -105,7 +105,7 @@ def test_links_by_size_count_at_their_cuts_alone() -> None:
     zeros = (0, 0, 0, 0)
     layers = LayerTicks((1, 1, 1, 1), (1, 1, 1, 1), zeros, (1, 1, 1, 1), zeros, zeros, zeros)
     delays = ((0, 9, 2, 7, 0),)
-    space = PartitionSpace(layers, (0, 1), 1, Delays(delays, delays))
+    space = PartitionSpace(layers, (0, 1), 1, CutDelays(delays, delays))
     assert bounds_of(space).least == 4 + 4 + 2 * 2
     assert next(bounds_of(space).in_order(12)) == (12, (2, 2))
 
@@ -120,6 +120,6 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
     ones, zeros = (1, 1, 1, 1), (0, 0, 0, 0)
     layers = LayerTicks(ones, ones, ones, (2, 2, 2, 2), ones, zeros, zeros)
     none = ((0,) * 5,)
-    space = PartitionSpace(layers, (0, 1), 3, Delays(none, none))
+    space = PartitionSpace(layers, (0, 1), 3, CutDelays(none, none))
     assert bounds_of(space).least == 20
     assert list(bounds_of(space).in_order(26)) == [(20, (2, 2))]

@@ -14,7 +14,7 @@ import ppopt
 from ppopt import InputError, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
-from ppopt.solver.partitions.space import Delays, PartitionSpace
+from ppopt.solver.partitions.space import CutDelays, PartitionSpace
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
 
@@ -195,7 +195,7 @@ def test_mixed_backwards_are_bounded_too(seed: int) -> None:
     space = small_space(rng)
     objective = "device-span" if space.span else "makespan"
     none = ((0,) * (space.num_layers + 1),) * (space.num_stages - 1)
-    space = replace(space, delays=Delays(none, none))
+    space = replace(space, delays=CutDelays(none, none))
     mixed = bounds_of(replace(space, split=True, whole=True))
     for counts in every_partition(space):
         one = pipeline(space, list(counts))

@@ -1,0 +1,60 @@
+"""The docs site, by Sphinx: `python -m sphinx -W -n -q -c docs . docs/_site`.
+
+It begins at `docs/_site/docs/index.html`.
+file is the same on the site and in the repository, and is checked by the build. Two pages of
+reference are written from the program itself (`docs/reference_pages.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference_pages
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "ppopt"
+author = "The ppopt authors"
+version = release = metadata.version("ppopt-pipeline")
+root_doc = "docs/index"
+include_patterns = [
+    *("docs/*.md", "docs/*/*.md", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("models/README.md", "benchmarks/README.md", "benchmarks/records/*.md"),
+]
+exclude_patterns = [".*", "docs/_site", "ppopt", "tests"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+default_role = "code"
+nitpick_ignore_regex = [("py:.*", r"(?!ppopt\.).*"), ("py:class", r"ppopt\.problem\..*")]
+"""Types of other libraries, and those that are not public, have no page here."""
+
+html_theme = "furo"
+html_title = f"ppopt {version}"
+html_copy_source = False
+html_show_sphinx = False
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+os.environ["COLUMNS"] = "80"
+
+
+def setup(app: Sphinx) -> None:
+    """Fill in the pages that are written from the program."""
+    app.connect("source-read", reference_pages.fill)

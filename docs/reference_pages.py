@@ -1,0 +1,84 @@
+"""Reference pages, written from the program when the site is built: they cannot go stale.
+
+Where the source of a page holds `<!-- commands -->` or `<!-- python -->`, the build puts in its
+place every command with its options, or every public name with its docstring.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+import typer
+
+import ppopt
+from ppopt.cli.program import application
+
+GROUPS = {
+    "Describe a pipeline": ("Pipeline", "Model", "Layer", "read_model", "read_pipeline", "models"),
+    "Search": ("solve", "Result", "Status", "Objective", "SolveParams", "Progress", "stop"),
+    "Hand strategies": ("evaluate", "strategies", "Options", "baseline", "Baseline"),
+    "Schedules": ("Schedule", "Metrics", "Op", "OpKind", "read_schedule"),
+    "Check": ("verify", "Violation", "Rule", "explain", "recheck", "Recheck", "Verdict", "Claim"),
+    "Compare and choose": (
+        *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
+        *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
+        *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration", "MoreMemory"),
+        *("sweep", "Study", "SweepRow", "choose_partition", "PartitionChoice"),
+    ),
+    "Errors": ("PpoptError", "InputError", "DeadlockError", "RunError", "VerificationError"),
+}
+"""Public names by what one does with them; those named in no group end the page."""
+
+
+def fill(_: object, __: str, source: list[str]) -> None:
+    """Replace the marks in the source of a page."""
+    for mark, write in (("commands", commands), ("python", python)):
+        if f"<!-- {mark} -->" in source[0]:
+            source[0] = source[0].replace(f"<!-- {mark} -->", "\n".join(write()))
+
+
+def commands() -> Iterator[str]:
+    """Every command with its arguments and options, in the order and the groups of `--help`."""
+    for name, command in typer.main.get_command(application()).commands.items():
+        if command.hidden:
+            continue
+        context = command.make_context(f"ppopt {name}", [], resilient_parsing=True)
+        usage = " ".join([context.info_name, *command.collect_usage_pieces(context)])
+        yield f"## {name}\n\n{_escaped(command.help)}\n\n```text\n{usage}\n```\n"
+        for panel, options in groupby(command.params, key=lambda one: one.rich_help_panel):
+            records = [found for one in options if (found := one.get_help_record(context))]
+            if panel and records:
+                yield f"### {panel} of `{name}`\n"
+            for usage, meaning in records:
+                yield f"`{usage}`\n: {_escaped(meaning)}\n"
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it stands, but for code between backticks."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_<>\[\]|#])", r"\\\1", part) for part in parts
+    )
+
+
+def python() -> Iterator[str]:
+    """Every public name, by group, for autodoc."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    rest = tuple(name for name in ppopt.__all__ if name not in {*grouped, "__version__"})
+    for title, names in {**GROUPS, "Further": rest}.items():
+        yield f"## {title}\n"
+        for name in names:
+            yield f"```{{eval-rst}}\n{_autodoc(name, getattr(ppopt, name))}\n```\n"
+
+
+def _autodoc(name: str, value: object) -> str:
+    if inspect.ismodule(value) and callable(value):
+        return f".. py:function:: ppopt.{name}()\n\n   {inspect.getdoc(type(value).__call__)}"
+    if inspect.ismodule(value):
+        return f".. automodule:: {value.__name__}\n   :members:"
+    if inspect.isclass(value):
+        return f".. autoclass:: ppopt.{name}\n   :members:"
+    return f".. autofunction:: ppopt.{name}"

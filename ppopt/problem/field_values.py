@@ -1,0 +1,152 @@
+"""Values of a pipeline's fields, as its user gives them: read exactly, counted and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+from ppopt.problem.settings import LIMIT_1F1B
+
+LARGEST_GRID = 10**7
+"""Most stages times microbatches a pipeline may have."""
+Values = tuple[Fraction, ...]
+
+
+@dataclass
+class FieldReader:
+    """Reads fields of numbers and lists, and remembers which of them were rounded.
+
+    Every method raises InputError, naming the field, on what is not such a value.
+    """
+
+    rounded: tuple[str, ...]
+
+    def note(self, fields: Iterable[str]) -> None:
+        """Remember further fields that were rounded."""
+        self.rounded = tuple(dict.fromkeys((*self.rounded, *fields)))
+
+    def numbers(
+        self, field: str, given: Sequence[object], *, signed: bool = False, down: bool = False
+    ) -> Values:
+        """Read numbers; `down`: what is too fine is rounded down, as a limit must not grow."""
+        read = [exact.read(number, field, down=down) for number in given]
+        for number in read:
+            if number.value < 0 and not signed:
+                raise InputError(f"{field}: {exact.plain(number.value)} is negative")
+        if any(number.rounded for number in read):
+            self.note([field])
+        return tuple(number.value for number in read)
+
+    def per_stage(self, field: str, given: object, stages: int, *, signed: bool = False) -> Values:
+        """Read one value per stage (or share of a device), repeating a single number."""
+        if not is_list(given):
+            return self.numbers(field, [given], signed=signed) * stages
+        numbers = self.numbers(field, as_list(given, field), signed=signed)
+        if len(numbers) == 1:
+            return numbers * stages
+        if len(numbers) != stages:
+            raise InputError(
+                f"{field}: has {len(numbers)} entries for {stages} stages; "
+                "give one number, or one per stage"
+            )
+        return numbers
+
+    def delays(self, field: str, given: Any, stages: int, devices: int) -> Any:
+        """Read a number, a list with the delay after every stage but the last, or a matrix."""
+        if not is_list(given):
+            return self.numbers(field, [given])[0]
+        if not any(map(is_list, given)):
+            numbers = self.numbers(field, given)
+            if len(numbers) != stages - 1:
+                raise InputError(
+                    f"{field}: has {len(numbers)} entries for {stages} stages; give one "
+                    "number, one after every stage but the last, or a matrix"
+                )
+            return numbers
+        rows = [as_list(row, field) for row in given]
+        if len(rows) != devices or any(len(row) != devices for row in rows):
+            raise InputError(
+                f"{field}: a matrix must be {devices} x {devices}, one row and column per device"
+            )
+        matrix = tuple(self.numbers(field, row) for row in rows)
+        for device in range(devices):
+            if matrix[device][device]:
+                raise InputError(f"{field}: device {device} to itself must be 0")
+        return matrix
+
+    def speeds(self, given: Any, hosts: Sequence[Sequence[int]], devices: int) -> Values:
+        """Read the speed of every device; `hosts[route][stage]` is the device of a stage."""
+        listed = given if is_list(given) else [given] * devices
+        numbers = self.numbers("device_speed", listed)
+        if len(numbers) != devices:
+            raise InputError(
+                f"device_speed: has {len(numbers)} entries for {devices} devices; "
+                "give one number, or one per device"
+            )
+        for device, speed in enumerate(numbers):
+            if not speed:
+                raise InputError(
+                    f"device_speed: device {device}: 0 is not above 0, or finer than 10^-6, "
+                    "the finest that is kept"
+                )
+        for row in hosts[1:]:
+            for one, other in zip(hosts[0], row, strict=True):
+                if numbers[one] != numbers[other]:
+                    raise InputError(
+                        f"device_speed: two routes run a stage on devices {one} and {other}; "
+                        "give these one speed"
+                    )
+        return numbers
+
+    def limit(self, given: Any, devices: int) -> Any:
+        """Read a memory limit: None, `1f1b`, a number for all devices, or one per device."""
+        if given is None:
+            return None
+        if is_1f1b(given):
+            return LIMIT_1F1B
+        if not is_list(given):
+            return self.numbers("mem_limit", [given], down=True)[0]
+        numbers = self.numbers("mem_limit", as_list(given, "mem_limit"), down=True)
+        if len(numbers) != devices:
+            raise InputError(
+                f"mem_limit: has {len(numbers)} entries for {devices} devices; "
+                "give one number, or one per device"
+            )
+        return numbers
+
+
+def whole(value: object, what: str) -> int:
+    """Read a whole number of 1 to LARGEST_GRID; raises InputError, naming `what`, on any other."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{what}: {value!r} is not a whole number")
+    if value < 1:
+        raise InputError(f"{what}: {value} is below 1")
+    if value > LARGEST_GRID:
+        raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
+    return value
+
+
+def as_list(value: object, what: str) -> list[Any]:
+    """Return a list of what a user gave as one; raises InputError, naming `what`, on any other."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise InputError(f"{what}: {value!r} is not a list")
+    return list(value)
+
+
+def is_list(value: object) -> bool:
+    """Whether a value is a list, not a number or text."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def is_1f1b(limit: object) -> bool:
+    """Whether a memory limit is the peak of 1F1B, by its name."""
+    return isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B
+
+
+def is_exact(value: Any) -> bool:
+    """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
+    return value is None or (is_list(value) and all(type(one) is Fraction for one in value))

@@ -1,0 +1,58 @@
+"""Memory of stages: checks of what is given, and closed forms of what devices hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+from ppopt.problem.costs import StageCosts
+
+Values = Sequence[Fraction]
+
+
+def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> None:
+    """Raise InputError where B gives back more than F and B take, or F keeps more than it takes."""
+    for stage, (taken, change) in enumerate(zip(activation, memory_b, strict=True)):
+        if change < -taken:
+            raise InputError(
+                f"memory_b: stage {stage}: {exact.plain(change)} gives back more than the "
+                f"activation {exact.plain(taken)}"
+            )
+    for stage, (taken, keeps) in enumerate(zip(activation, kept or (), strict=False)):
+        if keeps > taken:
+            raise InputError(
+                f"kept: stage {stage}: {exact.plain(keeps)} is more than the activation "
+                f"{exact.plain(taken)}"
+            )
+
+
+def static_of(costs: StageCosts, stages: Sequence[int]) -> Fraction:
+    """Static memory of some stages."""
+    return sum((costs.static[stage] for stage in stages), Fraction(0))
+
+
+def peak_of_1f1b(
+    costs: StageCosts, hosted: Sequence[Sequence[int]], batches: int, slices: int
+) -> Fraction:
+    """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
+
+    `costs` are those of one slice of a microbatch, and `hosted` has the stages of every device.
+    Device d of P holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2), and
+    while F or BW of one of its stages runs what that operation needs besides: its workspace, and
+    in BW what F did not keep.
+    """
+    return max(
+        static_of(costs, stages)
+        + min(batches, len(hosted) - device)
+        * sum((costs.kept[stage] * slices for stage in stages), Fraction(0))
+        + max(_besides(costs, stage) for stage in stages)
+        for device, stages in enumerate(hosted)
+    )
+
+
+def _besides(costs: StageCosts, stage: int) -> Fraction:
+    """Most that F or BW of a stage needs besides what F keeps."""
+    missing = costs.activation[stage] - costs.kept[stage]
+    return max(costs.forward_workspace[stage], missing + costs.backward_workspace[stage])

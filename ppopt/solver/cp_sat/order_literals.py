@@ -1,0 +1,119 @@
+"""Order literals: memory limits of a device by the order of its operations.
+
+For two operations a and b of a device, the literal x(a, b) says that a comes first:
+x(a, b) => end(a) <= start(b). Where both are there, exactly one of x(a, b) and x(b, a) holds.
+A device runs one operation at a time, so its memory depends on its order alone. For every a:
+
+    takes(a) + sum over b of (takes(b) - gives(b)) x(b, a) <= room
+
+These constraints are implied by no-overlap and by memory as cumulative intervals
+(`ppopt.solver.cp_sat.model`), and they do not mention times. Without them CP-SAT raises starts and
+bounds by the length of the shortest operation at a time: where the makespan is a thousand times
+that length, it does not end, even with ten operations.
+
+Literals and constraints grow with the square of the operations of a device, so only small models
+have them, and larger ones whose times are that far apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+from ortools.sat.python import cp_model
+
+from ppopt.problem.instance import Instance, OperationClass
+from ppopt.solver.parameters import CP_SAT, CpSatParams
+
+if TYPE_CHECKING:
+    from ppopt.solver.cp_sat.model import CpSatModel
+
+
+class Member(NamedTuple):
+    """An operation of a device, and its class."""
+
+    code: int
+    of: OperationClass
+
+
+def add_order_literals(
+    model: CpSatModel,
+    devices: list[int],
+    there: Mapping[int, cp_model.LiteralT],
+    params: CpSatParams = CP_SAT,
+) -> None:
+    """Add the literals of these devices, with their memory limits, if they are few enough.
+
+    `there` says of operation numbers whether they are in the schedule; others always are.
+    """
+    instance = model.problem.instance
+    limited = [device for device in devices if instance.room(device) is not None]
+    members = {device: _members(instance, device) for device in limited}
+    shortest = min((one.of.duration for row in members.values() for one in row), default=0)
+    far_apart = model.horizon > params.far_apart * max(1, shortest)
+    most = params.order_literals_far_apart if far_apart else params.order_literals
+    if model.pairs or sum(len(row) * (len(row) - 1) // 2 for row in members.values()) > most:
+        return
+    for device, row in members.items():
+        _Device(model, row, there).add_memory(instance.room(device))
+
+
+def _members(instance: Instance, device: int) -> list[Member]:
+    return [
+        Member(code, one)
+        for number, one in enumerate(instance.classes)
+        if one.device == device
+        for code in instance.codes[number].tolist()
+    ]
+
+
+class _Device:
+    """The literals of one device."""
+
+    def __init__(
+        self, model: CpSatModel, members: list[Member], there: Mapping[int, cp_model.LiteralT]
+    ) -> None:
+        self._model = model
+        self._members = members
+        self._there = there
+        self._first: dict[tuple[int, int], cp_model.LiteralT] = {}
+        """Whether the first of two operations comes before the second, and both are there."""
+        for one, other in combinations(members, 2):
+            self._add_pair(one.code, other.code)
+
+    def _add_pair(self, one: int, other: int) -> None:
+        """One of the two comes first, if both are there."""
+        cp, start, end = self._model.cp, self._model.start, self._model.end
+        present = [self._there[code] for code in (one, other) if code in self._there]
+        before = cp.new_bool_var("")
+        after = cp.new_bool_var("") if present else before.negated()
+        if present:
+            cp.add_at_most_one(before, after)
+            cp.add_bool_or(before, after).only_enforce_if(*present)
+            for literal in present:
+                cp.add_implication(before, literal)
+                cp.add_implication(after, literal)
+        cp.add(end[one] <= start[other]).only_enforce_if(before)
+        cp.add(end[other] <= start[one]).only_enforce_if(after)
+        self._first[one, other], self._first[other, one] = before, after
+
+    def add_memory(self, room: int | None) -> None:
+        """The memory limit at the start of every operation that takes memory.
+
+        An operation of no length that takes memory may share its instant with one that gives some
+        back, which then comes first (ends before starts): its order alone does not tell.
+        """
+        instants = any(not one.of.duration and one.of.takes for one in self._members)
+        if room is None or instants:
+            return
+        for one in self._members:
+            if one.of.takes:
+                held = sum(
+                    other.of.change * self._first[other.code, one.code]
+                    for other in self._members
+                    if other.of.change and (other.code, one.code) in self._first
+                )
+                limit = self._model.cp.add(one.of.takes + held <= room)
+                if one.code in self._there:
+                    limit.only_enforce_if(self._there[one.code])

@@ -1,0 +1,46 @@
+"""The guides are true: every command and its output, top to bottom, one folder per guide."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_readme import ROOT, make
+
+GUIDES = make.guides()
+
+
+def test_no_guide_is_left_out() -> None:
+    names = {path.name for path in GUIDES}
+    assert {"README.md", "layers.md", "plan.md", "heterogeneous.md", "sweeps.md"} <= names
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_guide_is_true(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most one block of a guide is too slow to be run again. Its Python comes last."""
+    text = guide.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    make.write_files(text, tmp_path)
+    blocks = make.blocks(text)
+    assert len(blocks) == text.count("```console")
+    assert all(block.text() in text for block in blocks)
+    quick = [block for block in blocks if not block.slow]
+    assert len(quick) >= len(blocks) - 1
+    commands = [command for block in quick for command in block.commands]
+    for command in commands:
+        printed = make.run(command.line, tmp_path)
+        assert make.without_times(printed) == make.without_times(command.output)
+    examples = re.findall(r"```python\n(>>> .*?)```", text, re.DOTALL)
+    for example in examples:
+        test = doctest.DocTestParser().get_doctest(example, {}, guide.name, str(guide), 0)
+        assert test.examples
+        assert doctest.DocTestRunner().run(test).failed == 0
+    for name in _written([*(command.line for command in commands), *examples]):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def _written(texts: list[str]) -> list[str]:
+    return re.findall(r"(?:\s-o |\.to_\w+\(\")([\w.-]+)", "\n".join(texts))
