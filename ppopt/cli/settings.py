@@ -195,12 +195,19 @@ def _with_settings(function: Callable[..., int], unused: Sequence[str]) -> Calla
 
     parameters = sorted(
         (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *shared)),
-        key=lambda item: item.default is not Parameter.empty,
+        key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
     )
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in parameters}
     return run
+
+
+def _place_in_help(item: Parameter) -> int:
+    """Position of the group of an option; options of no group come first."""
+    (option,) = item.annotation.__metadata__
+    panel = getattr(option, "rich_help_panel", None)
+    return list(Heading).index(panel) if panel in set(Heading) else -1
 
 
 def _settings(
