@@ -28,7 +28,7 @@ include_patterns = [
     *("docs/*.md", "docs/*/*.md", "CHANGELOG.md", "CONTRIBUTING.md"),
     *("models/README.md", "benchmarks/README.md", "benchmarks/records/*.md"),
 ]
-exclude_patterns = [".*", "docs/_site", "ppopt", "tests"]
+exclude_patterns = [".*", "docs/_site", "docs/jupyter_execute", "ppopt", "tests"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]

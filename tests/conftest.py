@@ -19,9 +19,14 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
 
 
 def pytest_configure() -> None:
-    """Ctrl-C reaches what the tests start, also where the run itself was started to ignore it."""
+    """Signals reach what the tests start, also where the run itself was started to ignore them.
+
+    Under `nohup` the run ignores SIGHUP still, by a handler that what it starts does not inherit.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -101,9 +101,13 @@ class Placements(Choice):
     def draw(self, rng: Random) -> Case:
         """Draw stages by an explicit list, mostly on devices that differ."""
         options = draw_options(rng, short=0.1)
-        fused = options["backward_kind"] == "whole"
+        fused, mixed = options["backward_kind"] == "whole", rng.random() < 0.3
+        if mixed:
+            options["backward_kind"], fused = "mixed", False
         while True:
-            fields = pipelines.draw(rng, ops=9, fused=fused, devices=(2, 2, 2, 3), routes=(1,))
+            fields = pipelines.draw(
+                rng, ops=9, fused=fused, devices=(2, 2, 2, 3), routes=(1,), free=mixed
+            )
             if isinstance(fields.get("placement"), list) or "chunks" not in fields:
                 break
         fields.setdefault("placement", None)

@@ -25,6 +25,8 @@ KINDS = {
     "weight_workspace": "W",
     "backward_workspace": "BW",
 }
+PLAIN = {"forward": 1, "activation": 0, "memory_b": 0, "static": 0, "output": 0}
+"""The simplest values of what every layer gives."""
 Counts = tuple[int, ...]
 Chosen = tuple[bool, ...]
 """Which layers recompute."""
@@ -50,6 +52,7 @@ def draw(
     size = stages + rng.randint(0, more_layers)
     model = [_layer(rng, role) for role in _roles(rng, size, stages)]
     model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
+    model[0]["output"] = max(1, model[0]["output"])  # nor a link by size
     fields: dict[str, Any] = {
         **placed,
         "batches": rng.randint(1, ops // (3 * stages)),
@@ -95,6 +98,7 @@ def _layer(rng: Random, role: str) -> dict[str, Any]:
             layer |= times
     layer["memory_b"] = rng.choice((0, 0, -rng.randint(0, taken), rng.randint(0, 2)))
     layer["static"] = rng.choice((0, 0, 1, 2))
+    layer["output"] = rng.randint(0, 3)
     match rng.randrange(6):
         case 0:
             layer["workspace"] = rng.randint(0, 2)
@@ -114,14 +118,24 @@ def _layer(rng: Random, role: str) -> dict[str, Any]:
 def _links(rng: Random, stages: int, devices: int) -> dict[str, Any]:
     links: dict[str, Any] = {"p2p": rng.choice((0, 0, 1, 2))}
     form = rng.random()
+    if form > 0.7:
+        links = {"link": _link_by_size(rng)}
     if form < 0.2:
         links["p2p"] = [rng.randint(0, 3) for _ in range(stages - 1)]
     elif form < 0.3:
         size = range(devices)
         links["p2p"] = [[0 if a == b else rng.randint(0, 3) for b in size] for a in size]
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and "backward" not in links.get("link", {}):
         links["backward_p2p"] = rng.randint(0, 3)
     return links
+
+
+def _link_by_size(rng: Random) -> dict[str, Any]:
+    """A link whose delays depend on what layers hand on, perhaps another one on the way back."""
+    there: dict[str, Any] = {"latency": rng.randint(0, 2), "bandwidth": rng.choice((1, 2))}
+    if rng.random() < 0.3:
+        there["backward"] = {rng.choice(("latency", "bandwidth")): rng.randint(1, 3)}
+    return there
 
 
 def _partition(rng: Random, name: str, model: list[dict[str, Any]], stages: int) -> Any:
@@ -208,12 +222,26 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     for name in layers[0]:
         rows = [[layer[name] for layer in layers[start:end]] for start, end in _cuts(counts)]
         columns[name] = [max(row) if name in KINDS else sum(row, Fraction(0)) for row in rows]
-    rest = {
+    rest: dict[str, Any] = {
         name: fields[name]
         for name in ("batches", "p2p", "backward_p2p", "mem_limit")
         if name in fields
     }
+    if "link" in fields:
+        rest = _delays(fields, counts) | rest
     return Pipeline(stages=len(counts), placement=hosts_of(fields), **rest, **columns)
+
+
+def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
+    """Delays after every stage but the last, both ways: latency + output / bandwidth."""
+    outputs = [fields["model"][end - 1]["output"] for end in accumulate(counts[:-1])]
+    there = {key: value for key, value in fields["link"].items() if key != "backward"}
+    back = there | fields["link"].get("backward", {})
+    p2p, backward_p2p = (
+        [one["latency"] + Fraction(size, one["bandwidth"]) for size in outputs]
+        for one in (there, back)
+    )
+    return {"p2p": p2p, "backward_p2p": backward_p2p}
 
 
 def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
@@ -255,9 +283,9 @@ def smaller(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if fields["batches"] > 1:
         yield fields | {"batches": fields["batches"] - 1}
     for name, plain in (("p2p", 0), ("recompute", None)):
-        if fields[name] != plain:
+        if fields.get(name, plain) != plain:
             yield fields | {name: plain}
-    for name in ("backward_p2p", "mem_limit"):
+    for name in ("link", "backward_p2p", "mem_limit"):
         if name in fields:
             yield {key: value for key, value in fields.items() if key != name}
     for index, layer in enumerate(model):
@@ -266,8 +294,8 @@ def smaller(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _simpler_layers(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for name in layer.keys() - {"role", "forward", "activation", "memory_b", "static"}:
+    for name in layer.keys() - {"role", *PLAIN}:
         yield {key: value for key, value in layer.items() if key != name}
-    for name, plain in (("forward", 1), ("activation", 0), ("memory_b", 0), ("static", 0)):
+    for name, plain in PLAIN.items():
         if layer[name] != plain:
             yield layer | {name: plain}

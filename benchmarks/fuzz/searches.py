@@ -255,7 +255,10 @@ class Frontiers(Category):
     def draw(self, rng: Random) -> Case:
         """Draw a tiny pipeline without limits, and how it is searched."""
         options = draw_options(rng, short=0.1)
-        fields = pipelines.draw(rng, ops=12, fused=is_fused(options))
+        mixed = rng.random() < 0.3
+        if mixed:
+            options["backward_kind"] = "mixed"
+        fields = pipelines.draw(rng, ops=9 if mixed else 12, fused=is_fused(options), free=mixed)
         fields.pop("mem_limit", None)
         return {"pipeline": fields, "options": options}
 

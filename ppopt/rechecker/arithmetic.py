@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.idle_bound import least_idle
 from ppopt.rechecker.route_times import RouteTimes
 
 
@@ -70,3 +71,25 @@ def over_limit(claim: Claim) -> Iterator[int]:
     for device, limit in enumerate(limits or ()):
         if least_memory(claim, device) > limit:
             yield device
+
+
+def by_arithmetic(stated: Claim) -> tuple[int, str] | None:
+    """A device that proves the claim alone, and how; None where that takes a search."""
+    devices = range(stated.pipeline.num_devices)
+    if stated.bound is None:
+        device = next(over_limit(stated), None)
+        if device is None:
+            return None
+        need = stated.pipeline.memory_text(least_memory(stated, device))
+        return device, f"device {device} comes to hold {need}, above its limit, in every order"
+    idle = [least_idle(stated, device) for device in devices]
+    times = [least_time(stated, device) + idle[device] for device in devices]
+    device = max(devices, key=lambda device: (times[device], -idle[device]))
+    least = times[device]
+    if least < stated.bound:
+        return None
+    back = ", the way up from its last one" if stated.fused else ""
+    way = "" if stated.span else f"the way to its first operation{back} and "
+    wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
+    took = stated.pipeline.time_text(least)
+    return device, f"{way}the work of device {device}{wait} take {took}"

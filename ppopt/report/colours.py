@@ -1,8 +1,9 @@
 """Colours: one hue per kind of operation, one shade per chunk, readable text on each.
 
 The hues of operations are four of Okabe and Ito's palette for colour-blind readers ("Color
-Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey, or
-another hue of that palette where a transfer, memory or the schedule itself is its cause.
+Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey before
+the first operation and where an input is awaited, brown after the last operation, another hue of
+that palette where a transfer, memory or the schedule itself is its cause.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ IDLE_LOOKS = {
     Cause.LINK: IdleLook("rgba(86, 180, 233, 0.45)", "-"),
     Cause.MEMORY: IdleLook("rgba(204, 121, 167, 0.5)", "x"),
     Cause.ORDER: IdleLook("rgba(226, 208, 40, 0.5)", "."),
-    Cause.COOL_DOWN: IdleLook("rgba(128, 138, 156, 0.14)", ""),
+    Cause.COOL_DOWN: IdleLook("rgba(178, 138, 98, 0.3)", "\\"),
 }
+MOST_OF_IT = 0.6
+"""Share of a spot that one kind must fill for the spot to have its colour."""
+SEVERAL = "#7d8696"
+"""A spot that several kinds share."""
 GRID = "rgba(128, 138, 156, 0.28)"
 INK = "#1c2330"
 MEMORY_LINE = "#7A5BA8"

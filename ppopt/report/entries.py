@@ -43,8 +43,7 @@ class PageSchedule(NamedTuple):
     use: TimeUse
     title: str
     above: str
-    """By how much its value exceeds the best, and whether it is over its memory limit; empty for
-    the best."""
+    """By how much its value exceeds the best; empty for the best and what is no worse."""
     note: str
     """Value and idle time, in words."""
 
@@ -100,8 +99,6 @@ def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> PageS
     if more > 0:
         above = f"{measured(more, figures['time_unit'])} ({percent(more / best)})"
     note = _note(figures, use, above)
-    if not figures["fits_limit"]:
-        above = f"{above} over the limit".strip()
     names = filter(None, (title(figures), schedule.pipeline.name))
     return PageSchedule(schedule, figures, use, " · ".join(map(clean, names)), above, note)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import log10
 from typing import Any
 
 from ppopt.problem.operation import OpKind
@@ -33,8 +32,10 @@ MOST_OPERATIONS = 100_000
 _HEIGHT = 460
 _NAMED = 3
 """Strategies of one memory and value that are named there, of many; hover and table name all."""
-_FAR_APART = 10
-"""Ratio of values beyond which their axis is logarithmic."""
+_WORST_SHOWN = 3
+"""The chart opens with values up to this times the best; a double click shows the others too."""
+_MOST_SHOWN = 2.2
+"""It opens with memory up to this times the last limit at which the value changes."""
 
 
 def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
@@ -57,7 +58,30 @@ def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> st
         "</section>"
     )
     kept = [schedules[place] for place in shown]
-    return page(kept, title=TITLE, opening=opening)
+    knee = min(range(len(shown)), key=lambda index: abs(shown[index] - _knee(data["points"])))
+    name = schedules[0].pipeline.name
+    title = f"{name}: {TITLE.lower()}" if name else TITLE
+    return page(kept, title=title, opening=opening, first=knee)
+
+
+def _knee(points: Sequence[Mapping[str, Any]]) -> int:
+    """The point farthest below the line from the first to the last one in sight.
+
+    Both axes count from 0 to 1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011).
+    """
+    begin, last = _first_in_sight(points), points[-1]
+    wide = last["limit"] - points[begin]["limit"] or 1
+    high = points[begin]["value"] - last["value"] or 1
+    return min(
+        range(begin, len(points)),
+        key=lambda place: points[place]["limit"] / wide + points[place]["value"] / high,
+    )
+
+
+def _first_in_sight(points: Sequence[Mapping[str, Any]]) -> int:
+    """The first point that the chart opens with."""
+    best = points[-1]["value"]
+    return next(i for i, point in enumerate(points) if point["value"] <= _WORST_SHOWN * best)
 
 
 def _sections(schedules: Sequence[Schedule]) -> list[int]:
@@ -103,12 +127,11 @@ def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
         for (limit, value), after in zip(corners, afters, strict=True)
         for spot in ((limit, value), (after, value))
     ]
-    start = corners[0][0]
     return {
         "traces": [*_hands(data), *_bounds(data, end), _best(data, end)],
         "layout": _layout(data),
-        "x": [start - 0.04 * (end - start), end],
-        "y": _heights(data),
+        **_opening_window(data, end),
+        "whole": {"x": _room(corners[0][0], end, 0), "y": _heights(_values(data))},
         "points": [
             {
                 "x": row["limit"],
@@ -124,22 +147,36 @@ def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _heights(data: Mapping[str, Any]) -> list[float]:
+def _opening_window(data: Mapping[str, Any], end: float) -> dict[str, list[float]]:
+    """Ranges of the axes in which a choice is made: good values, and memory that brings them."""
+    points = data["points"]
+    seen = points[_first_in_sight(points) :]
+    most = min(end, _MOST_SHOWN * seen[-1]["limit"])
+    worst = _WORST_SHOWN * seen[-1]["value"]
+    hands = [
+        row["value"]
+        for row in data["strategies"]
+        if row["value"] <= worst and seen[0]["limit"] <= row["memory"] <= most
+    ]
+    lows = [row["lower_bound"] for row in data["bounds"][-1:]]
+    values = [*(row["value"] for row in seen), *hands, *lows]
+    return {"x": _room(seen[0]["limit"], most, 0), "y": _heights(values)}
+
+
+def _heights(values: Sequence[float]) -> list[float]:
     """Range of the values on their axis, with room for names above and below."""
-    values = [*_values(data), *(row["lower_bound"] for row in data["bounds"][-1:])]
-    if _logarithmic(data):
-        values = [log10(value) for value in values]
-    room = 0.12 * (max(values) - min(values)) or 1
-    return [min(values) - room, max(values) + room]
+    low, high = min(values), max(values)
+    return _room(low, high, 0.12 * (high - low) or 1)
+
+
+def _room(low: float, high: float, above: float) -> list[float]:
+    """A range with room below, and above."""
+    return [low - (above or 0.04 * (high - low)), high + above]
 
 
 def _values(data: Mapping[str, Any]) -> list[float]:
-    return [row["value"] for row in (*data["points"], *data["strategies"])]
-
-
-def _logarithmic(data: Mapping[str, Any]) -> bool:
-    """Whether a linear axis would show the good values as one."""
-    return max(_values(data)) > _FAR_APART * min(_values(data))
+    bounds = (row["lower_bound"] for row in data["bounds"][-1:])
+    return [*(row["value"] for row in (*data["points"], *data["strategies"])), *bounds]
 
 
 def _end(data: Mapping[str, Any]) -> float:
@@ -279,7 +316,6 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
         },
         "yaxis": {
             "title": {"text": headed(objective_words(data), data["time_unit"])},
-            "type": "log" if _logarithmic(data) else "linear",
             "zeroline": False,
         },
     }
@@ -289,7 +325,7 @@ def _table(data: Mapping[str, Any]) -> str:
     time = data["time_unit"]
     head = (
         *("schedule", headed("memory", data["memory_unit"]), headed(objective_words(data), time)),
-        *(headed("lower bound", time), "bubble rate"),
+        *(headed("lower bound", time), "bubble rate", "status"),
     )
     rows = [(row["limit"], row["value"], _point_row(row)) for row in data["points"]]
     rows += [(row["memory"], row["value"], _hand_row(row)) for row in data["strategies"]]
@@ -297,17 +333,18 @@ def _table(data: Mapping[str, Any]) -> str:
 
 
 def _point_row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    words = escape(status_words(row))
+    words = "optimum" if row["status"] == "optimal" else "best found"
     if row["section"]:
         words = f'<a href="#{row["section"]}">{words}</a>'
     most = "" if row["limit_proved"] else AT_MOST
     memory = most + number(row["limit"])
-    return _cells(f"<strong>{words}</strong>", memory, row, number(row["lower_bound"]))
+    cells = _cells(f"<strong>{words}</strong>", memory, row, number(row["lower_bound"]))
+    return *cells, escape(status_words(row))
 
 
 def _hand_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     over = "" if row["fits_limit"] else OVER
-    return _cells(escape(title(row)), number(row["memory"]) + over, row, "")
+    return *_cells(escape(title(row)), number(row["memory"]) + over, row, ""), "hand strategy"
 
 
 def _cells(words: str, memory: str, row: Mapping[str, Any], bound: str) -> tuple[str, ...]:

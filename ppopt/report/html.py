@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -16,49 +19,87 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.entries import entries
+from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.gantt import MOST_SHADES, part_names, shade_words
 from ppopt.report.payload import payload
 from ppopt.report.script import script
-from ppopt.report.sections import overview, proof, section
+from ppopt.report.sections import alone, overview, section
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, clean, isolated
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Pipeline schedules"
+FEW = 4
+"""Charts that a page of many schedules opens with."""
 _KEYS = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
 
-def page(schedules: Sequence[Schedule], *, title: str = TITLE, opening: str = "") -> str:
+def page(
+    schedules: Sequence[Schedule], *, title: str = "", opening: str = "", first: int = 0
+) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
-    Several schedules share one time axis, one above the other: the least value is on top, the
-    others are compared with it. `opening` is HTML that stands before the schedules; with it, they
-    keep their order and are shown one at a time: the k-th, from 1, where the address becomes
-    `#schedule-k`. The schedules must be complete (every device runs something). Identical input
-    gives an identical page. Raises InputError when there is no schedule, and where units of time
-    differ.
+    Without a title, the page has the name of the pipeline. Several schedules share one time axis,
+    one above the other: the least value is on top, the others are compared with it. Of more than
+    `FEW` charts the page opens with the best, and the sections of the others are folded.
+
+    `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
+    one at a time: number `first`, from 0, then the k-th, from 1, where the address becomes
+    `#schedule-k`. The schedules must be
+    complete (every device runs something). Identical input gives an identical page. Raises
+    InputError when there is no schedule, and where units of time differ.
     """
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
     shown = entries(schedules, ordered=bool(opening))
-    alone = len(shown) == 1
+    single = len(shown) == 1 or bool(opening)
+    few = len(shown) if single or len(shown) <= FEW + 2 else FEW
+    title = title or _common_name(schedules) or TITLE
+    above, below = _around(shown, title, opening, few)
     frame = Template(_text("page.html"))
     return frame.substitute(
         title=escape(clean(title)),
         style=_text("page.css"),
         heading=isolated(title),
-        opening=(opening or overview(shown)) + (proof(shown[0].figures) if alone else ""),
+        opening=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
-        sections="\n".join(
-            section(index, entry, alone=alone) for index, entry in enumerate(shown, start=1)
-        ),
-        plotly=get_plotlyjs(),
-        data=payload(shown, single=alone or bool(opening)),
+        few=_few_button(len(shown)) if few < len(shown) else "",
+        sections=below,
+        plotly=_plotly(),
+        data=payload(shown, single=single, few=few, first=first),
         script=script(),
     )
+
+
+def _around(shown: Sequence[PageSchedule], title: str, opening: str, few: int) -> tuple[str, str]:
+    """What stands above the chart and what stands below it."""
+    if len(shown) == 1 and not opening:
+        return alone(shown[0], title)
+    sections = (
+        section(index, entry, folded=index > few) for index, entry in enumerate(shown, start=1)
+    )
+    return opening or overview(shown), "\n".join(sections)
+
+
+def _common_name(schedules: Sequence[Schedule]) -> str:
+    """The name of the pipeline, where all schedules have the same."""
+    names = {schedule.pipeline.name for schedule in schedules}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _few_button(count: int) -> str:
+    return (
+        f'<button type="button" data-layer="all" title="the charts of all schedules, or of the '
+        f'best only (key s)">all {count} charts</button>'
+    )
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's script, gzipped, in base64: two fifths of its size, the same bytes every time."""
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()
 
 
 def _text(name: str) -> str:
@@ -82,10 +123,9 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
 
 def _kind_button(kind: OpKind, shades: int) -> str:
     swatch = "".join(_swatch(colours.shade(kind, part, shades)) for part in range(shades))
-    return (
-        f'<button type="button" data-name="{kind.name}" title="key {_KEYS[kind]}">'
-        f"{swatch}{kind.name} {KIND_WORDS[kind]}</button>"
-    )
+    words = f"{kind.name} {KIND_WORDS[kind]}"
+    title = f"show or hide: {words} (key {_KEYS[kind]})"
+    return f'<button type="button" data-name="{kind.name}" title="{title}">{swatch}{words}</button>'
 
 
 def _cause_buttons(schedules: Sequence[Schedule]) -> str:
@@ -100,7 +140,7 @@ def _cause_buttons(schedules: Sequence[Schedule]) -> str:
 def _cause_button(cause: Cause) -> str:
     words = CAUSE_WORDS[cause]
     return (
-        f'<button type="button" data-name="{cause.label}" title="idle time: {words}">'
+        f'<button type="button" data-name="{cause.label}" title="show or hide: idle time, {words}">'
         f"{_swatch(colours.IDLE_LOOKS[cause].colour)}{words}</button>"
     )
 

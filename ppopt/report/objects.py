@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppopt.formats import origin_json, schedule_json
+from ppopt.formats import origin_json
 from ppopt.formats.figures import limits, placed, unit_names
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
@@ -21,15 +21,15 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
 from ppopt.studies.baseline import Baseline, best
-from ppopt.studies.compare import Comparison, ComparisonRow
-from ppopt.studies.frontier import Frontier, FrontierHand
-from ppopt.studies.partition_choice import PartitionChoice
-from ppopt.studies.robustness import Jitter
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
+    from ppopt.studies.compare import Comparison, ComparisonRow
+    from ppopt.studies.frontier import Frontier, FrontierHand
+    from ppopt.studies.partition_choice import PartitionChoice
+    from ppopt.studies.robustness import Jitter
 
 SCHEMA = 1
 _SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
@@ -272,6 +272,8 @@ def of_verification(
 
 
 def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
+    from ppopt.formats.schedule_json import schedule_to_object  # noqa: PLC0415  loads on use
+
     made = again.counterexample
     return {
         "lower_bound": origin_json.number(schedule.origin.lower_bound),
@@ -279,7 +281,7 @@ def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
         "reason": again.reason,
         "devices": list(again.devices),
         "seconds": round(again.seconds, 3),
-        "counterexample": None if made is None else schedule_json.schedule_to_object(made),
+        "counterexample": None if made is None else schedule_to_object(made),
     }
 
 

@@ -25,15 +25,15 @@ from ppopt.schedule.timetable import ALONE
 _TYPES = ("i1", "i2", "i4")
 
 
-def payload(entries: Sequence[PageSchedule], *, single: bool) -> str:
+def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: int) -> str:
     """JSON of schedules with their titles and notes, safe inside a script element.
 
-    `single`: the page shows one of them at a time. A page that shows several opens without the
-    charts of memory.
+    `single`: the page shows one of them at a time, `first` to begin with. A page that shows several
+    opens without the charts of memory, with the charts of the first `few`.
     """
-    return embedded(
-        {"style": _style(), "single": single, "schedules": [_schedule(one) for one in entries]}
-    )
+    schedules = [_schedule(one) for one in entries]
+    opens = {"single": single, "few": few, "first": first}
+    return embedded({"style": _style(), **opens, "schedules": schedules})
 
 
 def embedded(data: Mapping[str, Any]) -> str:
@@ -134,4 +134,6 @@ def _style() -> dict[str, Any]:
         "static": colours.STATIC,
         "limit": colours.LIMIT,
         "bar": BAR,
+        "several": colours.SEVERAL,
+        "most": colours.MOST_OF_IT,
     }

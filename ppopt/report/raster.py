@@ -1,4 +1,4 @@
-"""A PNG image of a schedule: every pixel has the mean colour of what runs there."""
+"""A PNG image of a schedule: every pixel has the colour of what fills most of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.report.colours import channels
+from ppopt.report.colours import MOST_OF_IT, SEVERAL, channels
 from ppopt.report.gantt import GanttSeries
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -29,7 +29,7 @@ def png(schedule: Schedule, series: Iterable[GanttSeries], last: int, columns: i
     """
     half = np.where(schedule.kind == OpKind.F, 0, 1)
     alone = schedule.pair == ALONE
-    painted = np.zeros((schedule.pipeline.num_devices, 2, columns, 4))
+    painted = np.zeros((len(OpKind), schedule.pipeline.num_devices, 2, columns, 4))
     edges = np.linspace(0, last, columns + 1)
     for one in series:
         tone = np.array([*channels(one.colour), 255.0])
@@ -37,8 +37,8 @@ def png(schedule: Schedule, series: Iterable[GanttSeries], last: int, columns: i
             for part in (0, 1):
                 seen = rows[alone[rows] | (half[rows] == part)]
                 share = _covered(schedule.start[seen], schedule.end[seen], edges)
-                painted[device, part] += share[:, None] * tone
-    return _encoded(_lines(painted))
+                painted[one.kind, device, part] += share[:, None] * tone
+    return _encoded(_lines(_merged(painted)))
 
 
 def _by_device(schedule: Schedule, rows: Ints) -> Iterable[tuple[int, Ints]]:
@@ -56,8 +56,23 @@ def _covered(start: Ints, end: Ints, edges: Pixels) -> Pixels:
     return np.diff(until) / np.diff(edges)
 
 
+def _merged(painted: Pixels) -> Pixels:
+    """Colours of all kinds together: those of the kind that fills `MOST_OF_IT` of a pixel, or grey.
+
+    The mean of blue and orange would pass for the green of another kind.
+    """
+    opacity = painted[..., 3].sum(axis=0)
+    most = painted[..., 3].argmax(axis=0)
+    colour = np.take_along_axis(painted, most[None, ..., None], axis=0)[0]
+    clear = colour[..., 3] >= MOST_OF_IT * opacity
+    share = np.divide(opacity, colour[..., 3], where=colour[..., 3] > 0, out=0 * opacity)
+    grey = opacity[..., None] / 255 * np.array([*channels(SEVERAL), 255.0])
+    merged: Pixels = np.where(clear[..., None], colour * share[..., None], grey)
+    return merged
+
+
 def _lines(painted: Pixels) -> npt.NDArray[np.uint8]:
-    """Lines of red, green, blue and opacity; a colour is the mean over what is covered."""
+    """Lines of red, green, blue and opacity, from colours times opacity."""
     opacity = painted[..., 3:]
     colour = np.divide(255 * painted[..., :3], opacity, where=opacity > 0, out=0 * painted[..., :3])
     halves = np.rint(np.clip(np.concatenate([colour, opacity], axis=-1), 0, 255)).astype(np.uint8)

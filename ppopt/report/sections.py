@@ -28,6 +28,7 @@ from ppopt.report.words import (
     number,
     objective_words,
     percent,
+    rounded,
     spread,
     status_words,
     title,
@@ -54,18 +55,37 @@ _RARE_COSTS = {
 """Further columns, shown where their cost has an effect."""
 _MOST_LISTED = 16
 """An explicit placement is written out up to this many stages."""
+_Tile = tuple[str, str, str, str]
+"""Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
 
-def section(index: int, entry: PageSchedule, *, alone: bool) -> str:
-    """Section of a schedule; `alone`: the page has its proof above the picture."""
+def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
+    """The only schedule of a page: its figures and proof above the chart, its details below."""
     figures, pipeline = entry.figures, entry.schedule.pipeline
-    return f"""<section class="schedule" id="schedule-{index}">
-{_heading(figures, pipeline.name)}
+    name = "" if pipeline.name == page_title else pipeline.name
+    return (
+        f"""<section class="schedule first" id="schedule-1">
+{_heading(figures, name)}
 <p class="quiet">{escape(_pipeline_line(pipeline))}</p>
 {_tiles(figures)}
-{"" if alone else proof(figures)}
-{_details(figures, pipeline)}
-</section>"""
+{proof(figures)}
+</section>""",
+        _details(figures, pipeline),
+    )
+
+
+def section(index: int, entry: PageSchedule, *, folded: bool) -> str:
+    """Section of one of several schedules; `folded`: its heading shows, a click opens the rest."""
+    figures, pipeline = entry.figures, entry.schedule.pipeline
+    heading = _heading(figures, pipeline.name)
+    rest = f"""<p class="quiet">{escape(_pipeline_line(pipeline))}</p>
+{_tiles(figures)}
+{proof(figures)}
+{_details(figures, pipeline)}"""
+    if folded:
+        summary = f"<summary>{heading}</summary>"
+        return f'<details class="schedule" id="schedule-{index}">{summary}\n{rest}\n</details>'
+    return f'<section class="schedule" id="schedule-{index}">\n{heading}\n{rest}\n</section>'
 
 
 def _heading(figures: Mapping[str, Any], name: str) -> str:
@@ -94,46 +114,61 @@ def _tiles(figures: Mapping[str, Any]) -> str:
     time, memory = figures["time_unit"], figures["memory_unit"]
     limit = "no limit" if limits is None else f"limit {spread(limits, memory)}"
     rows = [
-        ("makespan", measured(figures["makespan"], time), "end of the last operation"),
-        ("device span", measured(figures["device_span"], time), "longest time of one device"),
-        ("bubble rate", percent(figures["bubble_rate"]), f"idle share of the {objective}"),
-        ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time"),
-        *_imbalance(figures),
-        (
+        _figure("makespan", figures["makespan"], time, "end of the last operation"),
+        *_bound(figures),
+        *_throughput(figures),
+        _figure(
             "peak memory",
-            measured(max(figures["peak_memory"]), memory),
+            max(figures["peak_memory"]),
+            memory,
             f"{spread(figures['peak_memory'], memory)}; {limit}",
         ),
-        *_throughput(figures),
+        ("bubble rate", percent(figures["bubble_rate"]), f"idle share of the {objective}", ""),
+        *_imbalance(figures),
+        ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time", ""),
+        _figure("device span", figures["device_span"], time, "longest time of one device"),
     ]
-    if figures["lower_bound"] is not None:
-        source = "" if figures["checked"] else "; says the file"
-        note = f"of the {objective}; gap {percent(figures['gap'])}{source}"
-        rows.insert(0, ("lower bound", measured(figures["lower_bound"], time), note))
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
 
 
-def _imbalance(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _figure(name: str, value: float, unit: str | None, note: str) -> _Tile:
+    """A value in six digits; pointed at, all of them."""
+    return name, rounded(value, unit), note, measured(value, unit)
+
+
+def _bound(figures: Mapping[str, Any]) -> list[_Tile]:
+    """The lower bound of a search."""
+    if figures["lower_bound"] is None:
+        return []
+    source = "" if figures["checked"] else "; says the file"
+    note = f"of the {objective_words(figures)}; gap {percent(figures['gap'])}{source}"
+    return [_figure("lower bound", figures["lower_bound"], figures["time_unit"], note)]
+
+
+def _imbalance(figures: Mapping[str, Any]) -> list[_Tile]:
     """Idle time that uneven work of the devices forces, where there is any."""
     words, share = imbalance_words(figures), figures["imbalance"]["idle_share"]
-    return [("imbalance", percent(share), words)] if words else []
+    return [("imbalance", percent(share), words, "")] if words else []
 
 
-def _throughput(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _throughput(figures: Mapping[str, Any]) -> list[_Tile]:
     """Tokens per second and MFU, as far as known."""
-    rows = []
+    rows: list[_Tile] = []
     if figures["tokens_per_second"] is not None:
         each = f"{grouped(figures['tokens_per_second_per_device'])} per device"
-        rows.append(("throughput", f"{grouped(figures['tokens_per_second'])} tokens/s", each))
+        rows.append(("throughput", f"{grouped(figures['tokens_per_second'])} tokens/s", each, ""))
     if figures["mfu"] is not None:
-        rows.append(("MFU", percent(figures["mfu"]), "of the devices' peak FLOPs per second"))
+        note = "of the devices' peak FLOPs per second"
+        rows.append(("MFU", percent(figures["mfu"]), note, ""))
     return rows
 
 
-def _tile(name: str, value: str, note: str) -> str:
+def _tile(name: str, value: str, note: str, exact: str) -> str:
+    whole = note.replace(" %", "\N{NO-BREAK SPACE}%")
+    title = f' title="{escape(exact)}"' if exact not in ("", value) else ""
     return (
-        f'<div><dt>{escape(name)}</dt><dd class="value">{escape(value)}</dd>'
-        f'<dd class="note">{escape(note)}</dd></div>'
+        f'<div><dt>{escape(name)}</dt><dd class="value"{title}>{escape(value)}</dd>'
+        f'<dd class="note">{escape(whole)}</dd></div>'
     )
 
 
@@ -164,30 +199,35 @@ def overview(shown: Sequence[PageSchedule]) -> str:
     """Table of several schedules with links to their sections; empty for a single schedule."""
     if len(shown) == 1:
         return ""
+    names = {entry.schedule.pipeline.name for entry in shown}
     head = (
-        *("schedule", "stages", "makespan", "device span", "above the best", "time by use", "idle"),
-        *("bubble overhead", "peak memory"),
+        *("schedule", "stages", "makespan", "above the best", "peak memory", "idle", "time by use"),
+        *("device span", "bubble overhead"),
     )
     rows = [
-        (
-            _link(index, entry),
-            escape(_stages_words(entry.schedule.pipeline)),
-            measured(entry.figures["makespan"], entry.figures["time_unit"]),
-            measured(entry.figures["device_span"], entry.figures["time_unit"]),
-            entry.above or NONE,
-            _use_bar(entry.use),
-            percent(entry.use.idle),
-            percent(entry.figures["bubble_overhead"]),
-            measured(max(entry.figures["peak_memory"]), entry.figures["memory_unit"]),
-        )
+        _overview_row(index, entry, named=len(names) > 1)
         for index, entry in enumerate(shown, start=1)
     ]
-    return f'<div class="scroll">{html_table(head, rows)}</div>'
+    fitting = sum(bool(entry.figures["fits_limit"]) for entry in shown)
+    parts = [("", rows[:fitting]), ("over the memory limit", rows[fitting:])]
+    return f'<div class="scroll" tabindex="0">{html_tables(head, parts)}</div>'
 
 
-def _link(index: int, entry: PageSchedule) -> str:
-    words = _named(entry.figures, entry.schedule.pipeline.name)
-    return f'<a href="#schedule-{index}">{words}</a>'
+def _overview_row(index: int, entry: PageSchedule, *, named: bool) -> tuple[str, ...]:
+    """A schedule in the table; `named`: with the name of its pipeline."""
+    figures, pipeline = entry.figures, entry.schedule.pipeline
+    words = _named(figures, pipeline.name if named else "")
+    return (
+        f'<a href="#schedule-{index}">{words}</a>',
+        escape(_stages_words(pipeline)),
+        measured(figures["makespan"], figures["time_unit"]),
+        entry.above or NONE,
+        measured(max(figures["peak_memory"]), figures["memory_unit"]),
+        percent(entry.use.idle),
+        _use_bar(entry.use),
+        measured(figures["device_span"], figures["time_unit"]),
+        percent(figures["bubble_overhead"]),
+    )
 
 
 def _use_bar(use: TimeUse) -> str:
@@ -285,9 +325,22 @@ def _unit(pipeline: Pipeline, cost: str) -> str | None:
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of cells that are HTML already."""
+    return html_tables(head, [("", list(rows))])
+
+
+def html_tables(head: Sequence[str], parts: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> str:
+    """A table in parts: rows of cells that are HTML already, under the name of their part."""
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = "".join(_table_part(name, rows, len(head)) for name, rows in parts if rows)
+    return f"<table><thead><tr>{top}</tr></thead>{body}</table>"
+
+
+def _table_part(name: str, rows: Sequence[Sequence[str]], columns: int) -> str:
+    words = escape(name)
+    heading = f'<tr><th scope="rowgroup" colspan="{columns}">{words}</th></tr>' if name else ""
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    tag = '<tbody class="apart">' if name else "<tbody>"
+    return f"{tag}{heading}{body}</tbody>"
 
 
 def _pipeline_line(pipeline: Pipeline) -> str:

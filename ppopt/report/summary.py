@@ -6,7 +6,6 @@ from typing import Any
 
 from ppopt.formats import figures, origin_json
 from ppopt.problem.exact import plain
-from ppopt.rechecker import confirmed
 from ppopt.schedule.imbalance import imbalance
 from ppopt.schedule.schedule import Schedule
 
@@ -48,6 +47,8 @@ def _claims(schedule: Schedule) -> dict[str, Any]:
     claims = {key: stated.get(key) for key in ORIGIN_KEYS}
     if not schedule.origin.from_file:
         return claims | {"checked": True}
+    from ppopt.rechecker import confirmed  # noqa: PLC0415  loads on use
+
     reason = confirmed(schedule)
     if reason is not None:
         claims["proof"] = reason

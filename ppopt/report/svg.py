@@ -45,7 +45,7 @@ _TICK_ROOM = 64
 _LONGEST_CAPTION = 120
 MOST_RECTS, MOST_PATHS = 1500, 6000
 """Most operations that are drawn as one element each, and as one outline each (some 200 KB)."""
-_MEANS = "seen from afar: a spot has the mean colour of all that runs there"
+_MEANS = "seen from afar: a spot has the colour of what fills most of it; grey: several kinds"
 
 
 class _Frame(NamedTuple):
@@ -91,7 +91,7 @@ def svg(schedule: Schedule) -> str:
 
     Every operation is one `rect`, with its microbatch where that fits and its time on hover.
     Above `MOST_RECTS` operations there is one `path` per colour and there are no numbers. Above
-    `MOST_PATHS` there is an image, in which a pixel has the mean colour of what runs there.
+    `MOST_PATHS` there is an image, in which a pixel has the colour of what fills most of it.
     Identical input gives an identical picture. Of an incomplete or defective schedule, the
     operations that the pipeline has are drawn and the figures are left out.
     """

@@ -62,6 +62,12 @@ def measured(value: float | Fraction | None, unit: str | None) -> str:
     return number(value) if value is None else _with(number(value), unit)
 
 
+def rounded(value: float | Fraction, unit: str | None) -> str:
+    """Write a number in six digits with its unit, for a glance: `4697.14 ms`."""
+    value = float(value)
+    return measured(round(value) if abs(value) >= 1e6 else float(f"{value:.6g}"), unit)
+
+
 def _with(words: str, unit: str | None) -> str:
     return words if unit is None else f"{words} {unit}"
 

@@ -403,7 +403,7 @@ class ConfigurationSearch:
             replace(request.provenance, time_limit=max(self._left * share, 0.01)),
             lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
-            params=replace(request.params, rounds=replace(request.params.rounds, most=level)),
+            params=replace(request.params, rounds=request.params.rounds._replace(most=level)),
         )
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE

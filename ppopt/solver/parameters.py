@@ -7,12 +7,12 @@ search takes them as one frozen value, so that a benchmark can vary one and keep
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ppopt.schedule.list_scheduling import RuleStyle
 
 
-@dataclass(frozen=True)
-class CpSatParams:
+class CpSatParams(NamedTuple):
     """CP-SAT settings of all methods."""
 
     proof_subsolvers: tuple[str, ...] = ("ordering", "ordering_quick_restart")
@@ -40,8 +40,7 @@ CP_SAT = CpSatParams()
 """The defaults."""
 
 
-@dataclass(frozen=True)
-class DominanceParams:
+class DominanceParams(NamedTuple):
     """Dominance between states of a dynamic program."""
 
     max_comparisons: int = 16
@@ -52,8 +51,7 @@ DOMINANCE = DominanceParams()
 """The defaults."""
 
 
-@dataclass(frozen=True)
-class PriorityRuleParams:
+class PriorityRuleParams(NamedTuple):
     """Which priority rules list scheduling tries.
 
     The styles were tuned on half of the smaller instances of the core suite: of more candidates,
@@ -86,8 +84,7 @@ class PriorityRuleParams:
     chunk; chosen by the time that all rules take."""
 
 
-@dataclass(frozen=True)
-class NetworkParams:
+class NetworkParams(NamedTuple):
     """Parameters of `ppopt.solver.heuristics.operation_network`."""
 
     busy_share: float = 0.97
@@ -98,8 +95,7 @@ class NetworkParams:
     smaller skew hardly differ from unskewed ones."""
 
 
-@dataclass(frozen=True)
-class PoolParams:
+class PoolParams(NamedTuple):
     """Schedules and rules from which local search starts."""
 
     rules: int = 3
@@ -127,8 +123,7 @@ class PoolParams:
         return min(max(self.first_operations // operations, fewest), most)
 
 
-@dataclass(frozen=True)
-class JustificationParams:
+class JustificationParams(NamedTuple):
     """Justified and expedited schedules, from which local search starts."""
 
     first: int = 3
@@ -144,8 +139,7 @@ class JustificationParams:
     """Largest value of an expedited schedule that is kept, as a multiple of the best value."""
 
 
-@dataclass(frozen=True)
-class CyclicParams:
+class CyclicParams(NamedTuple):
     """Search for cyclic schedules.
 
     Tuned on pipelines of the core suite with tight memory.
@@ -169,8 +163,7 @@ class CyclicParams:
     """Number of unrolled cyclic schedules that are kept for window LNS."""
 
 
-@dataclass(frozen=True)
-class SteadyStateParams:
+class SteadyStateParams(NamedTuple):
     """Unrolling of the steady state of a short run to a long run.
 
     Tuned on runs of 256 to 1024 microbatches on 4 to 64 devices.
@@ -199,8 +192,7 @@ class SteadyStateParams:
     """Periods to try, as multiples of the period of the section: longer ones hold less memory."""
 
 
-@dataclass(frozen=True)
-class LocalSearchParams:
+class LocalSearchParams(NamedTuple):
     """Iterated local search over schedules."""
 
     temperature: float = 0.001
@@ -215,8 +207,7 @@ class LocalSearchParams:
     """Measured seconds of a step per operation: the work that one worker pays."""
 
 
-@dataclass(frozen=True)
-class AnnealingParams:
+class AnnealingParams(NamedTuple):
     """Simulated annealing over priority rules."""
 
     temperature: float = 0.005
@@ -227,8 +218,7 @@ class AnnealingParams:
     """Measured seconds of a step per operation: the work that one worker pays."""
 
 
-@dataclass(frozen=True)
-class WindowParams:
+class WindowParams(NamedTuple):
     """Large neighbourhood search by windows of time."""
 
     first_size: int = 16
@@ -261,8 +251,7 @@ class WindowParams:
     """Largest number of operations of a problem with a full model."""
 
 
-@dataclass(frozen=True)
-class RelaxationParams:
+class RelaxationParams(NamedTuple):
     """Lower bounds from CP-SAT models of subsets of devices."""
 
     subset_sizes: tuple[int, ...] = (2, 3, 4, 8)
@@ -285,8 +274,7 @@ class RelaxationParams:
     """Measured seconds to build a model, per operation of the problem."""
 
 
-@dataclass(frozen=True)
-class SubsetParams:
+class SubsetParams(NamedTuple):
     """Dynamic programming over subsets of devices."""
 
     share: float = 0.5
@@ -301,8 +289,7 @@ class SubsetParams:
     """Largest number of matrix entries of a layer."""
 
 
-@dataclass(frozen=True)
-class DynamicProgramParams:
+class DynamicProgramParams(NamedTuple):
     """Dynamic programming over all devices, and beam search."""
 
     subset_sizes: tuple[int, ...] = (3, 2, 4)
@@ -334,8 +321,7 @@ class DynamicProgramParams:
     """Largest number of matrix entries of a layer."""
 
 
-@dataclass(frozen=True)
-class FullModelParams:
+class FullModelParams(NamedTuple):
     """The CP-SAT model of all devices."""
 
     operations: int = 600
@@ -357,8 +343,7 @@ class FullModelParams:
     """Largest number of seconds to confirm infeasibility by the re-checker."""
 
 
-@dataclass(frozen=True)
-class QuestionParams:
+class QuestionParams(NamedTuple):
     """CP-SAT feasibility questions at chosen objective values."""
 
     operations: int = 600
@@ -373,8 +358,7 @@ class QuestionParams:
     """Largest share of a budget for one target, except for a bound that may be met."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """Seconds of a method in a round, as a multiple of the unit of the round."""
 
     later: float
@@ -389,8 +373,7 @@ class Share:
     """First round with a turn; rounds are numbered from 0."""
 
 
-@dataclass(frozen=True)
-class RoundParams:
+class RoundParams(NamedTuple):
     """Rounds in which the methods take turns."""
 
     most: int | None = None
@@ -418,8 +401,7 @@ class RoundParams:
     questions: Share = Share(4)
 
 
-@dataclass(frozen=True)
-class RemoteParams:
+class RemoteParams(NamedTuple):
     """The process of dynamic programming over subsets (`ppopt.solver.remote`)."""
 
     pause: float = 0.05
@@ -430,8 +412,7 @@ class RemoteParams:
     """Least number of seconds left to start the process, which takes half a second."""
 
 
-@dataclass(frozen=True)
-class ConfigurationParams:
+class ConfigurationParams(NamedTuple):
     """The search over configurations, such as partitions, placements and recompute."""
 
     quick_share: float = 0.25

@@ -194,7 +194,7 @@ class PlanCandidate:
             request.progress,
             request.began,
             stop=request.enough,
-            params=replace(params, rounds=replace(params.rounds, most=effort.rounds)),
+            params=replace(params, rounds=params.rounds._replace(most=effort.rounds)),
         )
 
     @property

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_readme import ROOT, make
+from tests.end_to_end.documents import ROOT, load
 
+make = load("make")
 GUIDES = make.guides()
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,25 +13,15 @@ import ppopt
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.report.svg import svg
 from ppopt.strategies import names
+from tests.end_to_end.documents import ROOT, load
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "benchmarks/README.md"),
     *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("[!_]*.md")),
 )
 
 
-def _load_make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs" / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-make = _load_make()
+make = load("make")
 README = make.README.read_text(encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
 """Random pipelines and valid schedules of them, for hypothesis; feasible by construction.
 
 Independent of the package's own timing and strategies: a schedule is built by appending, one
-after the other, operations whose predecessors are done.
+after the other, operations whose predecessors are done. Strategies are made once and kept, because
+making and checking one takes longer than drawing from it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -42,31 +44,47 @@ def pipelines(
 
     `min_batches` is per route.
     """
-    devices = draw(st.integers(min_devices, max_devices))
-    routes = draw(st.sampled_from([1, 1, 2]))
-    speeds = st.sampled_from([1, 2, _HALF, Fraction(3, 4)])
-    speed = speeds | st.lists(speeds, min_size=devices, max_size=devices)
-    cut = draw(st.sampled_from(slices))
+    devices = draw(_integers(min_devices, max_devices))
+    routes = draw(_one_of((1, 1, 2)))
+    cut = draw(_one_of(tuple(slices)))
     most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
     return Pipeline(
-        batches=routes * draw(st.integers(min_batches, most)),
+        batches=routes * draw(_integers(min_batches, most)),
         routes=routes,
         slices=cut,
         p2p=draw(_p2p(devices)),
-        device_speed=draw(speeds if routes == 2 else speed),
+        device_speed=draw(_one_of(_SPEEDS) if routes == 2 else _one_or_all(_SPEEDS, devices)),
         **draw(_placements(devices)),
     )
 
 
+@cache
+def _integers(least: int, most: int) -> st.SearchStrategy[int]:
+    return st.integers(least, most)
+
+
+@cache
+def _one_of(choices: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    return st.sampled_from(choices)
+
+
+@cache
+def _one_or_all(choices: tuple[Any, ...], entries: int) -> st.SearchStrategy[Any]:
+    """One value for all, or a list with a value for each."""
+    one = _one_of(choices)
+    return one | st.lists(one, min_size=entries, max_size=entries)
+
+
+@cache
 @st.composite
 def _placements(draw: st.DrawFn, devices: int) -> dict[str, Any]:
     """Draw the stages, their placement and their costs."""
-    placement = draw(st.sampled_from([None, "linear", "interleaved", "v", "list"]))
+    placement = draw(_one_of((None, "linear", "interleaved", "v", "list")))
     if placement == "list":
-        extra = draw(st.lists(st.integers(0, devices - 1), max_size=3))
+        extra = draw(_extra_stages(devices))
         order = draw(st.permutations([*range(devices), *extra]))
         return {"stages": len(order), "placement": list(order), **draw(_costs(len(order)))}
-    chunks = None if placement == "linear" else draw(st.sampled_from([None, 1, 2, 3]))
+    chunks = None if placement == "linear" else draw(_one_of((None, 1, 2, 3)))
     return {
         "stages": devices,
         "placement": placement,
@@ -75,6 +93,12 @@ def _placements(draw: st.DrawFn, devices: int) -> dict[str, Any]:
     }
 
 
+@cache
+def _extra_stages(devices: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(_integers(0, devices - 1), max_size=3)
+
+
+@cache
 @st.composite
 def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
     """Draw costs: B and W may take no time, BW lies between the longer and the sum of both,
@@ -82,11 +106,9 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
     columns = [draw(_values(entries, choices)) for choices in _CHOICES]
     forward, weight, b, saved, activation, by_b, static = columns
     full = [max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)]
-    more = draw(st.none() | _values(entries, [0, _HALF, 1, 2, 5]))
-    rare = {
-        field: draw(st.none() | st.none() | _values(entries, [0, 1, _THIRD, 2])) for field in _RARE
-    }
-    share = draw(st.none() | _values(entries, [0, _HALF, 1]))
+    more = draw(_maybe(entries, (0, _HALF, 1, 2, 5)))
+    rare = {field: draw(_maybe(entries, (0, 1, _THIRD, 2), rare=True)) for field in _RARE}
+    share = draw(_maybe(entries, (0, _HALF, 1)))
     both = zip(forward, full, more or [], strict=False)
     return {
         "forward": forward,
@@ -107,29 +129,43 @@ _RARE = (
     *("backward_workspace", "recompute_time"),
 )
 _HALF, _THIRD = Fraction(1, 2), Fraction(1, 3)
-_CHOICES: tuple[list[int | Fraction], ...] = (
-    [1, 2, 3, _HALF, _THIRD],
-    [1, 2, 0, _HALF],
-    [1, 2, 0, Fraction(3, 4)],
-    [1, 0, _HALF],
-    [1, 2, _HALF, 0],
-    [0, 1, -1, -_HALF, _THIRD],
-    [0, 1, Fraction(5, 2)],
+_SPEEDS = (1, 2, _HALF, Fraction(3, 4))
+_DELAYS = (0, 1, _HALF, Fraction(5, 4))
+_CHOICES: tuple[tuple[int | Fraction, ...], ...] = (
+    (1, 2, 3, _HALF, _THIRD),
+    (1, 2, 0, _HALF),
+    (1, 2, 0, Fraction(3, 4)),
+    (1, 0, _HALF),
+    (1, 2, _HALF, 0),
+    (0, 1, -1, -_HALF, _THIRD),
+    (0, 1, Fraction(5, 2)),
 )
 
 
+@cache
 def _values(
-    entries: int, choices: Sequence[int | Fraction]
+    entries: int, choices: tuple[int | Fraction, ...]
 ) -> st.SearchStrategy[list[int | Fraction]]:
-    one = st.sampled_from(choices)
+    """A list with as many entries, all equal or each its own."""
+    one = _one_of(choices)
     return one.map(lambda value: [value] * entries) | st.lists(
         one, min_size=entries, max_size=entries
     )
 
 
+@cache
+def _maybe(
+    entries: int, choices: tuple[int | Fraction, ...], *, rare: bool = False
+) -> st.SearchStrategy[list[int | Fraction] | None]:
+    """None, or such a list; None more often where it is rare."""
+    given = _values(entries, choices)
+    return st.none() | st.none() | given if rare else st.none() | given
+
+
+@cache
 @st.composite
 def _p2p(draw: st.DrawFn, devices: int) -> Any:
-    times = st.sampled_from([0, 1, _HALF, Fraction(5, 4)])
+    times = _one_of(_DELAYS)
     if draw(st.booleans()):
         return draw(times)
     size = range(devices)
@@ -139,13 +175,16 @@ def _p2p(draw: st.DrawFn, devices: int) -> Any:
 @st.composite
 def by_boundary(draw: st.DrawFn) -> Pipeline:
     """Draw a pipeline whose delays are given per boundary between stages, each way its own."""
-    given = draw(pipelines(min_devices=2))
-    times = st.sampled_from([0, 1, _HALF, Fraction(5, 4)])
-    each = st.lists(times, min_size=given.num_stages - 1, max_size=given.num_stages - 1)
-    return replace(given, p2p=draw(times | each), backward_p2p=draw(st.none() | times | each))
+    given = draw(_ON_TWO_DEVICES)
+    there = _one_or_all(_DELAYS, given.num_stages - 1)
+    return replace(given, p2p=draw(there), backward_p2p=draw(st.none() | there))
 
 
-SAYABLE = pipelines().filter(lambda pipeline: pipeline.routes == 1 and pipeline.num_slices == 1)
+_ON_TWO_DEVICES = pipelines(min_devices=2)
+
+
+ANY = pipelines()
+SAYABLE = ANY.filter(lambda pipeline: pipeline.routes == 1 and pipeline.num_slices == 1)
 """Pipelines that formats without routes and slices can tell."""
 
 
@@ -158,10 +197,10 @@ def schedules(
     paired: bool = True,
 ) -> Schedule:
     """Draw a valid schedule; its pipeline has no memory limit, or one that the schedule keeps."""
-    pipeline = draw(pipelines() if problems is None else problems)
-    seed = draw(st.integers(0, 2**32 - 1))
-    schedule = build(pipeline, Random(seed), draw(st.sampled_from(backwards)), paired=paired)
-    spare = draw(st.sampled_from([None, 0, 1]))
+    pipeline = draw(ANY if problems is None else problems)
+    seed = draw(_integers(0, 2**32 - 1))
+    schedule = build(pipeline, Random(seed), draw(_one_of(tuple(backwards))), paired=paired)
+    spare = draw(_one_of((None, 0, 1)))
     return schedule if spare is None else limited(schedule, [p + spare for p in peaks(schedule)])
 
 
@@ -181,21 +220,33 @@ def build(
     eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
     pairs = random.choice((0, 0.5, 1)) if paired else 0
     rows: dict[Op, TableRow] = {}
+    device_of = {op: pipeline.device(op.stage, op.microbatch) for op in waiting}
+    free = dict.fromkeys(device_of.values(), 0)
+    arrival: dict[Op, int] = {}
+
+    def earliest(op: Op) -> int:
+        """Start of an operation whose predecessors are done."""
+        if op not in arrival:
+            ends = (rows[one][5] + lag_of(pipeline, one, op) for one in before[op])
+            arrival[op] = max(ends, default=0)
+        return max(free[device_of[op]], arrival[op])
+
     while waiting:
         ready = [op for op in waiting if all(map(rows.__contains__, before[op]))]
         random.shuffle(ready)
         if eager:
-            ready.sort(key=lambda op: _earliest(pipeline, op, rows, before[op]))
+            ready.sort(key=earliest)
         group = ready[:1]
         if random.random() < pairs:
             group += [op for op in ready[1:] if may_pair(pipeline, ready[0], op)][:1]
         pause = random.randrange(1, 6) if random.random() < idle else 0
-        start = max(_earliest(pipeline, op, rows, before[op]) for op in group) + pause
+        start = max(map(earliest, group)) + pause
         number = len(rows) if len(group) > 1 else ALONE
         end = start + duration_of(pipeline, group)
         for op in group:
             waiting.remove(op)
-            device = pipeline.device(op.stage, op.microbatch)
+            device = device_of[op]
+            free[device] = max(free[device], end)
             rows[op] = (*op[:3], device, start, end, op.slice, number)
     return Schedule.from_rows(pipeline, rows.values())
 
@@ -252,13 +303,6 @@ def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
         if place in split:
             before.append(Op(B if split[place] else BW, *place))
     return before
-
-
-def _earliest(pipeline: Pipeline, op: Op, rows: dict[Op, TableRow], before: Sequence[Op]) -> int:
-    device = pipeline.device(op.stage, op.microbatch)
-    free = max((row[5] for row in rows.values() if row[3] == device), default=0)
-    arrivals = [rows[one][5] + lag_of(pipeline, one, op) for one in before]
-    return max([free, *arrivals])
 
 
 def lag_of(pipeline: Pipeline, before: Op, op: Op) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ppopt.schedule.schedule import Schedule
 
+_PLOTLY = '<script type="text/plain" id="plotly">'
 _DATA = '<script type="application/json" id="data">'
 
 
@@ -48,6 +49,12 @@ def data_of(page: str) -> dict[str, Any]:
     found = _unpacked(json.loads(page[start : page.index("</script>", start)]))
     assert isinstance(found, dict)
     return found
+
+
+def embedded_plotly(page: str) -> str:
+    """Plotly's script as a page holds it: gzipped, in base64."""
+    start = page.index(_PLOTLY) + len(_PLOTLY)
+    return page[start : page.index("</script>", start)]
 
 
 def _unpacked(value: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -262,7 +264,7 @@ def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     view.open(large())
     assert view.run("return ppopt.schedules[0].ops.length") == 64 * 512 * 3
     assert view.traces().count("cells") == 1
-    assert "a spot has the mean colour of all that runs there" in message(view)
+    assert "a spot has the colour of what fills most of it" in message(view)
     nodes = "return document.querySelectorAll('#plot *').length"
     assert view.run(nodes) < 2000
     assert view.point(0, 700.5, 13).splitlines()[0].split()[0] == view.run(
@@ -276,6 +278,79 @@ def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     assert "cells" not in view.traces()
     assert sum(text.isdigit() for text in view.texts()) > 16 * 20
     view.quiet()
+
+
+COLOURS = """const { panels: [panel] } = ppopt.frame;
+const { from, to } = ppopt.view;
+const cells = ppopt.figure.traces.find(({ name }) => name === "cells");
+const codes = cells.z.flat().filter((code) => code !== null);
+return [...new Set(codes.map((code) => cells.colorscale[2 * code][1]))];"""
+
+
+def test_from_afar_no_spot_has_a_mixed_colour(view: View) -> None:
+    """F is blue, B orange, W green: the mean of F and B would be a green too. So a spot has the
+    colour of one kind, or is the grey of several, paler where the device idles."""
+    view.open(large())
+    several = colours.channels(colours.SEVERAL)
+    known = [colours.channels(colours.HUES[kind]) for kind in (OpKind.F, OpKind.B, OpKind.W)]
+    for text in view.run(COLOURS):
+        red, green, blue, opacity = (float(part) for part in re.findall(r"[\d.]+", text))
+        if opacity < 0.9:
+            continue
+        away = [max(map(abs, (red - r, green - g, blue - b))) for r, g, b in [several, *known]]
+        assert min(away) <= 16, text
+
+
+def test_all_of_a_stage_are_labelled_or_none(view: View) -> None:
+    """12 microbatches: in bars that have room for one digit only, no number is shown at all."""
+    made = hand("1f1b", 2, 12)
+    view.open(page([made]))
+    shown = (
+        "return ppopt.figure.traces.filter((t) => t.name === 'microbatch').flatMap((t) => t.text)"
+    )
+    assert len(view.run(shown)) == len(made)
+    counts = set()
+    for width in (700, 620, 560, 500, 440):
+        view.driver.set_window_size(width, 900)
+        view.wait(lambda width=width: view.run("return innerWidth") <= width, "the width")
+        view.settle()
+        counts.add(len(view.run(shown)))
+    view.driver.set_window_size(1400, 1000)
+    view.wait(lambda: view.run("return ppopt.frame.width > 1000"), "the width again")
+    assert counts <= {0, len(made) // 2, len(made)}
+    assert len(counts) > 1
+
+
+def test_many_schedules_open_with_the_best_and_show_all_on_request(view: View) -> None:
+    names = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-h2", "zb-2p", "interleaved", "zbv")
+    view.open(page([hand(name) for name in names]))
+    charts = "return ppopt.frame.panels.map(({ index }) => index)"
+    assert view.run(charts) == [0, 1, 2, 3]
+    folded = "return [...document.querySelectorAll('details.schedule')].map((e) => e.open)"
+    assert view.run(folded) == [False] * 4
+    view.press("s")
+    assert view.run(charts) == list(range(8))
+    assert "on=all" in view.run("return location.hash")
+    view.press("s")
+    assert view.run(charts) == [0, 1, 2, 3]
+    view.follow("#schedule-6")
+    assert view.run(folded) == [False, True, False, False]
+    view.quiet()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("count", ["one", "several"])
+def test_axe_finds_nothing_serious(view: View, theme: str, count: str) -> None:
+    """axe-core, the accessibility checker: rules of WCAG 2.1, levels A and AA."""
+    view.open(page([small()]) if count == "one" else six(), f"#theme={theme}", fresh=True)
+    view.run("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+    found = Axe().run(view.driver)["violations"]
+    serious = [
+        (rule["id"], [node["target"] for node in rule["nodes"]][:5])
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
 
 
 def test_hostile_names_stay_words(view: View) -> None:

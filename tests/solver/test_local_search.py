@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ppopt import Objective, Pipeline
@@ -31,7 +29,7 @@ def constructed(params: PoolParams) -> tuple[Pool, Begun]:
 
 def test_no_schedule_is_justified_where_that_takes_longer_than_what_is_left() -> None:
     for seconds, found in ((100.0, False), (PoolParams().justifying_seconds, True)):
-        pool, search = constructed(replace(PoolParams(), justifying_seconds=seconds))
+        pool, search = constructed(PoolParams()._replace(justifying_seconds=seconds))
         DoubleJustification(pool, PARAMS).run(search.incumbent, search.budget(1.0))
         assert bool(pool.schedules) == found
 

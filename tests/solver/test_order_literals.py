@@ -89,7 +89,7 @@ def drawn(rng: Random) -> Pipeline:
 def literals(pipeline: Pipeline, kind: BackwardKind, horizon: int = 1000) -> int:
     """Booleans of the whole model."""
     problem = Problem(pipeline, Objective.MAKESPAN, kind)
-    build = mixed_model.build if problem.mixed else model.build
+    build = mixed_model.build_mixed_model if problem.mixed else model.build_model
     variables = build(problem, horizon=horizon, bound=0).cp.proto.variables
     return sum(list(one.domain) == [0, 1] for one in variables)
 

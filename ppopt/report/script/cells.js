@@ -1,4 +1,4 @@
-// Operations and idle time as cells of about a pixel, each in the mean colour of what it covers.
+// Operations and idle time as cells of about a pixel, each in the colour of what fills most of it.
 
 /** @typedef {import("./data.js").Schedule} Schedule */
 /** @typedef {import("./types.d.ts").Style} Style */
@@ -8,16 +8,18 @@
 /** Steps of a colour channel: cells of nearly one colour share it. */
 const STEPS = 32;
 
-/** What every cell covers: a line of cells for each half of a device's row, four numbers a cell,
- * the colour weighted by opacity and share, and the weight.
+/** What every cell shows: a line of cells for each half of a device's row, four numbers a cell, the
+ * colour times the weight, and the weight: opacity times the share that is covered.
  * @param {Schedule} schedule @param {Style} style @param {number[]} rows @param {number[]} idle
  * @param {{from: number, to: number, pixel: number}} window in the user's unit */
 export function covered({ ops, gaps, unit, devices, raw }, style, rows, idle, { from, to, pixel }) {
   const columns = Math.ceil((to - from) / pixel);
   const halves = ops.lane.some((lane) => lane > 0) ? 2 : 1;
-  const lines = Array.from({ length: devices * halves }, () => new Float32Array(4 * columns));
+  const blank = () => Array.from({ length: devices * halves }, () => new Float32Array(4 * columns));
+  const lines = blank();
+  const kinds = style.kinds.map(() => blank());
   const time = (/** @type {number} */ tick) => (tick / unit - from) / pixel;
-  const kinds = raw.colours.map((shades) => shades.map(channels));
+  const shades = raw.colours.map((tones) => tones.map(channels));
   const causes = style.causes.map((cause) => channels(cause.colour));
   for (const row of idle) {
     for (let half = 0; half < halves; half++) {
@@ -26,14 +28,34 @@ export function covered({ ops, gaps, unit, devices, raw }, style, rows, idle, { 
     }
   }
   for (const row of rows) {
-    const colour = kinds[ops.kind[row]][ops.part[row]];
+    const colour = shades[ops.kind[row]][ops.part[row]];
     for (let half = 0; half < halves; half++) {
       if (ops.lane[row] && ops.lane[row] !== half + 1) continue;
-      const line = lines[ops.device[row] * halves + half];
+      const line = kinds[ops.kind[row]][ops.device[row] * halves + half];
       cover(line, time(ops.start[row]), time(ops.end[row]), colour);
     }
   }
+  lines.forEach((line, index) => merge(line, kinds.map((kind) => kind[index]), style));
   return { lines, halves, columns };
+}
+
+/** Add operations to cells of idle time: in the colour of the kind that fills most of a cell, or in
+ * grey, since the mean of blue and orange would pass for the green of another kind.
+ * @param {Float32Array} line @param {Float32Array[]} kinds the same cells, by kind
+ * @param {Style} style */
+function merge(line, kinds, style) {
+  const several = channels(style.several);
+  for (let at = 0; at < line.length; at += 4) {
+    const weight = kinds.reduce((sum, kind) => sum + kind[at + 3], 0);
+    if (!weight) continue;
+    const most = kinds.reduce((one, other) => (other[at + 3] > one[at + 3] ? other : one));
+    const clear = most[at + 3] >= style.most * weight;
+    for (let channel = 0; channel < 3; channel++) {
+      const tone = clear ? most[at + channel] / most[at + 3] : several[channel];
+      line[at + channel] += tone * weight;
+    }
+    line[at + 3] += weight;
+  }
 }
 
 /** The cells of a window, as a heatmap.

@@ -50,6 +50,8 @@ export function connect(page) {
  * @param {Page} page */
 function followAddress(page) {
   const only = sectionOf(location.hash);
+  const section = part(location.hash.slice(1));
+  if (section instanceof HTMLDetailsElement) section.open = true;
   if (only === FREE) page.show(linked(location.hash, page.whole(), page.schedules));
   else if (page.data.single && page.schedules[only]) {
     page.show({ only, microbatch: FREE, chosen: { schedule: 0, row: FREE } });
@@ -235,7 +237,7 @@ function buttons(page) {
       page.show({ off: new Set(hidden ? kinds : [...kinds, ...names]) });
     },
     clear: () => {
-      const on = new Set([...page.view.on].filter((name) => name === "memory"));
+      const on = new Set([...page.view.on].filter((name) => ["memory", "all"].includes(name)));
       page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
     },
     next: () => highlight(page, page.view.microbatch + 1),
@@ -252,7 +254,10 @@ function buttons(page) {
     print: () => print(),
     png: () => exported(page, "png"),
     svg: () => exported(page, "svg"),
-    search: () => part("search").focus(),
+    search: () => {
+      /** @type {HTMLDetailsElement} */ (part("more")).open = true;
+      part("search").focus();
+    },
   };
   const press = (/** @type {string} */ name) => {
     if (acts[name]) acts[name]();
@@ -348,6 +353,7 @@ const KEYS = {
   m: "memory",
   n: "next",
   p: "back",
+  s: "all",
   t: "theme",
   v: "taller",
   V: "lower",

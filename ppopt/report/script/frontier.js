@@ -18,6 +18,7 @@ const CURVE_CONFIG = {
   showSendToCloud: false,
   modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d"],
   toImageButtonOptions: { filename: "frontier", scale: 2 },
+  doubleClickDelay: 500,
   doubleClick: false,
 };
 
@@ -29,8 +30,7 @@ export function frontier(page) {
   const plot = found;
   /** @type {Curve} */
   const curve = JSON.parse(document.getElementById("curve-data")?.textContent ?? "");
-  const whole = { x: curve.x, y: curve.y };
-  const window = { ...whole };
+  const window = { x: curve.x, y: curve.y };
   let seen = "";
   const show = (/** @type {boolean} */ force = false) => {
     const state = [page.view.only, document.documentElement.dataset.theme, plot.clientWidth].join();
@@ -48,7 +48,7 @@ export function frontier(page) {
     show(true);
   });
   plot.on?.("plotly_doubleclick", () => {
-    Object.assign(window, whole);
+    Object.assign(window, curve.whole);
     show(true);
   });
   opening(plot, curve, window);
@@ -77,13 +77,11 @@ function scales(curve, width, window) {
   const { l, r, t, b } = layout.margin;
   const along = (/** @type {number[]} */ [low, high], /** @type {number} */ value) =>
     (value - low) / (high - low);
-  const height = (/** @type {number} */ value) =>
-    layout.yaxis.type === "log" ? Math.log10(value) : value;
   return {
     box: { left: l, right: width - r, top: t, bottom: layout.height - b },
     x: (/** @type {number} */ value) => l + along(window.x, value) * (width - l - r),
     y: (/** @type {number} */ value) =>
-      layout.height - b - along(window.y, height(value)) * (layout.height - t - b),
+      layout.height - b - along(window.y, value) * (layout.height - t - b),
   };
 }
 
@@ -96,7 +94,9 @@ function layoutOfCurve(page, curve, width, window) {
   const text = { ...layout.font, color: ink };
   const scale = scales(curve, width, window);
   const marks = [...curve.points, ...names].map(({ x, y }) => ({ x: scale.x(x), y: scale.y(y) }));
-  const wanted = names.filter(({ text }) => text).map(({ x, y, text }) => ({
+  const inside = (/** @type {{x: number, y: number}} */ { x, y }) =>
+    x >= window.x[0] && x <= window.x[1] && y >= window.y[0] && y <= window.y[1];
+  const wanted = names.filter((name) => name.text && inside(name)).map(({ x, y, text }) => ({
     x: scale.x(x),
     y: scale.y(y),
     text,

@@ -18,6 +18,8 @@ const MOST_LABELS = 1500;
 const MOST_ARROWS = 1500;
 const LEAST_LABELLED_ROW = 11;
 const LEAST_LETTER = 7;
+/** Width of a digit as a share of its size. */
+const LETTER_WIDTH = 0.6;
 const DIM = 0.22;
 /** From the middle of a device's row to the line of the critical path, in rows. */
 const BELOW = 0.33;
@@ -136,26 +138,29 @@ function shapes(panel, style, rows, idle, pixel) {
   return paths.traces();
 }
 
-/** Microbatch numbers with slices as subscripts, where they fit; one size per kind. Where there are
- * many, only those that the view shows.
+/** Microbatch numbers with slices as subscripts: all operations of a kind and stage show theirs, or
+ * none does, so that whether there is room depends on the longest number. One size per kind. Where
+ * there are many, only those that the view shows.
  * @param {Panel} panel @param {Style} style @param {number[]} rows
  * @param {Window} window
  * @returns {Trace[]} */
 function labels(panel, style, rows, { pixel, view }) {
-  const { schedule: { ops, unit, raw }, axis } = panel;
+  const { schedule, axis } = panel;
+  const { ops, unit, raw } = schedule;
   if (panel.row < LEAST_LABELLED_ROW) return [];
-  const name = (/** @type {number} */ row) =>
-    ops.microbatch[row] + (panel.schedule.sliced ? lowered(ops.slice[row]) : "");
+  const letters = String(schedule.batches - 1).length + (schedule.sliced ? 1 : 0);
   const size = (/** @type {number} */ row) => {
     const height = ops.lane[row] ? panel.row * 0.32 : panel.row * 0.5;
     const pixels = (ops.end[row] - ops.start[row]) / unit / pixel;
-    return Math.min(12, Math.max(height, 7), (pixels - 2) / (0.62 * name(row).length));
+    return Math.min(12, Math.max(height, 7), (pixels - 1.5) / (LETTER_WIDTH * letters));
   };
-  const near = rows.filter((row) => {
+  const roomy = rows.filter((row) => {
     const halved = ops.lane[row] && panel.row < 2 * LEAST_LABELLED_ROW;
     return !halved && size(row) >= LEAST_LETTER;
   });
-  const fitting = near.length > MOST_LABELS ? near.filter((row) => seen(panel, view, row)) : near;
+  const fitting = roomy.length > MOST_LABELS
+    ? roomy.filter((row) => seen(panel, view, row))
+    : roomy;
   if (!fitting.length || fitting.length > MOST_LABELS) return [];
   const sort = (/** @type {number} */ row) => 3 * ops.kind[row] + ops.lane[row];
   /** @type {Map<number, number>} */
@@ -163,6 +168,8 @@ function labels(panel, style, rows, { pixel, view }) {
   for (const row of fitting) {
     sizes.set(sort(row), Math.min(size(row), sizes.get(sort(row)) ?? Infinity));
   }
+  const name = (/** @type {number} */ row) =>
+    ops.microbatch[row] + (schedule.sliced ? lowered(ops.slice[row]) : "");
   const middle = (/** @type {number} */ row) => {
     const [top, bottom] = edges(ops.device[row], ops.lane[row], style.bar);
     return (top + bottom) / 2;

@@ -12,7 +12,12 @@ import { preview } from "./preview.js";
 /** @typedef {import("./types.d.ts").Data} Data */
 /** @typedef {import("./types.d.ts").View} View */
 
-const CONFIG = { displayModeBar: false, doubleClick: false, showSendToCloud: false };
+const CONFIG = {
+  displayModeBar: false,
+  doubleClick: false,
+  doubleClickDelay: 500,
+  showSendToCloud: false,
+};
 /** Width of the picture on paper: A4 on its side, less margins, in pixels. */
 const PAPER = 1000;
 const DARK = matchMedia("(prefers-color-scheme: dark)");
@@ -31,7 +36,8 @@ export class Page {
     this.printing = false;
     this.applyTheme();
     this.frame = this.layOut();
-    this.waiting = false;
+    /** Whether a picture is due: the first one, until plotly is unpacked. */
+    this.waiting = true;
     /** How many pictures plotly was asked for, and has drawn. */
     this.asked = 0;
     this.drawn = 0;
@@ -48,7 +54,7 @@ export class Page {
       to: this.last,
       low: 0,
       high: this.devices,
-      only: this.data.single ? 0 : FREE,
+      only: this.data.single ? this.data.first : FREE,
       off: new Set(),
       on: new Set(this.data.single ? ["memory"] : []),
       microbatch: FREE,
@@ -60,8 +66,10 @@ export class Page {
 
   /** The schedules that the view shows, each with its number. */
   shown() {
+    const { only, on } = this.view;
+    const end = on.has("all") ? this.schedules.length : this.data.few;
     const all = this.schedules.map((schedule, index) => ({ schedule, index }));
-    return all.filter(({ index }) => this.view.only === FREE || this.view.only === index);
+    return all.filter(({ index }) => only === FREE ? index < end : only === index);
   }
 
   layOut() {
@@ -130,10 +138,13 @@ export class Page {
 /** Draw the page and connect its controls. @param {Page} page */
 function begin(page) {
   page.figure = page.draw();
+  page.waiting = false;
   connect(page);
   frontier(page);
   if (sectionOf(location.hash) === FREE) return;
-  part(page.data.single ? "tools" : location.hash.slice(1))?.scrollIntoView();
+  const section = part(page.data.single ? "tools" : location.hash.slice(1));
+  if (section instanceof HTMLDetailsElement) section.open = true;
+  section?.scrollIntoView();
 }
 
 /** Show a preview at once, and begin when plotly, which takes long to load, is loaded.
@@ -141,15 +152,26 @@ function begin(page) {
 function open(page) {
   const remove = preview(page);
   requestAnimationFrame(() =>
-    setTimeout(() => {
+    setTimeout(async () => {
       page.painted = performance.now();
+      if (!globalThis.DecompressionStream) {
+        part("message").textContent = "the chart needs a browser of 2023 or later";
+        return;
+      }
       const script = document.createElement("script");
-      script.textContent = part("plotly").textContent;
+      script.textContent = await unzipped(part("plotly").textContent ?? "");
       document.head.append(script);
       begin(page);
       remove();
     })
   );
+}
+
+/** The text of a gzip file in base64. @param {string} base64 */
+function unzipped(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
 }
 
 globalThis.ppopt = new Page();

@@ -17,8 +17,8 @@ import { measured, number, percent, plain } from "./words.js";
 const LINE = 13;
 /** Width of a letter of a heading in pixels, on average, at most. */
 const LETTER = 6.4;
-const OVERVIEW = "seen from afar: a spot has the mean colour of all that runs there; " +
-  "zoom in for single operations (drag a box, or keys + and v)";
+const OVERVIEW = "seen from afar: a spot has the colour of what fills most of it, grey where " +
+  "several kinds share it; zoom in for single operations (drag a box, or keys + and v)";
 
 /** Traces and layout for plotly, and messages for the reader.
  * @param {Frame} frame @param {Style} style @param {View} view @param {number} last

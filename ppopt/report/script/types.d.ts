@@ -55,12 +55,19 @@ export interface Style {
   static: string;
   limit: string;
   bar: number;
+  /** Colour of a spot that several kinds share: no kind fills the share `most` of it. */
+  several: string;
+  most: number;
 }
 
 export interface Data {
   style: Style;
   /** Whether one schedule is shown at a time. */
   single: boolean;
+  /** How many of them the page opens with, where it shows several. */
+  few: number;
+  /** The one that it opens with, where it shows one at a time. */
+  first: number;
   schedules: Raw[];
 }
 
@@ -79,11 +86,11 @@ export interface View {
   /** The devices that are shown: from low to below high. */
   low: number;
   high: number;
-  /** The only schedule that is shown; -1: all. */
+  /** The only schedule that is shown; -1: the first few, or all. */
   only: number;
   /** Names of kinds and causes that are hidden. */
   off: Set<string>;
-  /** Layers that are shown: critical, transfers, memory. */
+  /** Layers that are shown: critical, transfers, memory; all: the charts of all schedules. */
   on: Set<string>;
   /** Highlighted microbatch; -1: none. */
   microbatch: number;
@@ -107,9 +114,10 @@ export interface Curve {
     xaxis: Record<string, unknown>;
     yaxis: Record<string, unknown>;
   };
-  /** Ranges of the axes. */
+  /** Ranges of the axes that the chart opens with, and those of everything. */
   x: number[];
   y: number[];
+  whole: { x: number[]; y: number[] };
   /** Points of the frontier; `section` counts the schedules of the page from 1, null: not there. */
   points: { x: number; y: number; section: number | null }[];
   /** Corners of the line through them. */

@@ -1,0 +1,85 @@
+"""Prose that is hard to read: long sentences, and words that make one read a sentence twice.
+
+    python docs/prose.py
+
+Prints every such place. Reads the paragraphs, lists and tables of the documents; code counts as
+one word where it stands in a sentence, and not at all where it stands alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 30
+"""Most words of a sentence."""
+ODD = re.compile(
+    r"\b(outdo\w*|betters|bettered|bettering|likewise|wherever|whoever|nowhere|told|anew|betterment"
+    r"|whatever it|thereof|whereby|hitherto|amongst|whilst|utili[sz]e\w*)\b"
+    r"|not proved that (?:it|less|more) (?:is|does) not",
+    re.IGNORECASE,
+)
+"""Words and turns for which there is a plainer one."""
+_END = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9`-])")
+_WORD = re.compile(r"[^\W\d_][\w'-]*|CODE")
+
+
+class Place(NamedTuple):
+    """A sentence that is hard to read, and why."""
+
+    document: str
+    line: int
+    reason: str
+    sentence: str
+
+    def __str__(self) -> str:
+        """As compilers write it."""
+        return f"{self.document}:{self.line}: {self.reason}: {self.sentence}"
+
+
+def documents() -> list[Path]:
+    """What users and contributors read: neither records nor the history of changes."""
+    named = ("CONTRIBUTING.md", "models/README.md")
+    guides = sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / name for name in named] + [
+        path for path in guides if "_site" not in path.parts and path.name != "unequal.md"
+    ]
+
+
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Line and words of every sentence of a document."""
+    text = re.sub(r"\A---\n.*?\n---\n", lambda head: "\n" * head[0].count("\n"), text, flags=re.S)
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type != "inline" or token.map is None:
+            continue
+        words = "".join(_plain(child.type, child.content) for child in token.children or ())
+        for sentence in _END.split(words):
+            yield token.map[0] + 1, " ".join(sentence.split())
+
+
+def _plain(kind: str, content: str) -> str:
+    if kind in ("softbreak", "hardbreak"):
+        return " "
+    return "CODE" if kind == "code_inline" else content if kind == "text" else ""
+
+
+def hard(paths: Iterable[Path]) -> Iterator[Place]:
+    """Every sentence that is too long, or has an odd word."""
+    for path in paths:
+        name = path.relative_to(ROOT).as_posix()
+        for line, sentence in sentences(path.read_text(encoding="utf-8")):
+            words = len(_WORD.findall(sentence))
+            if words > LONGEST:
+                yield Place(name, line, f"{words} words", sentence)
+            for word in ODD.findall(sentence):
+                yield Place(name, line, word or "double negation", sentence)
+
+
+if __name__ == "__main__":
+    for place in hard(documents()):
+        print(place)

@@ -1,0 +1,93 @@
+"""Checks a claim over all partitions or placements: what arithmetic leaves open, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import monotonic
+
+from ppopt.rechecker import partitions, placements
+from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.mixed import of_one_kind
+from ppopt.rechecker.verdict import Recheck, Verdict
+
+Check = Callable[[Claim, float], Recheck]
+"""Checks the claim of one configuration within so many seconds."""
+AT_ONCE = 2.0
+"""Most seconds of arithmetic over all partitions where no search is asked for."""
+
+
+def confirmed_at_once(stated: Claim) -> str | None:
+    """Why a claim of all partitions holds by arithmetic alone; None where that takes a search."""
+    left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
+    return None if left is None or left else _of_all_partitions(0, stated)
+
+
+def check_partitions(stated: Claim, time_limit: float, check: Check) -> Recheck:
+    """Check a claim of all partitions: those that no device rules out, one by one."""
+    began = monotonic()
+    every = tuple(range(stated.pipeline.num_devices))
+    left = partitions.left_to_search(stated, began + time_limit / 2)
+    if left is None:
+        reason = "more partitions than can be searched are ruled out by no device alone"
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+    claims = {str(one): partitions.claim_of_partition(stated, one) for one in left}
+
+    found = _check_each(claims, check, began + time_limit)
+    return found or Recheck(
+        Verdict.CONFIRMED, _of_all_partitions(len(left), stated), every, monotonic() - began
+    )
+
+
+def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
+    """Check a claim of all placements: those that arithmetic does not confirm, one by one."""
+    began = monotonic()
+    every = tuple(range(stated.pipeline.num_devices))
+
+    def undecided(reason: str) -> Recheck:
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+
+    if not placements.within_reach(stated):
+        return undecided("there are more placements than can be enumerated")
+    claims, confirmed = {}, 0
+    for hosts in placements.every(stated):
+        if monotonic() > began + time_limit / 2:
+            return undecided("the time was up before all placements were bounded")
+        one = placements.claim_of_placement(stated, hosts)
+        simpler = of_one_kind(one)
+        if next(over_limit(simpler), None) is None and by_arithmetic(simpler) is None:
+            claims[f"placement {','.join(map(str, hosts))}"] = one
+        else:
+            confirmed += 1
+
+    reason = (
+        f"of {confirmed + len(claims)} placements, permutations of devices that are alike left "
+        f"out, arithmetic rules out {confirmed}; the schedules of {len(claims)} were searched"
+    )
+    found = _check_each(claims, check, began + time_limit)
+    return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
+
+
+def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Recheck | None:
+    """Check claims one by one: the first that is wrong, else one left open; None: all hold.
+
+    `until` is an instant of `time.monotonic`.
+    """
+    began, left = monotonic(), None
+    for number, (name, stated) in enumerate(claims.items()):
+        seconds = max(0.01, until - monotonic()) / (len(claims) - number)
+        one = check(stated, seconds)
+        one = replace(one, reason=f"{name}: {one.reason}", seconds=monotonic() - began)
+        if one.verdict is Verdict.WRONG:
+            return one
+        if one.verdict is Verdict.UNDECIDED:
+            left = one
+    return left
+
+
+def _of_all_partitions(searched: int, stated: Claim) -> str:
+    """How a claim of all partitions holds, in words."""
+    words = "whatever recomputes, " if stated.recompute else ""
+    words += "in every partition of the layers one device alone needs as long, or too much memory"
+    return words + (f", but in {searched}, whose schedules were searched" if searched else "")

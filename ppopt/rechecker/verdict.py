@@ -1,0 +1,97 @@
+"""How a re-check ended: its verdict, and why, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ppopt.errors import VerificationError
+from ppopt.problem.objective import Objective
+from ppopt.rechecker.claim import Claim
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.verifier import figures, verify
+
+if TYPE_CHECKING:
+    from ppopt.rechecker.refute import RefutationOutcome, Times
+    from ppopt.schedule.schedule import Schedule
+
+
+class Verdict(StrEnum):
+    """How a re-check ended."""
+
+    CONFIRMED = "confirmed"
+    """No schedule is below the bound (or there is none at all, where that was claimed)."""
+    UNDECIDED = "not confirmed"
+    """Time ran out."""
+    WRONG = "wrong"
+    """Here is a schedule below the bound."""
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """Outcome of `ppopt.recheck`."""
+
+    verdict: Verdict
+    reason: str
+    """What decided it, in words."""
+    devices: tuple[int, ...]
+    """The devices whose rules decided it; of the others only the data flow was used."""
+    seconds: float
+    counterexample: Schedule | None = None
+    """A valid schedule below the bound, where it is wrong."""
+
+
+def outcome_of(stated: Claim, found: RefutationOutcome, seconds: float) -> Recheck:
+    """The outcome of a search by CP-SAT."""
+    if found.times is not None:
+        made = _schedule(stated, found.times)
+        return Recheck(Verdict.WRONG, _below(stated, made), found.devices, seconds, made)
+    verdict = Verdict.CONFIRMED if found.refuted else Verdict.UNDECIDED
+    reason = searched(stated, found.devices, refuted=found.refuted)
+    return Recheck(verdict, reason, found.devices, seconds)
+
+
+def searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
+    """The outcome of a search, in words."""
+    what = "no schedule" if refuted else "the time was up before a schedule was found or excluded"
+    if stated.bound is not None:
+        what += f" below {stated.pipeline.time_text(stated.bound)}"
+    if len(devices) == stated.pipeline.num_devices:
+        return f"{what}: all rules in force"
+    names = " and ".join(map(str, devices))
+    rules = f"device{'s' if len(devices) > 1 else ''} {names}"
+    return f"{what}: all rules of {rules} in force, of the others the data flow alone"
+
+
+def value_of(stated: Claim, schedule: Timetable) -> int:
+    """Objective of a schedule, in ticks, as the verifier computes it."""
+    found = figures(schedule)
+    return found.device_span if stated.span else found.makespan
+
+
+def _below(stated: Claim, made: Schedule) -> str:
+    """How a claim is wrong, in words."""
+    value = stated.pipeline.time_text(value_of(stated, made))
+    if stated.bound is None:
+        return f"there is a schedule that keeps the limits, of {value}"
+    return f"there is a schedule of {value}, below {stated.pipeline.time_text(stated.bound)}"
+
+
+def _schedule(stated: Claim, times: Times) -> Schedule:
+    """The schedule found, verified: the re-checker itself may be wrong."""
+    from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
+
+    pipeline = stated.pipeline
+    rows = []
+    pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
+    for op, start in times.start.items():
+        end, device = times.end[op], stated.device(op)
+        rows.append((*op[:3], device, start, end, op.slice, pair.get(op, ALONE)))
+    origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
+    made = Schedule.from_rows(pipeline, rows, origin)
+    broken = verify(made)
+    if broken:
+        raise VerificationError(f"the re-checker's own schedule breaks a rule: {broken[0]}")
+    return made
