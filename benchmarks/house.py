@@ -13,7 +13,8 @@ a function or class at the top of a module. They are estimates of what a reader 
   that raises a time, or a heap) and a clock: an assignment to an entry or attribute whose name is
   one of CLOCKS, where arrivals, lags or delays are read.
 - memory arithmetic: files where a sum, product, comparison, `sum`, `max` or `min` contains one of
-  the words MEMORY; the verifier and the rechecker apart, which are written from the rules alone.
+  the words MEMORY, and no text; the verifier and the rechecker apart, which are written from the
+  rules alone.
 - constants: UPPER_CASE names assigned at the top of modules of `solver/`.
 - circles: strongly connected sets of modules, typing and lazy imports counted; the lazy door is
   what `schedule.schedule` imports inside its methods.
@@ -287,7 +288,14 @@ def _has_memory(tree: ast.AST) -> bool:
         or (isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt | ast.LtE))
         or (isinstance(node, ast.Call) and _called(node) in {"sum", "max", "min", "accumulate"})
     )
-    return any(MEMORY.search(_word(part)) for node in sums for part in ast.walk(node))
+    return any(
+        MEMORY.search(_word(part)) for node in sums if not _is_text(node) for part in ast.walk(node)
+    )
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether a sum is one of words."""
+    return any(isinstance(part, ast.JoinedStr) for part in ast.walk(node))
 
 
 def _sums_memory(path: Path) -> bool:

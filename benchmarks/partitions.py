@@ -1,25 +1,30 @@
 """Partition search on large models, beside partitions made by rule or by hand.
 
-    python -m benchmarks.partitions --seconds 60 -o benchmarks/records/DATE-partitions.md
+    python -m benchmarks.partitions --seconds 60 --jobs 2 -o benchmarks/records/DATE-partitions.md
 
 Two models: DeepSeek-V3 as `models/deepseek-v3.yaml` has it (61 blocks with embedding, prediction
 module and head; times derived from its configuration), and the same with 43 blocks. The search has
-`--seconds` for each row, every other partition a tenth of that. `moves` is the best of all
+`--seconds` for each row, every other partition a twentieth of that. `moves` is the best of all
 partitions that move one layer of the balanced one, each scheduled by construction alone. The
 published layout is that of Megatron-LM's documentation for this model. Memory limits are shares of
 1F1B's largest device peak on the balanced partition. Where `recompute` is `search`, it is chosen
-with the schedule in every column. Rows of a record that is there stay as they are.
+with the schedule in every column. Seconds are those of the processor, so that rows may run beside
+each other and beside other work. Rows of a record that is there stay as they are: a run that was
+stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import ppopt
 from benchmarks.machine import heading
@@ -28,7 +33,7 @@ from ppopt.formats.files import write
 from ppopt.solver.parameters import RoundParams
 from ppopt.solver.partitions.candidates import one_layer_moves
 
-SHORT = 0.1
+SHORT = 0.05
 """Time of other partitions, as a share of that of the search."""
 LAYOUTS = {"linear": "Et*4|(t*4|)*14tmL", "interleaved": "Et*3|(tt|)*29,m|L"}
 """Megatron-LM's layouts of DeepSeek-V3 on 16 devices (docs/user-guide/features/
@@ -58,8 +63,16 @@ class Row(NamedTuple):
             self.recompute or "-",
         )
 
+    @property
+    def title(self) -> str:
+        """Its first cells as they are written, by which it is asked for."""
+        return " | ".join(self.cells)
 
-SIZES = ((43, 8, 16), (43, 8, 32), (43, 8, 64), (61, 16, 32), (61, 16, 64), (61, 16, 128))
+
+SIZES = (
+    *((43, 8, 16), (43, 8, 32), (43, 8, 64), (43, 16, 32), (61, 8, 32)),
+    *((61, 16, 32), (61, 16, 64), (61, 16, 128)),
+)
 FORMS = (
     ("linear", None, None),
     ("linear", Fraction(1), None),
@@ -123,7 +136,12 @@ def best_move(row: Row) -> Fraction | None:
 
 
 def line(row: Row, seconds: float) -> str:
-    """The line of a row in the table."""
+    """The line of a row in the table; the clock of its searches is the time of the processor."""
+    with mock.patch.object(time, "monotonic", time.process_time):
+        return _line(row, seconds)
+
+
+def _line(row: Row, seconds: float) -> str:
     short = SHORT * seconds
     published = LAYOUTS.get(row.placement) if (row.blocks, row.devices) == (61, 16) else None
     others = [
@@ -132,9 +150,9 @@ def line(row: Row, seconds: float) -> str:
         None if published is None else value(row, published, short),
         best_move(row) if row.placement == "linear" and row.recompute is None else None,
     ]
-    began = time.monotonic()
+    began = time.process_time()
     found = ppopt.solve(pipeline(row, "search"), workers=1, time_limit=seconds)
-    return _joined(row, others, found, time.monotonic() - began)
+    return _joined(row, others, found, time.process_time() - began)
 
 
 def _joined(row: Row, others: list[Fraction | None], found: Result, seconds: float) -> str:
@@ -170,6 +188,15 @@ def kept(record: Path | None) -> dict[str, str]:
     return found
 
 
+def lines(wanted: Sequence[Row], seconds: float, jobs: int) -> Iterator[tuple[str, str]]:
+    """Titles and lines of rows, so many at once, as they come."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        begun = {pool.submit(line, row, seconds): row.title for row in wanted}
+        for done in as_completed(begun):
+            yield begun[done], done.result()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table as it comes, and write the record."""
     parser = argparse.ArgumentParser(description="partition search on large models")
@@ -177,26 +204,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="rows that begin so, as `43, 8 x 32 | v`"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="rows at once (default 1)")
     parser.add_argument("-o", "--output", type=Path, help="the record")
     given = parser.parse_args(arguments)
     head = (
         heading("Partition search", "ortools", "numpy"),
-        f"\n{(__doc__ or '').strip()}\n\nSeconds of each search: {given.seconds:g}. One worker; "
-        "makespan in ms.\n",
+        f"\n{(__doc__ or '').strip()}\n\nProcessor seconds of each search: {given.seconds:g}. One "
+        "worker; makespan in ms.\n",
         f"| {' | '.join(COLUMNS)} |",
         f"|{'---|' * len(COLUMNS)}",
     )
     table = kept(given.output)
-    for row in rows():
-        name = " | ".join(row.cells)
-        if name in table or (given.only and not any(map(name.startswith, given.only))):
-            continue
-        table[name] = line(row, given.seconds)
-        print(table[name], flush=True)
+    only = tuple(given.only or ("",))
+    wanted = [row for row in rows() if row.title not in table and row.title.startswith(only)]
+    for name, made in lines(wanted, given.seconds, given.jobs):
+        table[name] = made
+        print(made, flush=True)
         if given.output is not None:
-            names = (" | ".join(one.cells) for one in rows())
-            lines = (table[one] for one in names if one in table)
-            write(given.output, "\n".join((*head, *lines)) + "\n")
+            kept_lines = (table[one.title] for one in rows() if one.title in table)
+            write(given.output, "\n".join((*head, *kept_lines)) + "\n")
 
 
 if __name__ == "__main__":

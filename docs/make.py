@@ -35,6 +35,8 @@ PICTURES = {
 }
 """Picture -> the pipeline whose optimum in the memory of 1F1B it shows. The schedule of each stands
 beside it as JSON."""
+MEASURED = ("tutorial.md", "pytorch.md")
+"""Documents whose commands measure: tests of their own run them."""
 SLOW = "<!-- slow -->"
 COLUMNS = 80
 _BLOCK = re.compile(r"(?P<mark><!-- slow -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
@@ -68,11 +70,14 @@ class Block:
 
 
 def guides() -> list[Path]:
-    """Documents whose commands stand with their outputs; those of a training script do not."""
-    found = sorted((ROOT / "docs").rglob("[!_]*.md"))
-    texts = {path: path.read_text(encoding="utf-8") for path in (README, *found)}
+    """Documents whose commands stand with their outputs."""
+    found = sorted((ROOT / "docs").rglob("*.md"))
     return [
-        path for path, text in texts.items() if "```console" in text and "\n# file: " not in text
+        path
+        for path in (README, *found)
+        if path.name not in MEASURED
+        and "_site" not in path.parts
+        and "```console" in path.read_text(encoding="utf-8")
     ]
 
 

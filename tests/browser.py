@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
 
 ABSENT = (
@@ -215,6 +216,16 @@ def browser(folder: Path) -> Iterator[View]:
     driver = start(folder)
     yield View(driver, folder)
     driver.quit()
+
+
+def serious(view: View) -> list[tuple[str, list[Any]]]:
+    """What axe-core, the accessibility checker, finds serious or critical: rules and elements."""
+    found = Axe().run(view.driver)["violations"]
+    return [
+        (rule["id"], [node["target"] for node in rule["nodes"]][:5])
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+    ]
 
 
 def rgb(colour: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -18,11 +19,21 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     yield from browser.browser(tmp_path_factory.mktemp("browser"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker that is done takes tests from the other: the last ones are long."""
+    from xdist.scheduler import WorkStealingScheduling  # noqa: PLC0415  only with pytest-xdist
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_configure() -> None:
     """Signals reach what the tests start, also where the run itself was started to ignore them.
 
     Under `nohup` the run ignores SIGHUP still, by a handler that what it starts does not inherit.
+    Commands that they start keep compiled modules, which take a third of a short command's time.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

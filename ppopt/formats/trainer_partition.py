@@ -48,18 +48,18 @@ def megatron_arguments(pipeline: Pipeline) -> str:
 
 def _mtp_layers(stages: _STAGES, devices: int) -> int:
     """Number of MTP layers; raises InputError where Megatron-LM refuses their place."""
-    holding = [
+    with_mtp = [
         stage for stage, layers in enumerate(stages) if any(layer.role == "mtp" for layer in layers)
     ]
-    if not holding:
+    if not with_mtp:
         return 0
     roles = [layer.role for layers in stages for layer in layers]
     if "decoder" in roles[roles.index("mtp") :]:
         raise InputError("megatron: MTP layers come after all decoder layers")
     first_of_last = len(stages) - devices
-    if len(holding) > 1 or holding[0] < first_of_last:
+    if len(with_mtp) > 1 or with_mtp[0] < first_of_last:
         raise InputError(
-            f"megatron: MTP layers are in stages {', '.join(map(str, holding))}; it takes them in "
+            f"megatron: MTP layers are in stages {', '.join(map(str, with_mtp))}; it takes them in "
             f"one stage, the last of its rank: one of {first_of_last} .. {len(stages) - 1}"
         )
     return roles.count("mtp")

@@ -210,6 +210,10 @@ class Ticks(NamedTuple):
         """Net change of memory by an operation."""
         return self.takes[kind][stage] - self.gives[kind][stage]
 
+    def takes_at_one_instant(self, kind: OpKind, stage: int) -> bool:
+        """Whether an operation has no length and takes memory, perhaps as others give it back."""
+        return not self.durations[kind][stage] and self.memory_change(kind, stage) > 0
+
     def room(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""
         return None if self.limits is None else self.limits[device] - self.static[device]

@@ -277,6 +277,11 @@ class Layer:
         return number.value
 
     @property
+    def saved(self) -> Fraction:
+        """Memory of its activation that F does not keep where it recomputes."""
+        return self.activation - self.kept  # type: ignore[no-any-return]
+
+    @property
     def work(self) -> Fraction:
         """Time of F and BW together, recompute included: what a partition balances."""
         again = self.recompute_time if self.recompute else 0
@@ -413,6 +418,11 @@ class Layers:
                 f"partition: the counts add up to {sum(counts)}, the model has {len(self)} layers"
             )
         return tuple(counts)
+
+
+def activation_of(layers: Iterable[Layer]) -> Fraction:
+    """Activation of some layers, as without recompute."""
+    return sum((layer.activation for layer in layers), Fraction(0))
 
 
 def _amount(layer: Layer, field: str) -> Fraction:

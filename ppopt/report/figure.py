@@ -18,13 +18,12 @@ from ppopt.report.gantt import (
     GanttSeries,
     gantt_series,
     label_step,
-    memory_tables,
     part_names,
     row_height,
 )
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, headed, measured, number, percent
 from ppopt.schedule.idle import Cause, idle
-from ppopt.schedule.metrics import Metrics, memory_profile
+from ppopt.schedule.metrics import Metrics, memory_of_operations, memory_profile
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 
@@ -176,24 +175,9 @@ def _figures(schedule: Schedule) -> Numbers:
             schedule.stage,
             schedule.microbatch,
             *(_in_units(time, ticks.per_unit) for time in times),
-            *(_in_units(level, ticks.memory_per_unit) for level in _memory(schedule)),
+            *(_in_units(level, ticks.memory_per_unit) for level in memory_of_operations(schedule)),
         ]
     )
-
-
-def _memory(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Memory of the device during and after every operation; a pair counts as one operation."""
-    pipeline = schedule.pipeline
-    takes, gives = (table[schedule.kind, schedule.stage] for table in memory_tables(pipeline))
-    second = np.flatnonzero(schedule.seconds)
-    total = np.append(0, np.cumsum(takes - gives))
-    first = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
-    base = np.array(pipeline.ticks.static) - total[first]
-    after = base[schedule.device] + total[1:]
-    after[second - 1] = after[second]
-    gives[second] += gives[second - 1]
-    gives[second - 1] = gives[second]
-    return after + gives, after
 
 
 class _Profile(NamedTuple):

@@ -51,9 +51,9 @@ def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> st
     opening = (
         '<section class="frontier">\n'
         f"{_sentences(found)}\n"
-        '<div id="curve" role="img" aria-label="Memory against time"></div>\n'
+        '<div id="curve" role="group" aria-label="Memory against time"></div>\n'
         f'<script type="application/json" id="curve-data">{embedded(_curve(data))}</script>\n'
-        f'<div class="scroll">{_table(data)}</div>\n'
+        f'<div class="scroll" tabindex="0">{_table(data)}</div>\n'
         f'<script type="application/json" id="frontier">{embedded(data)}</script>\n'
         "</section>"
     )

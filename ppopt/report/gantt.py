@@ -95,8 +95,3 @@ def row_height(devices: int, highest: float, total: float) -> float:
 def label_step(height: float) -> int:
     """Rows of this height from one label to the next."""
     return max(1, -(-_LABEL_HEIGHT // int(height)))
-
-
-def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
-    """Memory that an operation takes at its start and gives at its end, in ticks, [kind, stage]."""
-    return np.array(pipeline.ticks.takes), np.array(pipeline.ticks.gives)

@@ -14,10 +14,11 @@ from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
-from ppopt.report.gantt import BAR, memory_tables, part_names, parts
+from ppopt.report.gantt import BAR, part_names, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
+from ppopt.schedule.metrics import memory_tables
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE

@@ -269,7 +269,7 @@ def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return (
         "<details><summary>Pipeline, memory per device, provenance</summary>"
-        f'{text}<div class="scroll">{_stages(pipeline)}</div></details>'
+        f'{text}<div class="scroll" tabindex="0">{_stages(pipeline)}</div></details>'
     )
 
 

@@ -54,7 +54,7 @@ def metrics(schedule: Timetable) -> Metrics:
     last = np.maximum.reduceat(schedule.end, heads)
     busy = np.zeros(devices, dtype=np.int64)
     np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
-    tables = _memory_tables(schedule.pipeline)
+    tables = memory_tables(schedule.pipeline)
     return Metrics(
         makespan=int(last.max()),
         device_span=int((last - first).max()),
@@ -119,12 +119,27 @@ def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
 
     At one instant ends come before starts.
     """
-    return _profile(schedule, device, *_memory_tables(schedule.pipeline))
+    return _profile(schedule, device, *memory_tables(schedule.pipeline))
 
 
-def _memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
-    """Memory that operations take and give, [kind, stage], in ticks."""
+def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
+    """Memory that operations take at their start and give at their end, in ticks, [kind, stage]."""
     return np.array(pipeline.ticks.takes), np.array(pipeline.ticks.gives)
+
+
+def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
+    """Memory of the device during and after every operation, in ticks; a pair counts as one."""
+    pipeline = schedule.pipeline
+    takes, gives = (table[schedule.kind, schedule.stage] for table in memory_tables(pipeline))
+    second = np.flatnonzero(schedule.seconds)
+    total = np.append(0, np.cumsum(takes - gives))
+    first = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
+    base = np.array(pipeline.ticks.static) - total[first]
+    after = base[schedule.device] + total[1:]
+    after[second - 1] = after[second]
+    gives[second] += gives[second - 1]
+    gives[second - 1] = gives[second]
+    return after + gives, after
 
 
 def _profile(schedule: Timetable, device: int, takes: Ints, gives: Ints) -> MemoryProfile:

@@ -17,10 +17,12 @@ from fractions import Fraction
 from itertools import islice
 from math import ceil
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.orders import of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -32,9 +34,14 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
+if TYPE_CHECKING:
+    from ppopt.solver.subset_bounding import SubsetBounding
+
 Key = tuple[int, ...]
 """What tells a configuration from the others, such as the device of every stage."""
 Stop = Callable[[Progress], bool]
+TURN = 0.01
+"""Least units of work that are counted for raising a bound."""
 
 
 class SolveOne(Protocol):
@@ -87,6 +94,8 @@ class Configuration:
     """Effort of its last search: rounds of all methods; -1: not searched."""
     refined: bool = False
     """Whether the bounds of its pipeline are in `bound`."""
+    bounding: SubsetBounding | None = None
+    """Raises its bound by subsets of its devices; None: not begun."""
 
     @property
     def value(self) -> Fraction | None:
@@ -174,6 +183,10 @@ class ConfigurationSearch:
         self.known: dict[Key, Configuration] = {}
         self.best: Configuration | None = None
         self._interrupted = False
+        self._strongest: tuple[int, ...] = ()
+        """The subset of devices that last raised the bound of a configuration most."""
+        self._first: list[Configuration] = []
+        """Those scheduled before all others."""
         self._begun = False
         """Whether a configuration was searched: the first one is, at any time left."""
         self._listed = False
@@ -219,20 +232,63 @@ class ConfigurationSearch:
         for key in self.candidates.first():
             if self._over:
                 return
-            self._solve(self._at(key), 0)
+            self._first.append(self._at(key))
+            self._solve(self._first[-1], 0)
+        self._raise_by_subsets(self._params.bounding)
         for one in self._open()[: self._params.quick]:
             self._solve(one, 0)
 
     def _deepen(self) -> None:
-        """Search longer and longer; between, try moves of the best."""
+        """Search longer and longer; between, raise the least bounds and try moves of the best."""
         level = 1
         while not self._over:
             self._climb()
+            self._raise_by_subsets(self._params.bounding * 2**level)
             tried = sum(self._solve(one, level) for one in self._chosen(level))
             if tried:
                 level += 1
             elif not self._kick():
                 return
+
+    def _raise_by_subsets(self, work: float) -> None:
+        """Raise the least bound of all by subsets of devices, for so many units of work.
+
+        It ends where the configuration of the least bound has none that is higher: that is for its
+        search to raise.
+        """
+        while work > 0 and self.value is not None and not self._over:
+            self._follow()
+            one = next(iter(self._open()), None)
+            if one is None:
+                return
+            work -= self._raise_one(one, self.value)
+            if one.bounding is not None and one.bounding.exhausted and self.is_open(one):
+                return
+
+    def _raise_one(self, one: Configuration, value: Fraction) -> float:
+        """Raise the bound of a configuration towards a value; return the units of work."""
+        problem = replace(self._request.problem, pipeline=self.candidates.pipeline(one.key)).reduced
+        self._refine(one, problem)
+        if not self.is_open(one):
+            self._raise_bound()
+            return TURN
+        if one.bounding is None:
+            from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
+
+            one.bounding = SubsetBounding(problem, self._request.params.subset, self._strongest)
+        ticks, bounding = problem.pipeline.ticks, one.bounding
+        work = 0.0
+        if not bounding.exhausted:
+            work = bounding.run(
+                ceil(value * ticks.per_unit),
+                self._params.bounding_step,
+                self._left,
+                lambda: self._over,
+            )
+        self._strongest = bounding.base or self._strongest
+        one.bound = max(one.bound, ticks.time(bounding.bound))
+        self._raise_bound()
+        return max(work, TURN)
 
     def _climb(self) -> None:
         """Try the moves of the best configuration, while one of them is better.
@@ -257,7 +313,8 @@ class ConfigurationSearch:
         """The configurations to search at a level of effort.
 
         The best one, then those of least bounds: all of them, or where not all are known a few,
-        added in the order of their bounds. Where they have no order, those of best values.
+        added in the order of their bounds, after one of the first. Where they have no order, those
+        of best values.
         """
         if self._unknown is not None and self._unknown.key is None:
             valued = [one for one in self._open() if one.value is not None]
@@ -269,7 +326,9 @@ class ConfigurationSearch:
         if self._listed:
             yield from self._open()
             return
-        for _ in range(self._params.together):
+        firsts = (one for one in sorted(self._first, key=_by_bound) if one.level < level)
+        yield from islice(firsts, 1)
+        for _ in range(self._params.together - 1):
             self._follow()
             waiting = (one for one in self._open() if one.level < level)
             yield from islice(waiting, 1)
@@ -332,9 +391,20 @@ class ConfigurationSearch:
         return sum(one.level >= 0 for one in self.known.values())
 
     @property
+    def examined(self) -> int:
+        """How many configurations were searched, or bounded by subsets of their devices."""
+        return sum(one.level >= 0 or one.bounding is not None for one in self.known.values())
+
+    @property
     def ruled_out(self) -> int:
         """How many configurations were ruled out by their bounds, without a search."""
         return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
+
+    @property
+    def subsets_ruled_out(self) -> bool:
+        """Whether one of these was bounded by subsets of its devices."""
+        closed = (one for one in self.known.values() if not self.is_open(one))
+        return any(one.level < 0 and one.bounding is not None for one in closed)
 
     @property
     def _left(self) -> float:
@@ -416,15 +486,26 @@ class ConfigurationSearch:
         self._interrupted |= result.interrupted
 
     def _known_of(self, one: Configuration, problem: Problem) -> WarmStart:
-        """What is known before a search: the bound of its devices is found again."""
-        ticks = problem.pipeline.ticks
-        known, given = one.result, self._request.known
-        if known is None or known.schedule is None:
-            own = given is not None and self.candidates.key(given.pipeline) == one.key
-            return WarmStart(schedules=(given,) if given is not None and own else ())
-        assert known.lower_bound is not None
-        bound = Bound(ceil(known.lower_bound * ticks.per_unit), known.proof, known.certificate)
-        return WarmStart(schedules=(known.schedule,), bound=bound)
+        """What is known before a search: its bound, and its schedule or the order of the best."""
+        bound = Bound(
+            ceil(one.bound * problem.pipeline.ticks.per_unit),
+            "bounded before its search",
+            Certificate(Argument.SEARCH),
+        )
+        own, given = None if one.result is None else one.result.schedule, self._request.known
+        if own is None and given is not None and self.candidates.key(given.pipeline) == one.key:
+            own = given
+        carried = None if self.best is one else self._carried_over(problem)
+        return WarmStart(schedules=tuple(filter(None, (own, carried))), bound=bound)
+
+    def _carried_over(self, problem: Problem) -> Schedule | None:
+        """The order of the best schedule, timed for another configuration of the same placement."""
+        best = None if self.best is None or self.best.result is None else self.best.result.schedule
+        pipeline = problem.pipeline
+        if best is None or best.pipeline.hosts != pipeline.hosts:
+            return None
+        orders = of_kind(pipeline, best.orders, problem.reduced.backward_kind)
+        return timing.schedule(pipeline, orders, problem.objective)
 
     # What is told.
 

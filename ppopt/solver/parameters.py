@@ -423,6 +423,11 @@ class ConfigurationParams(NamedTuple):
     """Most moves of the best configuration that are scheduled quickly, each time it is searched."""
     together: int = 3
     """Configurations that are searched at a level of effort, where not all are known."""
+    bounding: float = 4.0
+    """Units of work in which the least bounds are raised by subsets of devices, at first; at each
+    level of effort twice as many."""
+    bounding_step: float = 1.0
+    """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
     """Random moves in a row that may end at configurations that are known."""
 

@@ -63,9 +63,9 @@ class Passes:
         self.weight = self._weights()
         """Slot of the k-th weight pass of a device, [device, k]."""
         self._mark_weights(taken=True)
-        self.held = self._held()
+        self.in_flight = self._chunks_in_flight()
         """Chunks whose activation a device holds after a slot, [device, slot]."""
-        self.peak = int(self.held.max())
+        self.peak = int(self.in_flight.max())
         if block.back == 2:
             self._move(0, horizon, weights=False)
         else:
@@ -111,7 +111,7 @@ class Passes:
         """Slots of a device's backwards, ascending."""
         return np.sort(self.at[2:, device].ravel())
 
-    def _held(self) -> Ints:
+    def _chunks_in_flight(self) -> Ints:
         change = np.zeros(self.taken.shape, dtype=np.int64)
         rows = np.arange(self.devices)[:, None]
         for number in FORWARD:
@@ -154,7 +154,7 @@ class Passes:
         """Move one operation to the first place that its inputs, room and the peak allow."""
         first = self._earliest(device, number, index)
         if number in FORWARD:
-            full = np.flatnonzero(self.held[device, first:slot] >= self.peak)
+            full = np.flatnonzero(self.in_flight[device, first:slot] >= self.peak)
             first += int(full[-1]) + 1 if len(full) else 0
         length = self._length(number)
         self.taken[device, slot : slot + length] = False
@@ -165,13 +165,13 @@ class Passes:
         self.taken[device, place : place + length] = True
         if number == WEIGHT:
             self.weight[device, index] = place
-            self.held[device, place:slot] -= 1
+            self.in_flight[device, place:slot] -= 1
             return
         self.at[number, device, index] = place
         if number in FORWARD:
-            self.held[device, place:slot] += 1
+            self.in_flight[device, place:slot] += 1
         elif self.back == 2:
-            self.held[device, place + 1 : slot + 1] -= 1
+            self.in_flight[device, place + 1 : slot + 1] -= 1
 
     def _earliest(self, device: int, number: int, index: int) -> int:
         """First slot after the inputs and after the previous operation of the same pass."""

@@ -48,7 +48,7 @@ class _Paced:
             for mine in instance.hosted
         ]
         """Class and kind of the F and B of every device, the F of its first chunk in front."""
-        self.held = [0 for _ in instance.hosted]
+        self.in_flight = [0 for _ in instance.hosted]
         self.pending: list[deque[int]] = [deque() for _ in instance.hosted]
         """Classes of the W that may run, oldest first."""
 
@@ -80,14 +80,14 @@ class _Paced:
         if self.pending[device]:
             number = self.pending[device][0]
             if blocked or 100 * (following - now) >= PATIENCE * self.classes[number].duration:
-                self.held[device] -= 1
+                self.in_flight[device] -= 1
                 return self.pending[device].popleft()
         return None
 
     def _may_begin(self, device: int, number: int) -> bool:
         """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
         first = number == self.passes[device][0][0]
-        return self.held[device] < self.most or not (first or self.pending[device])
+        return self.in_flight[device] < self.most or not (first or self.pending[device])
 
     def _begin(self, device: int, number: int, kind: OpKind) -> None:
         """Note what the start of an F or B changes."""
@@ -96,7 +96,7 @@ class _Paced:
             weight = self.instance.number(OpKind.W, self.classes[number].stage)
             self.pending[device].append(weight)
             return
-        self.held[device] += 1
+        self.in_flight[device] += 1
         if number == self.entry:
             entered = len(self.run.ends[number]) + 1
             self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER

@@ -44,12 +44,12 @@ class Filled(NamedTuple):
     """Largest device span, in ticks."""
     makespan: int
     """In ticks."""
-    held: int
+    in_flight: int
     """Most activations on a device at once, counted from F to W."""
 
     def rank(self, most: int) -> tuple[bool, int, int]:
         """Key to compare fillings by: the smaller, the better."""
-        return self.held > most, self.span, self.makespan
+        return self.in_flight > most, self.span, self.makespan
 
 
 class FillingVariant(NamedTuple):
@@ -86,7 +86,7 @@ def best(
     whole: list[Filled] = []
     for plan, _ in ranked:
         whole.append(plan.filled(pipeline, most))
-        if whole[-1].held <= most:
+        if whole[-1].in_flight <= most:
             break
     return min(whole, key=lambda filled: filled.rank(most)).orders
 
@@ -103,8 +103,8 @@ class _Filling:
         self.weight = {
             instance.number(OpKind.B, stage): instance.number(OpKind.W, stage) for stage in stages
         }
-        self.held = [0 for _ in sequences]
-        self.most_held = 0
+        self.in_flight = [0 for _ in sequences]
+        self.most_in_flight = 0
         self.pending: list[deque[int]] = [deque() for _ in sequences]
 
     def result(self) -> Filled:
@@ -118,7 +118,7 @@ class _Filling:
             while waiting:
                 self._append(device, waiting.popleft(), 0)
         run = self.run
-        return Filled(run.orders(), run.span, run.makespan, self.most_held)
+        return Filled(run.orders(), run.span, run.makespan, self.most_in_flight)
 
     def _advance(self, device: int, at: int) -> int:
         """Run a device until an input is unknown; returns how far its order has come."""
@@ -138,7 +138,7 @@ class _Filling:
         """Run W before an operation: those that fit, and those that memory asks for."""
         waiting, forward = self.pending[device], self.classes[number].kind is OpKind.F
         while waiting:
-            full = forward and self.held[device] >= self.most
+            full = forward and self.in_flight[device] >= self.most
             if not (full or self._fits(rule, device, arrival)):
                 return
             self._append(device, waiting.popleft(), 0)
@@ -153,9 +153,9 @@ class _Filling:
         self.run.append(number, arrival)
         kind = self.classes[number].kind
         if kind is OpKind.F:
-            self.held[device] += 1
-            self.most_held = max(self.most_held, self.held[device])
+            self.in_flight[device] += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight[device])
         elif kind is OpKind.W:
-            self.held[device] -= 1
+            self.in_flight[device] -= 1
         elif self.rule is not None:
             self.pending[device].append(self.weight[number])

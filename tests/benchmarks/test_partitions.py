@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -51,13 +52,15 @@ def test_a_record_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """First one row, then all of one size: the row that is there is not made again."""
     made: list[Row] = []
 
-    def line(row: Row, seconds: float) -> str:
-        made.append(row)
-        return f"| {' | '.join((*row.cells, str(seconds)))} |"
+    def lines(wanted: Sequence[Row], seconds: float, jobs: int) -> Iterator[tuple[str, str]]:
+        made.extend(wanted)
+        assert jobs == 2
+        for row in reversed(wanted):
+            yield row.title, f"| {' | '.join((*row.cells, str(seconds)))} |"
 
-    monkeypatch.setattr(partitions, "line", line)
+    monkeypatch.setattr(partitions, "lines", lines)
     record = tmp_path / "record.md"
-    common = ["--seconds", "2", "-o", str(record)]
+    common = ["--seconds", "2", "--jobs", "2", "-o", str(record)]
     partitions.main([*common, "--only", "43, 8 x 32 | v"])
     partitions.main([*common, "--only", "43, 8 x 32"])
     assert len(made) == len(set(made)) == len(partitions.FORMS)

@@ -16,9 +16,7 @@ def test_long_sentences_are_few_and_odd_words_none() -> None:
 
 
 def test_sentences_are_told_apart() -> None:
-    text = (
-        "# A head\n\nOne `x` here. Two\nmore words! And\n\n| a | b |\n|---|---|\n| Three. | 4 |\n"
-    )
+    text = "# Head\n\nOne `x` here. Two\nmore words! And\n\n| a | b |\n|---|---|\n| Three. | 4 |\n"
     words = [sentence for _, sentence in prose.sentences(text)]
     assert words == ["Head", "One CODE here.", "Two more words!", "And", *"ab", "Three.", "4"]
 

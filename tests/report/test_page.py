@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -20,7 +19,7 @@ from ppopt.schedule.timetable import ALONE
 from ppopt.solver.search import solve
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier import verify
-from tests.browser import View, rgb
+from tests.browser import View, rgb, serious
 from tests.factories.schedules import BW, F
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">&lt;b>"
@@ -344,13 +343,7 @@ def test_axe_finds_nothing_serious(view: View, theme: str, count: str) -> None:
     """axe-core, the accessibility checker: rules of WCAG 2.1, levels A and AA."""
     view.open(page([small()]) if count == "one" else six(), f"#theme={theme}", fresh=True)
     view.run("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
-    found = Axe().run(view.driver)["violations"]
-    serious = [
-        (rule["id"], [node["target"] for node in rule["nodes"]][:5])
-        for rule in found
-        if rule["impact"] in ("serious", "critical")
-    ]
-    assert serious == []
+    assert serious(view) == []
 
 
 def test_hostile_names_stay_words(view: View) -> None:

@@ -12,7 +12,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report.frontier import frontier_page
 from ppopt.report.objects import of_frontier
 from ppopt.studies.frontier import frontier
-from tests.browser import HEIGHT, WIDTH, View
+from tests.browser import HEIGHT, WIDTH, View, serious
 
 SPOTS = """const plot = document.getElementById("curve");
 plot.scrollIntoView({ block: "center" });
@@ -167,3 +167,7 @@ def test_a_point_tells_its_figures_and_what_else_is_there(page: View) -> None:
     told = page.wait(lambda: page.run(hover), "the hover")
     assert told.startswith("limit 4: 27")
     assert "as zb-1p, zb-h1" in told
+
+
+def test_axe_finds_nothing_serious(page: View) -> None:
+    assert serious(page) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -277,9 +278,12 @@ def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too
     assert before < search.incumbent.bound.value <= 595
 
 
-def test_devices_of_one_stage_are_left_to_others() -> None:
+def test_devices_of_one_stage_are_asked_where_memory_is_limited() -> None:
+    """Without a limit they are left to others."""
     few = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)))
-    assert not few.open
+    assert {*few.open} == {(device,) for device in range(TIGHT.num_devices)}
+    free = replace(TIGHT, mem_limit=None)
+    assert not subsets(begun(Problem(free, Objective.MAKESPAN, BackwardKind.SPLIT))).open
 
 
 @pytest.mark.parametrize(

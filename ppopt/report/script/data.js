@@ -101,7 +101,7 @@ class Gaps extends Intervals {
 
 /** Memory of a device: the level of every part from a tick on, without static memory; and, for
  * every operation, the memory while it runs and after it, with static memory.
- * @typedef {{time: number[], levels: number[][], during: number[], after: number[]}} Steps */
+ * @typedef {{time: number[], levels: number[][], total: number[], during: number[], after: number[]}} Steps */
 
 /** One schedule. Times in ticks; `unit` ticks are one unit of the user's. */
 export class Schedule {
@@ -130,15 +130,16 @@ export class Schedule {
     const { ops, raw } = this;
     const level = raw.parts.map(() => 0);
     const levels = level.map((value) => [value]);
-    /** @type {Steps} */
-    const made = { time: [0], levels, during: [], after: [] };
     let held = raw.static[device];
+    /** @type {Steps} */
+    const made = { time: [0], levels, total: [held], during: [], after: [] };
     /** @param {number} row @param {number} tick @param {number} amount */
     const change = (row, tick, amount) => {
       if (!amount) return;
       held += amount;
       level[ops.part[row]] += amount;
       made.time.push(tick);
+      made.total.push(held);
       level.forEach((value, part) => levels[part].push(value));
     };
     const end = ops.bounds[device + 1];
@@ -165,11 +166,12 @@ export class Schedule {
   /** Levels by part of a device at a tick, and the ticks between which they hold.
    * @param {number} device @param {number} tick */
   memoryAt(device, tick) {
-    const { time, levels } = this.memory(device);
+    const { time, levels, total } = this.memory(device);
     const step = Math.max(0, firstAbove(time, tick, 0, time.length) - 1);
     return {
       edges: [time[step], time[step + 1] ?? this.raw.last],
       levels: levels.map((level) => level[step]),
+      total: total[step],
     };
   }
 

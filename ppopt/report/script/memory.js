@@ -140,10 +140,8 @@ function peaks({ schedule, axis, row }, y, ink) {
 
 /** @param {Schedule} schedule @param {number} device @param {number} peak */
 function peakTime(schedule, device, peak) {
-  const { time, levels } = schedule.memory(device);
-  const held = schedule.raw.static[device];
-  const total = (/** @type {number} */ at) => levels.reduce((sum, level) => sum + level[at], held);
-  return time[time.findIndex((_, at) => total(at) === peak)] ?? 0;
+  const { time, total } = schedule.memory(device);
+  return time[total.indexOf(peak)] ?? 0;
 }
 
 /** Time of every device by use, as bars to the right of its row: by kind, then idle by cause.

@@ -89,9 +89,8 @@ export function aboutGap(schedule, style, row) {
  * @param {Schedule} schedule @param {number} device @param {number} tick */
 export function aboutMemory(schedule, device, tick) {
   const { raw, unit } = schedule;
-  const { edges, levels } = schedule.memoryAt(device, tick);
+  const { edges, levels, total } = schedule.memoryAt(device, tick);
   const held = (/** @type {number} */ ticks) => measured(ticks / raw.memoryUnit, raw.memoryName);
-  const total = levels.reduce((sum, level) => sum + level, raw.static[device]);
   const limit = raw.limits ? ` of ${held(raw.limits[device])}` : "";
   const lines = [
     `memory ${held(total)}  on device ${device}`,

@@ -1,8 +1,9 @@
-"""Dynamic programming over subsets of devices of several stages: one device, then with others.
+"""Dynamic programming over subsets of devices: one device, then with others.
 
-CP-SAT proves little about such a device: every microbatch comes back to it, and its stages share
-memory. Few partial schedules of such a device are non-dominated: a few hundred per layer for the
-middle device of a V.
+CP-SAT proves little about a device of several stages, or one whose memory is tight: microbatches
+come back to it, and share its memory. Few partial schedules of such a device are non-dominated: a
+few hundred per layer for the middle device of a V. Devices of tight memory delay each other: two or
+three of them often need nearly as long as all.
 """
 
 from __future__ import annotations
@@ -39,31 +40,39 @@ class _Asked:
 
 
 class SubsetDP:
-    """Dynamic programming over subsets of devices of several stages, one subset after the other.
+    """Dynamic programming over subsets of devices, one subset after the other.
 
-    Each subset gets a share of the time. A solved subset does not come back, and one that was
-    asked in vain comes last in the next turn. When a solved subset gives the best bound, that
-    subset joined with each other device is added to the subsets to solve.
+    The devices are those of several stages, and where memory is limited all. Each subset gets a
+    share of the time. A solved subset does not come back, and one that was asked in vain comes last
+    in the next turn. When a solved subset gives the best bound, that subset joined with each other
+    device is added to the subsets to solve; so is, if none of these is better, one as good.
     """
 
     name = "subset dynamic program"
 
-    def __init__(self, problem: Problem, params: SubsetParams) -> None:
+    def __init__(self, problem: Problem, params: SubsetParams, first: Devices = ()) -> None:
+        """`first`: a subset to try before all others, and to extend if it gives the best bound."""
         self._problem = problem
         self._params = params
         self._delays = Delays(problem.instance)
         alone = single_devices(problem.pipeline) if is_supported(problem) else []
-        several = [one for one in alone if self._delays.host.count(one[0]) > 1]
-        self._needs = dict.fromkeys(several, 0)
+        if problem.pipeline.limits is None:
+            alone = [one for one in alone if self._delays.host.count(one[0]) > 1]
+        self._needs = dict.fromkeys(alone, 0)
         """Bound of every such device alone, in ticks; 0: not solved yet."""
         self._asked: dict[Devices, _Asked] = {}
-        self._base: Devices = ()
-        """The last solved subset that gave the best bound."""
-        self.open: dict[Devices, None] = dict.fromkeys(self._needs)
+        self.base: Devices = ()
+        """The last solved subset whose bound was above those of all others, and the best known."""
+        self._most = 0
+        """Its bound in ticks."""
+        self._tie: Devices = ()
+        """A solved subset that contains it and has the same bound: the next to be extended."""
+        self._first = first
+        self.open: dict[Devices, None] = dict.fromkeys([first] if first and self._needs else alone)
         """The subsets to solve, in order."""
 
     def supports(self, problem: Problem) -> bool:
-        """Problems that the dynamic program supports, with a device of several stages."""
+        """Problems of the dynamic program with limited memory, or several stages on a device."""
         return is_supported(problem) and bool(self.open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -87,8 +96,12 @@ class SubsetDP:
             else:
                 last[devices] = None
             fruitful |= closed or raised
+            if devices == self._first and self.base != devices:
+                self.open |= dict.fromkeys(self._needs)
             budget.pay(part.spent)
         self.open = first | self.open | last
+        if not self.open and self._tie:
+            self._extend(self._tie)
         return Outcome(budget.spent, exhausted=not self.open, fruitful=fruitful)
 
     def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
@@ -97,7 +110,7 @@ class SubsetDP:
         First a layered DP over all values below the incumbent, which solves the subset. Where that
         takes too long, layered DPs over target values nearer to the bound, which have fewer states.
         """
-        if len(devices) > 1 and not {*self._base} < {*devices}:
+        if len(devices) > 1 and not {*self.base} < {*devices}:
             return True
         assert incumbent.value is not None
         if devices not in self._asked:
@@ -157,17 +170,26 @@ class SubsetDP:
         return True
 
     def _settle(self, devices: Devices, program: LayeredDP, incumbent: Incumbent) -> None:
-        """Record the bound of a subset; if it is the best one, extend the subset by a device.
+        """Record the bound of a subset; if it is the best one, extend the subset by a device."""
+        known = incumbent.bound.value
+        incumbent.raise_bound(dp_subset_bound(devices, program.least))
+        if devices in self._needs:
+            self._needs[devices] = program.least
+        if program.least < known or program.least < self._most:
+            return
+        if program.least > self._most:
+            self._most = program.least
+            self._extend(devices)
+        elif {*self.base} < {*devices}:
+            self._tie = devices
+
+    def _extend(self, devices: Devices) -> None:
+        """Add this subset with each other device to those to solve.
 
         Devices with the largest bounds come first. From then on only supersets of this subset and
         single devices are solved. All devices together are left to `DynamicProgram`.
         """
-        incumbent.raise_bound(dp_subset_bound(devices, program.least))
-        if devices in self._needs:
-            self._needs[devices] = program.least
-        if incumbent.bound.certificate.devices != devices:
-            return
-        self._base = devices
+        self.base, self._tie = devices, ()
         if len(devices) + 1 < self._problem.pipeline.num_devices:
             for (other,) in sorted(self._needs, key=lambda one: -self._needs[one]):
                 if other not in devices:

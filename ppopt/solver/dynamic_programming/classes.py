@@ -196,13 +196,13 @@ class Classes:
             )
             tails[place] = tail
             lasts = self.duration[place] + np.maximum(self.tail[place], tail)
-            held, life = self._held(place)
+            ahead, life = self._most_ahead(place)
             for microbatch in reversed(range(self.batches)):
                 least = lasts[microbatch]
                 if microbatch + 1 < self.batches:
                     least = max(least, found[place, microbatch + 1] + self.duration[place])
-                if held is not None and microbatch + held < self.batches:
-                    least = max(least, found[place, microbatch + held] + life)
+                if ahead is not None and microbatch + ahead < self.batches:
+                    least = max(least, found[place, microbatch + ahead] + life)
                 found[place, microbatch] = least
         return found
 
@@ -212,7 +212,7 @@ class Classes:
         waiting = {place: [after for after, _ in links] for place, links in enumerate(self._after)}
         return [*TopologicalSorter(waiting).static_order()][::-1]
 
-    def _held(self, place: int) -> tuple[int | None, int]:
+    def _most_ahead(self, place: int) -> tuple[int | None, int]:
         """How many F of its stage later an F waits for the W of this one, and after how long."""
         kind, stage, *_ = self.of[place]
         if kind is not OpKind.F:

@@ -187,8 +187,8 @@ def is_supported(problem: Problem) -> bool:
         return False
     ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
-    return all(
-        ticks.durations[kind][stage] > 0 or ticks.memory_change(kind, stage) <= 0
+    return not any(
+        ticks.takes_at_one_instant(kind, stage)
         for kind in kinds
         for stage in range(pipeline.num_stages)
     )

@@ -143,14 +143,12 @@ class PartitionCandidates(BoundedPartitions):
 
     def proof(self, search: ConfigurationSearch) -> str:
         """The argument behind the bound over all partitions, in words."""
-        space, searched = self._space, search.searched
+        space = self._space
         if search.none and self._bounds is not None:
             return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages: every one but the {searched} searched has a device that "
-            "alone needs as long, by head, work, forced idle time and way out; the searches of "
-            f"these {searched} found as much"
+            f"{space.num_stages} stages: {ruled_out_words(search)}"
         )
 
     def _following(
@@ -158,6 +156,21 @@ class PartitionCandidates(BoundedPartitions):
     ) -> Unknown | None:
         following = order.peek(known, most)
         return None if following is None else Unknown(self._time(following[0]), following[1])
+
+
+def ruled_out_words(search: ConfigurationSearch) -> str:
+    """Why no partition is better than the bound, in words."""
+    searched, examined = search.searched, search.examined
+    alone = "has a device that alone needs as long, by head, work, forced idle time and way out"
+    if examined == searched:
+        return (
+            f"every one but the {searched} searched {alone}; the searches of these {searched} "
+            "found as much"
+        )
+    return (
+        f"every one but {examined} {alone}; of these {examined}, {searched} were searched, and "
+        "subsets of their devices were followed to their end: each needs as long"
+    )
 
 
 def most_even(bounds: PartitionBounds) -> Iterator[Counts]:

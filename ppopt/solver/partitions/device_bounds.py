@@ -225,13 +225,11 @@ class _Device:
         self.b = [(time.hand_on + one.again) * slow for time, one in more]
         self.u = [(time.least + one.again) * slow for time, one in more]
         self.x = [(time.most + one.again) * slow for time, one in more]
-        self.a = [
-            sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
-        ]
+        self.a = [sums.activation_of(one.low, one.high) - one.saved for one in hosted]
         self.y = [sums.memory_b[one.high] - sums.memory_b[one.low] + one.saved for one in hosted]
         if not space.split:
             self.y = [0 * change for change in self.y]
-        self.static = np.asarray(sum(sums.static[high] - sums.static[low] for low, high in ends))
+        self.static = np.asarray(sum(sums.static_of(low, high) for low, high in ends))
         limits = space.limits
         self.room: Ints | None = None if limits is None else limits[device] - self.static
         self.held = np.asarray(sum(self.a))

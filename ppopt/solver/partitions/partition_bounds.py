@@ -286,15 +286,12 @@ class _StagesAlone:
 
 def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     """Static memory of layers, and the least of their activations that F keeps."""
-    sums = space.sums
-    kept = sums.activation - sums.saved
-    return np.asarray(sum(row[high] - row[low] for row in (sums.static, kept)))
+    return space.sums.least_memory_of(low, high)
 
 
 def memory_of_all(space: PartitionSpace) -> int:
     """Memory that all devices together need, however the layers are cut and recompute."""
-    sums = space.sums
-    return int(sums.static[-1] + sums.activation[-1] - sums.saved[-1])
+    return int(space.sums.least_memory_of(0, space.num_layers))
 
 
 def _need(

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise, product
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -31,6 +31,7 @@ from ppopt.solver.partitions.candidates import (
     most_even,
     no_partition_fits,
     one_layer_moves,
+    ruled_out_words,
 )
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
@@ -153,15 +154,14 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     def proof(self, search: ConfigurationSearch) -> str:
         """The argument behind the bound over all partitions and choices, in words."""
-        space, searched = self._space, search.searched
+        space = self._space
         if search.none and self._bounds is not None:
             words = no_partition_fits(self._ticks, self._bounds)
             return f"{words}, whatever recomputes"
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages and all choices of layers that recompute: every one but "
-            f"the {searched} searched has a device that alone needs as long, by head, work, forced "
-            f"idle time and way out; the searches of these {searched} found as much"
+            f"{space.num_stages} stages and all choices of layers that recompute: "
+            f"{ruled_out_words(search)}"
         )
 
     # The order of bounds.
@@ -249,7 +249,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
         front = self._fronts(low, high)
-        whole = sum((layer.activation for layer in self._base.model.layers[low:high]), Fraction(0))
+        whole = activation_of(self._base.model.layers[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(one.time * per_unit) for one in front]
         return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
@@ -259,11 +259,8 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         limits, sums = self._space.limits, self._space.sums
         if limits is None:
             return np.full(hosted[0].low.shape, self._space.batches)
-        ends = [(one.low, one.high) for one in hosted]
-        static = sum(sums.static[high] - sums.static[low] for low, high in ends)
-        kept = sum(
-            sums.activation[one.high] - sums.activation[one.low] - one.saved for one in hosted
-        )
+        static = sum(sums.static_of(one.low, one.high) for one in hosted)
+        kept = sum(sums.activation_of(one.low, one.high) - one.saved for one in hosted)
         more = np.max([np.asarray(one.saved) for one in hosted], axis=0)
         held = np.maximum(0, limits[device] - static - more) // np.maximum(kept, 1)
         return np.asarray(np.minimum(held, self._space.batches))

@@ -152,6 +152,19 @@ class LayerPrefixSums(NamedTuple):
     round_trip: Ints
     """`[s][l]`: the same, both ways, beyond stage s where it ends after l layers."""
 
+    def static_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Static memory of layers `low` to `high` - 1."""
+        return self.static[high] - self.static[low]
+
+    def activation_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Activation of layers `low` to `high` - 1."""
+        return self.activation[high] - self.activation[low]
+
+    def least_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Static memory of layers `low` to `high` - 1, and the least of their activation kept."""
+        kept = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
+        return self.static_of(low, high) + kept
+
     @classmethod
     def of(cls, space: PartitionSpace) -> LayerPrefixSums:
         """Add up the costs of a space's layers."""
@@ -232,7 +245,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.layers if chosen else ()
     again = [layer.recompute_time / speed / divisor for layer in layers]
-    saved = [layer.activation - layer.kept for layer in layers]
+    saved = [layer.saved for layer in layers]
     delays = _delays(pipeline)
     numbers = (delay for rows in delays for row in rows for delay in row)
     own_per_unit = ticks.per_unit * divisor

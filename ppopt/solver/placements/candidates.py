@@ -95,7 +95,8 @@ class PlacementCandidates(Candidates):
         left = sum(map(search.is_open, search.known.values()))
         words = (
             f"over all {self._scope}: {search.ruled_out} are ruled out by bounds alone (memory for "
-            f"one microbatch, head, work and forced idle time of a device, one microbatch's way), "
+            f"one microbatch, head, work and forced idle time of a device, one microbatch's way"
+            f"{', several devices together' if search.subsets_ruled_out else ''}), "
             f"{search.searched} were searched"
         )
         if left and not search.closed:

@@ -76,5 +76,6 @@ class RecomputeCandidates(Candidates):
             )
         return (
             f"{scope}: {search.ruled_out} are ruled out by head, work and forced idle time of a "
-            f"device alone, {search.searched} were searched"
+            f"device alone{', or of several together' if search.subsets_ruled_out else ''}, "
+            f"{search.searched} were searched"
         )

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import partition, placement
-from ppopt.problem.layers import Layer
+from ppopt.problem.layers import Layer, activation_of
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
@@ -212,17 +212,15 @@ def recomputing(layers: Sequence[Layer]) -> frozenset[int]:
 
 
 def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:
-    """Choices of a stage that no other betters in both time and memory, the shortest first.
+    """Non-dominated choices of a stage in time and memory, the shortest first.
 
     Layers of one time and one saving are alike: of these, the first so many recompute.
     """
     sorts: dict[tuple[Fraction, Fraction], list[int]] = {}
     for place, layer in enumerate(layers):
-        saved = layer.activation - layer.kept
-        if saved > 0:
-            sorts.setdefault((layer.recompute_time, saved), []).append(place)
-    whole = sum((layer.activation for layer in layers), Fraction(0))
-    front = [StageChoice(Fraction(0), whole, frozenset())]
+        if layer.saved > 0:
+            sorts.setdefault((layer.recompute_time, layer.saved), []).append(place)
+    front = [StageChoice(Fraction(0), activation_of(layers), frozenset())]
     for (time, saved), places in sorts.items():
         front = _least(
             StageChoice(
