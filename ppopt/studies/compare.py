@@ -13,7 +13,9 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.loggers import logger
+from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Layout, Pipeline
@@ -61,9 +63,13 @@ class ComparisonRow:
     jitter: Jitter | None
     """The order under random times, where that was asked for."""
 
+    def __repr__(self) -> str:
+        over = "" if self.fits_limit else ", over the limit"
+        return f"ComparisonRow({self.schedule.origin.strategy}: {plain(_time(self))}{over})"
+
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(NotebookView):
     """Rows sorted by value, the searches, and what was left out."""
 
     rows: tuple[ComparisonRow, ...]
@@ -86,6 +92,11 @@ class Comparison:
     def hands(self) -> list[ComparisonRow]:
         """The rows of hand strategies."""
         return [row for row in self.rows if self.search(row) is None]
+
+    def __repr__(self) -> str:
+        best = next((row for row in self.rows if row.fits_limit), None)
+        words = "none fits the limit" if best is None else f"best {best!r}"
+        return f"Comparison({len(self.rows)} schedules, {len(self.skipped)} skipped; {words})"
 
     @property
     def steadiest(self) -> ComparisonRow | None:
