@@ -136,13 +136,12 @@ def measure(size: Size, layers: int, device: str, kind: Any, steps: int) -> Prof
         schedule = ppopt.torch.probe(MICROBATCHES, [0, 0, 0])
         runtime = ppopt.torch.runtime(stages, schedule, _loss)
         words = torch.randint(size.words, (MICROBATCHES, size.sequence), device=device)
-        with ppopt.torch.Profiler(stages) as profiler:
-            for step in range(2 + steps):
+        with ppopt.torch.Profiler(stages, warm_up=2) as profiler:
+            for _ in range(2 + steps):
+                for stage in stages:
+                    stage.submod.zero_grad()
                 runtime.step(words, target=words, losses=[])
-                if step != 1:  # the second one warms up like the first, its times do not count
-                    profiler.next_step()
-                else:
-                    profiler.records.clear()
+                profiler.next_step()
         return profiler.gather()
 
 

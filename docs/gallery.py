@@ -30,12 +30,15 @@ SHOTS = {
     "compare": "Six schedules on one axis, the best on top, its end dotted through the others.",
     "pairs": "DualPipe: two routes, light and dark, and pairs of F and a backward run as one.",
     "frontier": "Memory against time; every point opens its schedule.",
-    "large": "64 devices, 512 microbatches, 98,304 operations: spots in mean colours.",
+    "large": "64 devices, 512 microbatches, 98,304 operations, seen from afar.",
     "close": "The same page close up: some devices, some time.",
     "dark": "Close up in the dark: two chunks per device, memory stacked by chunk.",
+    "model": "Llama 3.1 8B on four devices of 64 GiB, two stages each in a V, proved optimal.",
+    "phone": "The same page on a phone.",
 }
 """Screenshot -> its caption."""
-_WIDTH = 1200
+_WIDTH, _PHONE = 1200, 400
+"""Widths of the window in pixels."""
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
 
 
@@ -72,23 +75,30 @@ def pages() -> dict[str, tuple[str, str, int]]:
     """Screenshot -> its page, the address of its view, its height."""
     six = ("gpipe", "1f1b", "zb-h1", "interleaved", "zbv")
     compared = [optimum(), *(ppopt.evaluate(pipeline(), name) for name in six)]
-    large = shown(ppopt.evaluate(pipeline(64, 512, mem_limit="1f1b"), "zb-1p"))
-    dark = shown(ppopt.evaluate(pipeline(memory_b=-0.5), "v-half"))
+    large = page([ppopt.evaluate(pipeline(64, 512, mem_limit="1f1b"), "zb-1p")])
+    dark = page([ppopt.evaluate(pipeline(memory_b=-0.5), "v-half")])
+    llama = page([model()])
     return {
-        "page": (shown(optimum(p2p=0.25)), "", 790),
-        "path": (shown(ppopt.evaluate(pipeline(p2p=0.5), "1f1b")), "#m=3&on=critical", 440),
-        "compare": (shown(*compared), "", 1330),
-        "pairs": (shown(ppopt.evaluate(pipeline(8, 20, overlap=3), "dualpipe")), "", 880),
+        "page": (page([optimum(p2p=0.25)]), "", 790),
+        "path": (page([ppopt.evaluate(pipeline(p2p=0.5), "1f1b")]), "#m=3&on=critical", 600),
+        "compare": (page(compared), "", 1330),
+        "pairs": (page([ppopt.evaluate(pipeline(8, 20, overlap=3), "dualpipe")]), "", 960),
         "frontier": (curve(), "", 650),
-        "large": (large, "#on=", 980),
-        "close": (large, "#on=&x=100,130&y=8,24", 860),
-        "dark": (dark, "#x=8,20&on=memory&theme=dark", 610),
+        "large": (large, "#on=", 1100),
+        "close": (large, "#on=&x=100,130&y=8,24", 1000),
+        "dark": (dark, "#x=8,20&on=memory&theme=dark", 760),
+        "model": (llama, "", 850),
+        "phone": (llama, "", 1480),
     }
 
 
-def shown(*schedules: ppopt.Schedule) -> str:
-    """A page of schedules."""
-    return page(schedules, title="ppopt")
+def model() -> ppopt.Schedule:
+    """A model in layers, its stages as `balanced` cuts them."""
+    llama = ppopt.read_model("llama-3.1-8b")
+    devices = llama.pipeline(devices=4, batches=16, placement="v", chunks=2)
+    found = ppopt.solve(devices, mem_limit="64GiB", workers=1, time_limit=60)
+    assert found.schedule is not None
+    return found.schedule
 
 
 def write_pictures(shown: dict[str, ppopt.Schedule]) -> None:
@@ -122,8 +132,10 @@ def write_shots() -> None:
         for name, (text, address, height) in pages().items():
             path = Path(folder) / f"{name}.html"
             path.write_text(text, encoding="utf-8")
-            size = {"width": _WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": False}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            wide = _PHONE if name == "phone" else _WIDTH
+            size = {"width": wide, "height": height, "deviceScaleFactor": 1}
+            phone = {"mobile": wide == _PHONE}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size | phone)
             driver.get(f"{path.as_uri()}{address}")
             while not driver.execute_script("return globalThis.ppopt?.drawn >= 1"):
                 time.sleep(0.1)

@@ -26,7 +26,7 @@ GROUPS = {
         *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
         *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
         *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration", "MoreMemory"),
-        *("sweep", "Study", "SweepRow", "choose_partition", "PartitionChoice"),
+        *("sweep", "Study", "SweepRow", "choose_partition", "PartitionChoice", "choose_recompute"),
     ),
     "Errors": ("PpoptError", "InputError", "DeadlockError", "RunError", "VerificationError"),
 }

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ppopt.studies.plan_result import RowStatus as RowStatus
     from ppopt.studies.plan_space import PlanConfiguration as PlanConfiguration
     from ppopt.studies.plan_space import PlanSpace as PlanSpace
+    from ppopt.studies.recompute_choice import choose_recompute as choose_recompute
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
     from ppopt.studies.sweep import Study as Study
@@ -106,6 +107,7 @@ _HOMES = {
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
     "studies.partition_choice": ("PartitionChoice", "choose_partition"),
+    "studies.recompute_choice": ("choose_recompute",),
     "studies.plan": ("plan",),
     "studies.plan_result": ("MoreMemory", "Plan", "PlanRow", "RowStatus"),
     "studies.plan_space": ("PlanConfiguration", "PlanSpace"),

@@ -61,6 +61,7 @@ NAMES = [
     "__version__",
     "baseline",
     "choose_partition",
+    "choose_recompute",
     "compare",
     "evaluate",
     "explain",

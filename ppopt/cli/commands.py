@@ -160,10 +160,12 @@ def eval_(
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
+    from ppopt.problem.pipeline import SEARCH_RECOMPUTE
     from ppopt.report.objects import of_evaluation
     from ppopt.strategies import resolve
     from ppopt.studies.evaluate import evaluate
     from ppopt.studies.partition_choice import TIME_LIMIT, choose_partition
+    from ppopt.studies.recompute_choice import choose_recompute
     from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
@@ -189,11 +191,11 @@ def eval_(
                 time_limit=settings.get("time_limit", TIME_LIMIT),
                 progress=line.update,
             )
-        schedule = (
-            evaluate(pipeline, strategy, objective, strategy_options(settings))
-            if choice is None
-            else choice.schedule
-        )
+        if choice is not None:
+            schedule = choice.schedule
+        else:
+            make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
+            schedule = make(pipeline, strategy, objective, strategy_options(settings))
         seconds = monotonic() - began
         if pipeline.num_chunks == 1 and not settings.quiet:
             note_equal_chunks(schedule.pipeline)

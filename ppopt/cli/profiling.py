@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ppopt.cli.application import command
+from ppopt.cli.running import Compile, Device, StagesFrom
 from ppopt.cli.streams import note
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ class Source(StrEnum):
 
 @command
 def profile(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Measurements; traces: one per rank.")
-    ],
-    source: Annotated[Source, typer.Option("--from", help="What they are.", show_default=False)],
     output: Annotated[
         str,
         typer.Option(
@@ -41,17 +38,43 @@ def profile(
             help="Pipeline file (.yaml), or of traces a measured step (.json).",
         ),
     ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Measurements; traces: one per rank. Of your own model: a schedule file, whose "
+            "stages are measured.",
+        ),
+    ] = None,
+    source: Annotated[
+        Source | None, typer.Option("--from", help="What they are.", show_default=False)
+    ] = None,
+    stages_from: StagesFrom = None,
+    compile: Compile = None,  # noqa: A002  the name of the flag
+    device: Device = "cpu",
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps", metavar="N", min=1, max=1000, help="Of your own model: steps to measure."
+        ),
+    ] = 5,
     description: Annotated[
         str, typer.Option("--description", metavar="TEXT", help="What was measured.")
     ] = "measured pipeline",
     stages: Annotated[
-        int | None, typer.Option("--stages", metavar="P", min=1, help="Of timers: devices.")
+        int | None,
+        typer.Option(
+            "--stages", metavar="P", min=1, help="Devices; of timers and of your own model."
+        ),
     ] = None,
     batches: Annotated[
-        int | None, typer.Option("--batches", metavar="M", min=1, help="Of timers: microbatches.")
+        int | None,
+        typer.Option(
+            "--batches", metavar="M", min=1, help="Microbatches; of timers and of your own model."
+        ),
     ] = None,
 ) -> int:
-    """Turn measured times into a pipeline file.
+    """Measure your own model, or turn measured times into a pipeline file.
 
     `ppopt solve --config FILE` reads it.
     """
@@ -59,11 +82,36 @@ def profile(
     from ppopt.errors import InputError
     from ppopt.formats.files import write
 
-    target = Path(output)
+    target, given = Path(output), files or []
     suffix = target.suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):
         raise InputError(f"output: {output}: end it in .yaml (pipeline) or .json (measured step)")
     check_place(target)
+    if stages_from is not None:
+        if source is not None or suffix == ".json":
+            raise InputError(
+                "stages-from: your own model is measured; leave --from out, write .yaml"
+            )
+        write(target, _of_job(given, stages_from, stages, batches, steps, compile, device))
+        return 0
+    if compile is not None or device != "cpu":
+        raise InputError("compile, device: they go with your own model; give --stages-from too")
+    if source is None or not given:
+        raise InputError(
+            "nothing to read: give files and --from, or your own model with --stages-from"
+        )
+    _check_counts(source, stages, batches)
+    if stages is not None and batches is not None:
+        text = _of_timers(given, stages, batches, description, suffix)
+    else:
+        text = _of_records(given, source, description, suffix)
+    write(target, text)
+    return 0
+
+
+def _check_counts(source: Source, stages: int | None, batches: int | None) -> None:
+    from ppopt.errors import InputError
+
     timers = source is Source.MEGATRON_TIMERS
     if timers != (stages is not None) or timers != (batches is not None):
         raise InputError(
@@ -71,12 +119,50 @@ def profile(
             if timers
             else f"stages, batches: {source} states them itself; leave them out"
         )
-    if stages is not None and batches is not None:
-        text = _of_timers(files, stages, batches, description, suffix)
-    else:
-        text = _of_records(files, source, description, suffix)
-    write(target, text)
-    return 0
+
+
+def _of_job(
+    files: Sequence[Path],
+    spec: str,
+    stages: int | None,
+    batches: int | None,
+    steps: int,
+    backend: str | None,
+    device: str,
+) -> str:
+    """Measure the modules of the user's model, or the stages of a schedule made of them."""
+    from ppopt.cli.files import valid_schedule
+    from ppopt.errors import InputError
+    from ppopt.profiles import pipeline_file
+    from ppopt.torch.world import PATIENCE, World
+
+    if len(files) > 1:
+        raise InputError("stages-from: the stages of one schedule; give one file")
+    schedule = valid_schedule(files[0]) if files else None
+    if schedule is not None:
+        if stages is not None or batches is not None:
+            raise InputError("stages, batches: the schedule states them; leave them out")
+        stages, batches = schedule.pipeline.num_devices, schedule.pipeline.batches
+    if stages is None or batches is None:
+        raise InputError("stages, batches: give both, --stages 4 --batches 8, or a schedule file")
+    with World(stages, PATIENCE * (1 if backend is None else 10), device) as world:
+        from ppopt.torch import job_execution
+
+        model = job_execution.Model(spec, batches, backend)
+        found, layers = job_execution.measure(world, model, schedule, steps=steps)
+    for warning in pipeline_file.warnings(found):
+        note(f"note: {warning}")
+    measured_on = _measured_on(device, backend)
+    if schedule is None:
+        return pipeline_file.dumps_layers(found, layers, description=spec, source=measured_on)
+    return pipeline_file.dumps(found, description=spec, source=measured_on)
+
+
+def _measured_on(device: str, backend: str | None) -> str:
+    from ppopt.torch import require
+
+    how = "eager" if backend is None else f"torch.compile, {backend}"
+    return f"ppopt profile on {device}, torch {require()}, {how}"
 
 
 def _steps(files: Sequence[Path]) -> tuple[list[Record], Pipeline]:

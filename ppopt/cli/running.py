@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli import streams
-from ppopt.cli.application import JsonFlag, QuietFlag, ScheduleFile, command
+from ppopt.cli.application import JsonFlag, QuietFlag, command
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
@@ -21,10 +22,41 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
     from ppopt.torch.execution import RunResult
 
+StagesFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--stages-from",
+        metavar="FILE:FUNCTION",
+        help="Your own model: a function that returns a ppopt.torch.Job (docs/pytorch.md).",
+    ),
+]
+Compile = Annotated[
+    str | None,
+    typer.Option(
+        "--compile",
+        metavar="BACKEND",
+        help="Of your own model: compile every stage with this backend, such as inductor.",
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Of your own model: cpu (with gloo), or cuda (with NCCL, a GPU per process).",
+    ),
+]
+
 
 @command
 def run(
-    file: ScheduleFile,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="A schedule file (.json); of your own model also several, by turns.",
+        ),
+    ],
     sleep: Annotated[
         str | None,
         typer.Option(
@@ -33,6 +65,16 @@ def run(
             help="Stages and links take the pipeline's times; a unit of time lasts so long.",
         ),
     ] = None,
+    stages_from: StagesFrom = None,
+    compile: Compile = None,  # noqa: A002  the name of the flag
+    device: Device = "cpu",
+    unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--unchecked",
+            help="Of your own model: no gradients in one process, which must hold all of it.",
+        ),
+    ] = False,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", min=1, max=1000, help="Steps to measure.")
     ] = 3,
@@ -54,7 +96,6 @@ def run(
     One process runs each device.
     """
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.cli.output import print_json
     from ppopt.errors import InputError
     from ppopt.formats import torch_csv
     from ppopt.torch.world import World
@@ -62,31 +103,78 @@ def run(
     targets = writable(output or [])
     if any(target.is_order for target in targets):
         raise InputError("output: a measured step is no order for PyTorch; write .json or .html")
-    schedule = valid_schedule(file)
-    torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
-    seconds = _seconds(sleep)
-    ranks = schedule.pipeline.num_devices
+    schedules = [valid_schedule(file) for file in files]
+    for schedule in schedules:
+        torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
+    seconds = _seconds(sleep, schedules, stages_from)
+    _check_together(schedules, stages_from, compile, device)
+    if targets and len(schedules) > 1:
+        raise InputError("output: the measured step of one schedule; give one file")
+    ranks = schedules[0].pipeline.num_devices
     _note(f"starting {ranks} processes", quiet=quiet)
-    with World(ranks, _patience(schedule, steps, seconds)) as world:
-        from ppopt.torch import execution
+    with World(ranks, _patience(schedules, steps, seconds, compile), device) as world:
+        from ppopt.torch import execution, job_execution
 
-        length = float(execution.predicted_makespan(schedule)) * seconds
-        _note(f"running {steps + 1} steps of {length:.3g} s each at least", quiet=quiet)
-        ran = execution.run(world, schedule, steps=steps, seconds_per_unit=seconds)
+        lengths = [
+            float(execution.predicted_makespan(schedule)) * seconds for schedule in schedules
+        ]
+        longest = f" of {max(lengths):.3g} s each at least" if seconds else ""
+        _note(f"running {steps + 1} steps{longest}", quiet=quiet)
+        if stages_from is None:
+            ran = [execution.run(world, schedules[0], steps=steps, seconds_per_unit=seconds)]
+        else:
+            model = job_execution.Model(stages_from, schedules[0].pipeline.batches, compile)
+            ran = job_execution.run(world, schedules, model, steps=steps, check=not unchecked)
         interrupts.only_record()
-    shown = _shown(schedule, ran, length, seconds)
-    code = _write(targets, schedule, ran, seconds)
-    if json:
-        print_json(shown)
-    elif not quiet:
-        print(_words(shown))
+    shown = list(map(_shown, schedules, ran, lengths, [seconds] * len(ran)))
+    code = _write(targets, schedules[0], ran[0], seconds)
+    _print(shown, files, json=json, quiet=quiet)
     return code
 
 
-def _seconds(sleep: str | None) -> float:
-    from ppopt.errors import InputError
-    from ppopt.problem import exact
+def _print(
+    shown: Sequence[dict[str, Any]], files: Sequence[Path], *, json: bool, quiet: bool
+) -> None:
+    from ppopt.cli.output import print_json
 
+    if json:
+        print_json(shown[0] if len(shown) == 1 else {"schema": 1, "rows": list(shown)})
+    elif not quiet:
+        for row, file in zip(shown, files, strict=True):
+            print(_words(row, "" if len(shown) == 1 else f"{file}: "))
+
+
+def _check_together(
+    schedules: Sequence[Schedule], stages_from: str | None, backend: str | None, device: str
+) -> None:
+    """Raise InputError where the options or the schedules do not go together."""
+    from ppopt.errors import InputError
+
+    if stages_from is None and (backend is not None or device != "cpu"):
+        name = "device" if backend is None else "compile"
+        raise InputError(f"{name}: goes with your own model; give --stages-from too")
+    if stages_from is None and len(schedules) > 1:
+        raise InputError("several schedules run by turns with your own model; give --stages-from")
+    for what, numbers in (
+        ("devices", {schedule.pipeline.num_devices for schedule in schedules}),
+        ("microbatches", {schedule.pipeline.batches for schedule in schedules}),
+    ):
+        if len(numbers) > 1:
+            listed = " and ".join(map(str, sorted(numbers)))
+            raise InputError(f"the schedules have {listed} {what}; run those of as many together")
+
+
+def _seconds(sleep: str | None, schedules: Sequence[Schedule], stages_from: str | None) -> float:
+    """Seconds of a unit of time; 0 where nothing is predicted."""
+    from ppopt.errors import InputError
+    from ppopt.problem import exact, units
+
+    if stages_from is not None:
+        if sleep is not None:
+            raise InputError("sleep: your own model takes its own time; leave --sleep out")
+        names = {schedule.pipeline.time_unit for schedule in schedules}
+        unit = names.pop() if len(names) == 1 else None
+        return float(units.SCALES["time"][unit]) if unit else 0.0
     if sleep is None:
         return 0.0
     seconds = exact.read(sleep, "sleep").value
@@ -95,15 +183,19 @@ def _seconds(sleep: str | None) -> float:
     return float(seconds)
 
 
-def _patience(schedule: Schedule, steps: int, seconds: float) -> float:
+def _patience(
+    schedules: Sequence[Schedule], steps: int, seconds: float, backend: str | None
+) -> float:
     """Return the seconds that a run may take, and that ranks wait for each other.
 
-    PyTorch's W of stage 0, a whole backward, may double the length of a step.
+    PyTorch's W of stage 0, a whole backward, may double the length of a step. Compilation takes
+    minutes.
     """
     from ppopt.torch.world import PATIENCE
 
-    length = float(schedule.pipeline.ticks.time(schedule.metrics.makespan)) * seconds
-    return PATIENCE + 4 * (steps + 1) * length
+    lengths = [schedule.pipeline.ticks.time(schedule.metrics.makespan) for schedule in schedules]
+    compilation = 0.0 if backend is None else 10 * PATIENCE
+    return PATIENCE + compilation + 4 * (steps + 1) * float(sum(lengths)) * seconds
 
 
 def _note(words: str, *, quiet: bool) -> None:
@@ -149,8 +241,8 @@ def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) ->
         "devices": schedule.pipeline.num_devices,
         "strategy": schedule.origin.strategy or "schedule",
         "gradients": ran.gradients,
-        "losses": schedule.pipeline.batches,
-        "largest_difference": ran.difference,
+        "losses": schedule.pipeline.batches if ran.gradients else 0,
+        "largest_difference": ran.difference if ran.gradients else None,
         "predicted_seconds": round(length, 9) or None,
         "p2p_seconds": round(link, 9) if length else None,
         "measured_seconds": round(measured, 6),
@@ -160,12 +252,16 @@ def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) ->
     }
 
 
-def _words(shown: dict[str, Any]) -> str:
+def _words(shown: dict[str, Any], name: str) -> str:
     lines = [
-        f"{shown['strategy']} on {shown['devices']} processes, torch {shown['versions']['torch']}",
-        f"gradients  {shown['gradients']} gradients and {shown['losses']} losses as in one "
-        f"process (largest difference {shown['largest_difference']:.2g})",
+        f"{name}{shown['strategy']} on {shown['devices']} processes, "
+        f"torch {shown['versions']['torch']}",
     ]
+    if shown["gradients"]:
+        lines.append(
+            f"gradients  {shown['gradients']} gradients and {shown['losses']} losses as in one "
+            f"process (largest difference {shown['largest_difference']:.2g})"
+        )
     steps = shown["steps"]
     spread = f"median of {len(steps)} ({1000 * min(steps):.1f} to {1000 * max(steps):.1f})"
     if shown["predicted_seconds"] is not None:

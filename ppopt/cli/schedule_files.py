@@ -31,6 +31,9 @@ class ExportFormat(StrEnum):
     """Formats that schedules are written in."""
 
     TORCH_CSV = "torch-csv"
+    """The order of operations; PyTorch adds sends and receives."""
+    TORCH_COMMS = "torch-comms"
+    """The order of operations, sends and receives."""
     PERFETTO = "perfetto"
     JSON = "json"
     MEGATRON = "megatron"
@@ -44,6 +47,7 @@ class ImportFormat(StrEnum):
     """Formats that schedules are read from."""
 
     TORCH_CSV = "torch-csv"
+    TORCH_COMMS = "torch-comms"
 
 
 @command
@@ -196,12 +200,13 @@ def export(
     """
     from ppopt.cli.files import check_place, valid_schedule
     from ppopt.errors import InputError
-    from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
+    from ppopt.formats import megatron, perfetto, schedule_json, torch_comms, torch_csv
     from ppopt.formats.files import write
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
         ExportFormat.TORCH_CSV: torch_csv.order_csv,
+        ExportFormat.TORCH_COMMS: torch_comms.communication_csv,
         ExportFormat.PERFETTO: lambda made: perfetto.chrome_trace(made, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
         ExportFormat.MEGATRON: megatron.megatron_lists,
@@ -230,17 +235,20 @@ def import_(
     Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
     """
     from ppopt.cli import output
-    from ppopt.formats import torch_csv
+    from ppopt.formats import torch_comms, torch_csv
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.problem.objective import Objective
     from ppopt.report.objects import of_evaluation
     from ppopt.verifier import checked
 
-    assert source is ImportFormat.TORCH_CSV
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
-    order = torch_csv.read_order(file)
-    timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
+    if source is ImportFormat.TORCH_COMMS:
+        found = torch_comms.read_order(file)
+        timed = within(label(file), torch_comms.schedule, found, settings.values, objective)
+    else:
+        order = torch_csv.read_order(file)
+        timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     made = checked(timed, enforce_limit=False)
     return output.show_result(settings, of_evaluation(made, monotonic() - began), made)

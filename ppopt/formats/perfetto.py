@@ -23,6 +23,7 @@ from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
+from ppopt.schedule.idle import transfer_rows
 from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.orders import split_of
 from ppopt.schedule.schedule import Schedule
@@ -136,15 +137,23 @@ def _operation(schedule: Schedule, row: ScheduledOperation, clock: _Clock) -> Ev
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     """Yield every transfer between devices; its length is 0 where there is no delay.
 
+    Where links are streams, transfers have their own times.
+
     In a measured step, links take their median time. A transfer there ends no later than its
     receiver starts.
     """
     pipeline = schedule.pipeline
     flow = data_flow(pipeline, split_of(pipeline, schedule.orders))
     rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
+    carried = transfer_rows(schedule).tolist() if pipeline.streams else None
     for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):
         source, target = rows[before], rows[after]
-        if source.device != target.device:
+        if source.device == target.device:
+            continue
+        if carried is not None:
+            row, timed = carried[after], schedule.transfers
+            yield _Transfer(int(timed.start[row]), int(timed.end[row]), source, target)
+        else:
             end = max(source.end, min(source.end + lag, target.start))
             yield _Transfer(source.end, end, source, target)
 

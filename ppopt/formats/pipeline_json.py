@@ -10,7 +10,7 @@ every microbatch along the sequence; `slices`, the costs that are optional
 (`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
 have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
 out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its
-device, a whole number of ticks.
+device, a whole number of ticks. `link_mode` is left out where it is `delay`.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -28,6 +28,7 @@ from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.field_values import LARGEST_GRID
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
@@ -50,6 +51,7 @@ _REQUIRED = (
 _OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
+    "link_mode",
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -82,6 +84,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_speeds(pipeline),
+        **({"link_mode": pipeline.link_mode.value} if pipeline.streams else {}),
     }
 
 
@@ -167,6 +170,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
         **_where_known(file),
+        link_mode=file.get("link_mode", LinkMode.DELAY),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline

@@ -16,7 +16,15 @@
 
 Operations stand sorted by device, then start. Where there are two routes, slices or overlapped
 pairs, every operation has three more fields: route, slice, and the number of its pair, which its
-partner bears too (null: it runs alone). `claims` are makespan, device_span, busy and
+partner bears too (null: it runs alone). Where links are streams (`link_mode` of the pipeline),
+every operation has one field more, null; and behind the operations stand the transfers:
+
+    ["SEND_F", 0, 0, 0, 1000, 1100, 0, 0, null, 1]
+
+The kind is SEND_F (an activation) or SEND_B (a gradient); stage and device are those that send,
+and the last field is the device that receives. They stand sorted by link, then in its order.
+
+`claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
 
@@ -28,6 +36,7 @@ not exist) is for `ppopt.verify` to say.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, isfinite
 from pathlib import Path
@@ -52,8 +61,10 @@ LARGEST_INT = 2**62
 """Numbers in `ops` and `claims` lie within this, either sign: sums of two fit int64."""
 
 _UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
-_FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair")
+_FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair", "link")
 _CODES = {kind.name: int(kind) for kind in OpKind}
+_SENDS = {"SEND_F": int(OpKind.F), "SEND_B": int(OpKind.B)}
+"""Kinds of transfers."""
 _TOTALS = ("makespan", "device_span")
 _LISTS = ("busy", "peak_memory")
 _RATIOS = ("bubble_overhead", "bubble_rate")
@@ -85,13 +96,22 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
     kind, *rest = (column.tolist() for column in schedule.columns)
     columns = [[names[number] for number in kind], *rest]
     paired = bool((schedule.pair != ALONE).any())
-    if pipeline.routes > 1 or pipeline.num_slices > 1 or paired:
+    if pipeline.routes > 1 or pipeline.num_slices > 1 or paired or pipeline.streams:
         columns += [
             [pipeline.route(microbatch) for microbatch in schedule.microbatch.tolist()],
             schedule.slice.tolist(),
             [None if pair == ALONE else pair for pair in schedule.pair.tolist()],
         ]
-    return list(map(list, zip(*columns, strict=True)))
+    if pipeline.streams:
+        columns.append([None] * len(schedule))
+    return [*map(list, zip(*columns, strict=True)), *_transfers(schedule)]
+
+
+def _transfers(schedule: Schedule) -> Iterator[list[Any]]:
+    names = {kind: name for name, kind in _SENDS.items()}
+    columns = (column.tolist() for column in schedule.transfers.columns)
+    for kind, stage, microbatch, source, target, start, end in zip(*columns, strict=True):
+        yield [names[kind], stage, microbatch, source, start, end, 0, 0, None, target]
 
 
 def dumps(schedule: Schedule) -> str:
@@ -155,8 +175,8 @@ def schedule_from_object(
 ) -> tuple[Schedule, dict[str, Any]]:
     """Read an object made by `schedule_to_object`; see `loads`.
 
-    `expected` is a pipeline that it may be of: where the object says of its own exactly what it
-    would say of that one, the pipeline is not made anew, which takes most of the time.
+    `expected` is a pipeline that the schedule may belong to. If the object describes exactly this
+    pipeline, it is used, because making a pipeline takes most of the time.
     """
     file = section(document, ("schema", *_UNITS, "pipeline", "ops"), ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] != SCHEMA:
@@ -174,11 +194,11 @@ def schedule_from_object(
         if model is not None:
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
-    rows = _rows(file["ops"], pipeline)
-    pipeline, coarser = _on_common_tick(pipeline, rows, unit)
+    rows, transfers = _rows(file["ops"], pipeline)
+    pipeline, coarser = _on_common_tick(pipeline, rows, transfers, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    return Schedule.from_rows(pipeline, rows, origin), claimed
+    return Schedule.from_rows(pipeline, rows, origin, transfers), claimed
 
 
 def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
@@ -188,32 +208,55 @@ def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] 
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
 
-def _rows(ops: object, pipeline: Pipeline) -> list[list[int]]:
+def _rows(ops: object, pipeline: Pipeline) -> tuple[list[list[int]], list[list[int]]]:
+    """The operations, and the transfers."""
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
-    rows = []
+    rows: list[list[int]] = []
+    transfers: list[list[int]] = []
     try:
         for entry in ops:
-            rows.append(_row(entry, pipeline))
+            if isinstance(entry, list) and entry and entry[0] in tuple(_SENDS):
+                transfers.append(_transfer(entry))
+            else:
+                rows.append(_row(entry, pipeline))
     except InputError as error:
-        raise InputError(f"ops[{len(rows)}]: {error}") from None
-    return rows
+        raise InputError(f"ops[{len(rows) + len(transfers)}]: {error}") from None
+    return rows, transfers
+
+
+def _transfer(entry: list[Any]) -> list[int]:
+    if len(entry) != 10 or entry[6:9] != [0, 0, None]:
+        raise InputError(
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}, 0, 0, null, receiving device]"
+        )
+    kind, stage, microbatch, device, start, end, *_, link = entry
+    given = {"stage": stage, "microbatch": microbatch, "device": device, "link": link}
+    for field, number in (given | {"start": start, "end": end}).items():
+        _check_number(field, number)
+    return [_SENDS[kind], stage, microbatch, device, link, start, end]
+
+
+def _check_number(field: str, number: object) -> None:
+    if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
+        raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
 
 
 def _row(entry: object, pipeline: Pipeline) -> list[int]:
-    if not isinstance(entry, list) or len(entry) not in (6, 9):
+    if not isinstance(entry, list) or len(entry) not in (6, 9, 10):
         raise InputError(
             f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
-            f"{', '.join(_FIELDS[5:])} behind it"
+            f"{', '.join(_FIELDS[5:8])} behind it"
         )
-    kind, *numbers = entry
+    kind, *numbers = entry[:9]
     if len(numbers) == 8 and numbers[7] is None:
         numbers[7] = ALONE
     if not isinstance(kind, str) or kind not in _CODES:
         raise InputError(f"kind {shown(kind)} is unknown; use {', '.join(_CODES)}")
+    if entry[9:] not in ([], [None]):
+        raise InputError("link: only transfers (SEND_F, SEND_B) have one; write null")
     for field, number in zip(_FIELDS, numbers, strict=False):
-        if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
-            raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
+        _check_number(field, number)
     six, more = numbers[:5], numbers[5:]
     if more:
         _check_route(pipeline, six[1], more[0])
@@ -229,7 +272,9 @@ def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
         )
 
 
-def _on_common_tick(pipeline: Pipeline, rows: list[list[int]], unit: int) -> tuple[Pipeline, int]:
+def _on_common_tick(
+    pipeline: Pipeline, rows: list[list[int]], transfers: list[list[int]], unit: int
+) -> tuple[Pipeline, int]:
     """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
 
     Where operations start between the ticks that all costs share, the pipeline's are divided.
@@ -237,13 +282,16 @@ def _on_common_tick(pipeline: Pipeline, rows: list[list[int]], unit: int) -> tup
     """
     coarser = unit // pipeline.ticks.per_unit
     common = coarser
-    for row in rows:
-        common = gcd(common, row[4], row[5])
+    timed = ((rows, 4), (transfers, 5))
+    for table, start in timed:
+        for row in table:
+            common = gcd(common, row[start], row[start + 1])
     if common < coarser:
         pipeline = replace(pipeline, tick_divisor=coarser // common)
     if common > 1:
-        for row in rows:
-            row[4:6] = row[4] // common, row[5] // common
+        for table, start in timed:
+            for row in table:
+                row[start : start + 2] = row[start] // common, row[start + 1] // common
     return pipeline, common
 
 

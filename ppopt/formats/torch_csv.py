@@ -158,7 +158,7 @@ def schedule(
     Raises InputError where order and settings contradict each other, and DeadlockError where
     operations wait for each other in a cycle.
     """
-    pipeline = _pipeline(order, settings)
+    pipeline = pipeline_of_order(order, settings)
     origin = Origin(strategy="torch-csv", objective=objective, status="feasible")
     return timing.schedule(pipeline, order.codes(pipeline), objective, origin)
 
@@ -221,7 +221,7 @@ def _op(text: str) -> Op:
 
 
 def _translate_older_dialect(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
-    """Turn B into I wherever its stage and microbatch has a W but no I."""
+    """Turn B into I where its stage and microbatch has a W but no I."""
     seen = {op for row in rows for cell in row for op in cell}
     translation = {
         op._replace(kind=OpKind.BW): op._replace(kind=OpKind.B)
@@ -318,7 +318,8 @@ def _check_losses(row: list[Op], last: int) -> None:
             )
 
 
-def _pipeline(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+def pipeline_of_order(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+    """The pipeline of an order, as `schedule` describes it."""
     given = dict(settings)
     given.setdefault("batches", order.batches)
     if given.keys().isdisjoint(("placement", "chunks")):

@@ -265,20 +265,11 @@ def ticks_of(
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
     microbatches times slices, and `divisor` the number of ticks into which the common tick of the
-    times is divided. Raises
-    InputError where times or memory are so large, or so finely divided, that sums of ticks would
-    pass `MOST_TICKS`.
+    times is divided. Raises InputError where times or memory are so large, or so finely divided,
+    that sums of ticks would pass `MOST_TICKS`.
     """
-    given = costs._asdict()
-    timed = [cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME]
-    rows = [given]
-    if any(speed != 1 for speed in speeds):
-        rows.append(given | {field: _on_devices(given[field], speeds) for field in timed})
-    times = [row[field] for row in rows for field in timed]
-    memory = [given[cost.field] for cost in STAGE_COSTS if cost.unit is Unit.MEMORY]
-    per_unit = divisor * exact.common_denominator(chain(*times, links.given))
-    memory_per_unit = exact.common_denominator(chain(*memory, limits or ()))
-    scales = {Unit.TIME: per_unit, Unit.MEMORY: memory_per_unit}
+    rows = _on_all_devices(costs, speeds)
+    scales = _scales(rows, links, limits, divisor)
     tables = [
         {
             cost.field: _scale(row[cost.field], scales[cost.unit])
@@ -292,6 +283,7 @@ def ticks_of(
     workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
     takes, gives = _memory(activation, kept, memory_b, workspace)
     recompute = scaled["recompute_time"]
+    per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
@@ -316,6 +308,35 @@ def ticks_of(
     for table in tables:
         _check_range(ticks, table, pieces)
     return ticks
+
+
+def _on_all_devices(
+    costs: StageCosts, speeds: tuple[Fraction, ...]
+) -> list[dict[str, tuple[Fraction, ...]]]:
+    """Costs at speed 1, and on the devices where these differ: the last are those in force."""
+    given = costs._asdict()
+    rows = [given]
+    if any(speed != 1 for speed in speeds):
+        timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME)
+        rows.append(given | {field: _on_devices(given[field], speeds) for field in timed})
+    return rows
+
+
+def _scales(
+    rows: Sequence[Mapping[str, tuple[Fraction, ...]]],
+    links: Links,
+    limits: tuple[Fraction, ...] | None,
+    divisor: int,
+) -> dict[Unit, int]:
+    """Ticks in one unit of time and of memory."""
+    times, memory = (
+        [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
+        for unit in (Unit.TIME, Unit.MEMORY)
+    )
+    return {
+        Unit.TIME: divisor * exact.common_denominator(chain(*times, links.given)),
+        Unit.MEMORY: exact.common_denominator(chain(*memory, limits or ())),
+    }
 
 
 def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:

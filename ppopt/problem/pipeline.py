@@ -22,6 +22,7 @@ from ppopt.problem.field_values import (
     whole,
 )
 from ppopt.problem.layers import Layers
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_memory, peak_of_1f1b, static_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.settings import (
@@ -91,6 +92,9 @@ class Pipeline:
     `bandwidth` and perhaps `backward`, in place of `p2p`, which then holds the list. After a stage
     whose last layer hands on `output` (a slice of it: its part) it is latency + output / bandwidth.
     """
+    link_mode: Any = LinkMode.DELAY
+    """`delay`; or `streams`: transfers of two devices run one at a time (see
+    `ppopt.problem.link_mode`), on one route and without slices."""
     activation: Any = 1
     """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
@@ -162,6 +166,7 @@ class Pipeline:
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
+        self._set_link_mode()
         self._set_counts()
         reader = FieldReader(self.rounded)
         self._set_units(reader)
@@ -177,6 +182,24 @@ class Pipeline:
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
+
+    def _set_link_mode(self) -> None:
+        self._set("link_mode", LinkMode.read(self.link_mode))
+        if self.streams and (self.routes == 2 or self.num_slices > 1):
+            what = "two routes" if self.routes == 2 else "slices"
+            raise InputError(
+                f"link_mode: streams are PyTorch's, which has no {what}; use link_mode delay"
+            )
+
+    @property
+    def streams(self) -> bool:
+        """Whether transfers of two devices run one at a time."""
+        return self.link_mode is LinkMode.STREAMS
+
+    def refuse_streams(self, what: str) -> None:
+        """Raise InputError where links are streams, which `what` does not know."""
+        if self.streams:
+            raise InputError(f"link_mode: {what} does not know streams; use link_mode delay")
 
     def _set_counts(self) -> None:
         for setting in COUNTS:
@@ -438,9 +461,9 @@ class Pipeline:
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
-        A model in layers whose partition is a rule is cut anew, for the speeds of the devices.
-        Raises InputError where chunks cut shares that differ: other placements then have other
-        stages.
+        Where the partition of a model is a rule, the rule is applied again: it depends on the
+        speeds of the devices. Raises InputError where chunks cut shares that differ: other
+        placements then have other stages.
         """
         costs: dict[str, Any] = {}
         if self.named_placement and self.model is None and self.num_chunks > 1:

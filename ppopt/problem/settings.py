@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ppopt.errors import InputError
 from ppopt.problem import placement, units
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.link_mode import LinkMode
 
 T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
@@ -289,6 +290,15 @@ SETTINGS = (
         "after a stage is latency + output of its last layer / bandwidth. In files "
         "{latency: 10us, bandwidth: 50GB/s}; backward: the same for the way back",
         under=Heading.TIMES,
+    ),
+    Setting(
+        "link_mode",
+        Shape.CHOICE,
+        "delay: a transfer delays its receiver and nothing else; streams: transfers between two "
+        "devices run one at a time, in posted order, as PyTorch's runtime and NCCL do",
+        LinkMode.DELAY.value,
+        choices=tuple(map(str, LinkMode)),
+        placeholder="delay|streams",
     ),
     Setting(
         "device_speed",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS
-from ppopt.profiles.estimate import P2PTime, Profile
+from ppopt.profiles.estimate import P2PTime, Profile, StageMemory
 from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
@@ -77,6 +78,71 @@ def dumps(
         amounts = [cost for cost in STAGE_COSTS if cost.field in held.memory_fields]
         lines += [f"{cost.name}: {_listed(getattr(held, cost.field))}" for cost in amounts]
     return "\n".join(lines) + "\n"
+
+
+class LayerName(NamedTuple):
+    """A layer as a profile of layers names it."""
+
+    name: str
+    output: int
+    """Bytes that it hands on for one microbatch."""
+
+
+def dumps_layers(
+    profile: Profile,
+    layers: Sequence[LayerName],
+    *,
+    description: str,
+    source: str,
+    day: date | None = None,
+) -> str:
+    """Write a profile whose stages are the layers of a model as YAML in layers.
+
+    What a layer hands on counts as its activation: inside a stage it is kept for the backward of
+    the next layer. The memory of receives is left out, because layers do not say where stages end.
+    """
+    costs = profile.costs(MILLISECOND)
+    lines = [
+        *_head(description, source, day),
+        "memory_unit: MiB",
+        "",
+        f"stages: {max(profile.hosts) + 1}",
+        f"batches: {profile.batches}",
+        *([] if OpKind.B in {kind for kind, _ in profile.times} else ["backward_kind: whole"]),
+        "",
+        *(f"# {note}" for note in notes(profile)),
+        "# PyTorch runs the whole backward of the first stage in W, and nothing in B: the times of",
+        "# the first layer are so, those of the next ones are not until they are in that stage.",
+        "# activation: with what the layer hands on. static: weights and gradients.",
+        f"p2p_time: {_number(costs['p2p'])}",
+        "layers:",
+    ]
+    for index, layer in enumerate(layers):
+        lines += _layer(index, layer, costs, profile.memory.get(index))
+    return "\n".join(lines) + "\n"
+
+
+def _layer(
+    index: int, layer: LayerName, costs: Mapping[str, Any], memory: StageMemory | None
+) -> list[str]:
+    """The lines of one layer."""
+    amounts = {
+        name: costs[field][index]
+        for name, field in (
+            ("forward", "forward"),
+            ("backward", "backward"),
+            ("weight", "weight"),
+            ("input", "backward_input"),
+        )
+    }
+    amounts["output"] = Fraction(layer.output, MEBIBYTE)
+    if memory is not None:
+        amounts["activation"] = Fraction(memory.activation + layer.output, MEBIBYTE)
+        amounts["memory_b"] = Fraction(memory.memory_b or 0, MEBIBYTE)
+        amounts["static"] = Fraction(memory.fixed, MEBIBYTE)
+    words = [f"name: {json.dumps(layer.name)}"]
+    words += [f"{name}: {_number(amount)}" for name, amount in amounts.items()]
+    return [f"  - {{{', '.join(words)}}}"]
 
 
 def notes(profile: Profile) -> list[str]:

@@ -1,4 +1,4 @@
-"""Delays over the boundaries between stages, wherever the model is cut.
+"""Delays over the boundaries between stages, for every place of the cuts.
 
 Boundary b lies behind stage b. Its place is the number of layers before the cut. Places ascend,
 for every stage holds a layer. Without a model in layers the place does not matter.

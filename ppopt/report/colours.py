@@ -37,7 +37,7 @@ IDLE_LOOKS = {
 }
 MOST_OF_IT = 0.6
 """Share of a spot that one kind must fill for the spot to have its colour."""
-SEVERAL = "#7d8696"
+SEVERAL = "#62739b"
 """A spot that several kinds share."""
 GRID = "rgba(128, 138, 156, 0.28)"
 INK = "#1c2330"

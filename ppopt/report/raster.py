@@ -57,7 +57,7 @@ def _covered(start: Ints, end: Ints, edges: Pixels) -> Pixels:
 
 
 def _merged(painted: Pixels) -> Pixels:
-    """Colours of all kinds together: those of the kind that fills `MOST_OF_IT` of a pixel, or grey.
+    """Colours of all kinds together: of the kind that fills `MOST_OF_IT` of a pixel, or `SEVERAL`.
 
     The mean of blue and orange would pass for the green of another kind.
     """
@@ -66,8 +66,8 @@ def _merged(painted: Pixels) -> Pixels:
     colour = np.take_along_axis(painted, most[None, ..., None], axis=0)[0]
     clear = colour[..., 3] >= MOST_OF_IT * opacity
     share = np.divide(opacity, colour[..., 3], where=colour[..., 3] > 0, out=0 * opacity)
-    grey = opacity[..., None] / 255 * np.array([*channels(SEVERAL), 255.0])
-    merged: Pixels = np.where(clear[..., None], colour * share[..., None], grey)
+    several = opacity[..., None] / 255 * np.array([*channels(SEVERAL), 255.0])
+    merged: Pixels = np.where(clear[..., None], colour * share[..., None], several)
     return merged
 
 

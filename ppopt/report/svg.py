@@ -45,7 +45,7 @@ _TICK_ROOM = 64
 _LONGEST_CAPTION = 120
 MOST_RECTS, MOST_PATHS = 1500, 6000
 """Most operations that are drawn as one element each, and as one outline each (some 200 KB)."""
-_MEANS = "seen from afar: a spot has the colour of what fills most of it; grey: several kinds"
+_MEANS = "seen from afar: a spot has the colour of what fills most of it; slate blue: several kinds"
 
 
 class _Frame(NamedTuple):

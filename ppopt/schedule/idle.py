@@ -24,6 +24,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.instance import data_flow
+from ppopt.schedule.link_queues import Links
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -90,6 +91,10 @@ def arrivals(schedule: Schedule) -> Arrivals:
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
     needed, awaited = np.full((2, len(schedule)), FREE)
     arrival = schedule.end[before] + flow.lag
+    if schedule.pipeline.streams:
+        carried = transfer_rows(schedule)[flow.after]
+        crossing = schedule.device[before] != schedule.device[after]
+        arrival[crossing] = schedule.transfers.end[carried[crossing]]
     np.maximum.at(sent, after, schedule.end[before])
     np.maximum.at(ready, after, arrival)
     for row_of, last in (
@@ -100,6 +105,15 @@ def arrivals(schedule: Schedule) -> Arrivals:
     for column in (sent, ready, needed, awaited):
         column[second] = column[second - 1]
     return Arrivals(sent, ready, needed, awaited)
+
+
+def transfer_rows(schedule: Schedule) -> Ints:
+    """The transfer that brings every operation number its input, as a row of `transfers`."""
+    links = Links(schedule.pipeline)
+    consumers = links.consumers(split_backwards(schedule))
+    row = np.full(schedule.pipeline.num_codes, FREE)
+    row[consumers[links.numbers_of(schedule.transfers)]] = np.arange(len(schedule.transfers))
+    return row
 
 
 def idle(schedule: Schedule) -> Idle:

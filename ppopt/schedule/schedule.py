@@ -16,6 +16,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Metrics, metrics
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
+from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,15 +36,29 @@ class Schedule(Timetable):
         pipeline: Pipeline,
         rows: Iterable[Iterable[int]],
         origin: Origin | None = None,
+        transfers: Iterable[Iterable[int]] = (),
     ) -> Schedule:
-        """Build from rows of the fields of `ScheduledOperation`, the last two optional."""
+        """Build from rows of the fields of `ScheduledOperation`, the last two optional.
+
+        `transfers` are rows of the fields of `Transfers`, in any order.
+        """
         given = [tuple(row) for row in rows]
         table = np.array(given, dtype=np.int64).reshape(-1, len(given[0]) if given else 6)
-        return cls.from_columns(pipeline, *np.ascontiguousarray(table.T), origin=origin)
+        carried = np.array([tuple(row) for row in transfers], dtype=np.int64).reshape(-1, 7)
+        return cls.from_columns(
+            pipeline,
+            *np.ascontiguousarray(table.T),
+            origin=origin,
+            transfers=Transfers(*np.ascontiguousarray(carried.T)),
+        )
 
     @classmethod
     def from_columns(
-        cls, pipeline: Pipeline, *columns: Ints, origin: Origin | None = None
+        cls,
+        pipeline: Pipeline,
+        *columns: Ints,
+        origin: Origin | None = None,
+        transfers: Transfers = NO_TRANSFERS,
     ) -> Schedule:
         """Build from columns in the order of `ScheduledOperation`, the last two optional.
 
@@ -61,7 +76,8 @@ class Schedule(Timetable):
         kind, stage, microbatch = kind[place], stage[place], microbatch[place]
         device, start, end = device[place], start[place], end[place]
         part, pair, made = part[place], _renumbered(pair[place]), origin or Origin()
-        return cls(pipeline, kind, stage, microbatch, device, start, end, part, pair, made)
+        columns = (kind, stage, microbatch, device, start, end, part, pair)
+        return cls(pipeline, *columns, origin=made, transfers=transfers.ordered())
 
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""
@@ -70,8 +86,8 @@ class Schedule(Timetable):
         return self.pipeline == other.pipeline and all(
             np.array_equal(mine, theirs)
             for mine, theirs in zip(
-                (*self.columns, self.slice, self.pair),
-                (*other.columns, other.slice, other.pair),
+                (*self.columns, self.slice, self.pair, *self.transfers.columns),
+                (*other.columns, other.slice, other.pair, *other.transfers.columns),
                 strict=True,
             )
         )

@@ -13,6 +13,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Origin
+from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
 
 ALONE = -1
 """Pair number of an operation that runs alone."""
@@ -64,6 +65,8 @@ class Timetable:
     """Number of the overlapped pair; left out: ALONE throughout."""
     origin: Origin = field(default_factory=Origin)
     """What made it and what is claimed of it."""
+    transfers: Transfers = NO_TRANSFERS
+    """What links carry, and when, where they are streams."""
 
     def __post_init__(self) -> None:
         for name, value in (("slice", 0), ("pair", ALONE)):

@@ -23,7 +23,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import of_kind
-from ppopt.schedule.origin import Argument, Certificate
+from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
@@ -77,6 +77,8 @@ class SolveRequest:
     """A schedule of one of the configurations, to begin with."""
     least: Fraction = Fraction(0)
     """No schedule of any configuration is below, proved before; in the user's unit."""
+    hint: HintRecord | None = None
+    """What is told of a schedule that the user gave: `known`, perhaps timed anew."""
 
 
 @dataclass(eq=False)
@@ -494,20 +496,21 @@ class ConfigurationSearch:
         )
         own, given = None if one.result is None else one.result.schedule, self._request.known
         if own is None and given is not None and self.candidates.key(given.pipeline) == one.key:
-            own = given
-        carried = None if self.best is one else self._carried_over(problem)
+            own = self._timed(given, problem)
+        other = None if self.best is None or self.best is one else self.best.result
+        best = None if other is None else other.schedule
+        carried = None if best is None else self._timed(best, problem)
         return WarmStart(schedules=tuple(filter(None, (own, carried))), bound=bound)
 
-    def _carried_over(self, problem: Problem) -> Schedule | None:
-        """The order of the best schedule, timed for another configuration of the same placement."""
-        best = None if self.best is None or self.best.result is None else self.best.result.schedule
-        pipeline = problem.pipeline
-        if best is None or best.pipeline.hosts != pipeline.hosts:
+    @staticmethod
+    def _timed(made: Schedule, problem: Problem) -> Schedule | None:
+        """The order of a schedule, timed for another configuration of the same placement."""
+        if made.pipeline.hosts != problem.pipeline.hosts:
             return None
-        orders = of_kind(pipeline, best.orders, problem.reduced.backward_kind)
-        return timing.schedule(pipeline, orders, problem.objective)
+        orders = of_kind(problem.pipeline, made.orders, problem.reduced.backward_kind)
+        return timing.schedule(problem.pipeline, orders, problem.objective)
 
-    # What is told.
+    # What is reported.
 
     def _words(self, one: Configuration) -> str:
         return f"{self.candidates.name} {','.join(map(str, one.key))}"
@@ -549,6 +552,7 @@ class ConfigurationSearch:
             provenance=request.provenance,
             solve_seconds=time.monotonic() - request.began,
             interrupted=self._interrupted,
+            hint=request.hint,
         )
         if best is None or best.schedule is None:
             return result

@@ -18,16 +18,20 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
-from ppopt.solver.parameters import PoolParams
+from ppopt.solver.parameters import SolveParams
 
 
 class Restricted(Incumbent):
     """The best schedule of one kind of backward; a better one is passed on."""
 
-    def __init__(self, problem: Problem, whole: Incumbent) -> None:
-        """`problem` is a restriction of the problem of `whole`."""
+    def __init__(self, problem: Problem, whole: Incumbent, lagging: float) -> None:
+        """`problem` is a restriction of the problem of `whole`.
+
+        `lagging`: the share of its budgets that is used while it lags behind `whole`.
+        """
         super().__init__(problem, whole.bound)
         self._whole = whole
+        self._lagging = lagging
 
     def submit(self, schedule: Schedule) -> None:
         """Keep a schedule and pass it on, if it is better."""
@@ -37,6 +41,13 @@ class Restricted(Incumbent):
     def raise_bound(self, bound: Bound) -> None:
         """Drop a bound: schedules of other kinds may be below it."""
 
+    @property
+    def share(self) -> float:
+        """Share of a budget to use: less while schedules of other kinds are better."""
+        if self.value is None or self._whole.value is None:
+            return 1.0
+        return self._lagging if self.value > self._whole.value else 1.0
+
     def meet(self) -> None:
         """Take over the bound, which holds for this kind as well."""
         self.bound = self._whole.bound
@@ -44,6 +55,9 @@ class Restricted(Incumbent):
 
 class Relaxed(Incumbent):
     """The value of the mixed problem, and bounds of its relaxation, which are passed on."""
+
+    share = 1.0
+    """Of a budget to use."""
 
     def __init__(self, whole: Incumbent) -> None:
         problem = whole.problem.relaxed
@@ -83,7 +97,7 @@ class On:
         """Let the method work on the problem that it sees."""
         before = incumbent.value, incumbent.bound.value
         self.view.meet()
-        outcome = self.method.run(self.view, budget)
+        outcome = self.method.run(self.view, budget.part(self.view.share))
         improved = before != (incumbent.value, incumbent.bound.value)
         return outcome._replace(fruitful=outcome.fruitful or improved)
 
@@ -96,11 +110,14 @@ class BackwardPool(NamedTuple):
     """Who gets what they find; None: the incumbent itself."""
 
 
-def backward_pools(incumbent: Incumbent, params: PoolParams) -> list[BackwardPool]:
+def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPool]:
     """The parts of a search: one, or where backwards are mixed, split and whole."""
-    problem = incumbent.problem
+    problem, lagging = incumbent.problem, params.rounds.lagging
     return [
-        BackwardPool(Pool(one, params), Restricted(one, incumbent) if problem.mixed else None)
+        BackwardPool(
+            Pool(one, params.pool),
+            Restricted(one, incumbent, lagging) if problem.mixed else None,
+        )
         for one in problem.restrictions
     ]
 

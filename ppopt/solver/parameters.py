@@ -389,7 +389,7 @@ class RoundParams(NamedTuple):
     """The same with several workers: after its first turn it runs in a process of its own."""
     relaxations: Share = Share(2, 1)
     relaxations_large: Share = Share(2, 1, 1)
-    """The same for problems without a full model: there window LNS uses time better."""
+    """The same for problems without a full model: there window LNS makes more of the time."""
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     annealing: Share = Share(1 / 3)
@@ -399,6 +399,9 @@ class RoundParams(NamedTuple):
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)
+    lagging: float = 0.25
+    """Where backwards are mixed: the part of its turn that a method for one kind of backward uses
+    while schedules of another kind, or of both, are better."""
 
 
 class RemoteParams(NamedTuple):

@@ -18,6 +18,7 @@ from ppopt.solver.heuristics.local_starts import (
     DoubleJustification,
     ExpediteBackwards,
 )
+from ppopt.solver.heuristics.mixed_windows import MixedWindowLNS
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
@@ -33,7 +34,8 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
         *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, ValueQuestions),
+        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, MixedWindowLNS, FullModel),
+        *(ValueQuestions,),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
@@ -84,6 +86,7 @@ class _Portfolio:
         ]
         self.full_model = FullModel(problem, params.full_model)
         share = params.rounds
+        views = [view for _, view in parts if view is not None]
         large = problem.operations > params.full_model.most_operations
         self._shares: tuple[tuple[Method, Share], ...] = (
             (
@@ -117,6 +120,7 @@ class _Portfolio:
                     (WindowLNS(pool, rng, params.windows), share.windows),
                 )
             ),
+            (MixedWindowLNS(problem, views, rng, params.windows), share.windows),
             (self.full_model, share.full_model),
             (ValueQuestions(problem, params.questions), share.questions),
         )

@@ -19,7 +19,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule import list_scheduling
+from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -84,13 +84,13 @@ def solve(
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
     over all partitions (`ppopt.solver.partitions`).
-    With `placement="search"`, here or in the pipeline, its stages are placed anew: the placement is
-    chosen with the schedule, and the bound is over all placements that use all of its devices
-    (`ppopt.solver.placements`).
+    With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
+    and the bound is over all placements that use all devices (`ppopt.solver.placements`).
     With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
     over all choices (`ppopt.solver.recompute`); it goes with `partition="search"`.
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
+    A search of partition, placement or recompute starts from the hint's own, among all others.
     `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
     polled between steps. Ctrl-C ends the search and returns the best schedule so far. Raises
     InputError on misuse only; "infeasible" is a result.
@@ -106,15 +106,48 @@ def solve(
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
-        if hint is not None:
-            own = {"recompute": "layers", "partition and recompute": "both"}.get(chosen, chosen)
-            raise InputError(f"hint: does not go with {chosen} search; give the hint's {own}")
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
-        return ConfigurationSearch(_candidates(chosen, problem, began + time_limit), request).run()
+        candidates = _candidates(chosen, problem, began + time_limit)
+        if hint is not None:
+            known, record = _known_configuration(candidates, problem, hint)
+            request = replace(request, known=known, hint=record)
+        return ConfigurationSearch(candidates, request).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)
+
+
+def _known_configuration(
+    candidates: Candidates, problem: Problem, hint: Schedule
+) -> tuple[Schedule, HintRecord]:
+    """A hint on the pipeline of its configuration, and as the result reports it.
+
+    Raises InputError where it is of none of the configurations.
+    """
+    given, asked = hint.pipeline, problem.pipeline
+    if asked.model is not None and given.model is None:
+        raise InputError("hint: its stages have no layers; give a schedule of a model in layers")
+    same = all(
+        own == other
+        for own, other in (
+            (given.num_stages, asked.num_stages),
+            (given.num_devices, asked.num_devices),
+            (len(given.model or ()), len(asked.model or ())),
+        )
+    )
+    key = candidates.key(given) if same else None
+    if key is None:
+        raise InputError(
+            f"hint: its {candidates.name} is none of those searched; give one of the same layers "
+            "and devices"
+        )
+    own = replace(problem, pipeline=candidates.pipeline(key))
+    found = warm_starts.read_hint(own, hint)
+    made = found.given
+    if found.moved is not None:
+        made = timing.schedule(own.pipeline, found.moved, problem.objective)
+    return made, found.record(own, followed=True)
 
 
 def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
@@ -169,6 +202,7 @@ def _check_names(without: frozenset[str]) -> None:
 
 def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
     """The problem of a search; raises InputError if it is too large."""
+    pipeline.refuse_streams("the search")
     problem = Problem(pipeline, objective, kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
@@ -339,7 +373,7 @@ class Search:
     @cached_property
     def parts(self) -> list[BackwardPool]:
         """What heuristics share, per kind of backward: the pool, and who gets what they find."""
-        return backward_pools(self.incumbent, self.params.pool)
+        return backward_pools(self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)

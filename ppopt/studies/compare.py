@@ -18,7 +18,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Layout, Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Layout, Pipeline
 from ppopt.problem.placement import refuse_placement_search
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
@@ -30,6 +30,7 @@ from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import robustness
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.partition_choice import choose_partition
+from ppopt.studies.recompute_choice import choose_recompute
 from ppopt.studies.robustness import Jitter
 
 PARTITION_SECONDS = 5.0
@@ -149,10 +150,11 @@ def compare(
     for None. The other arguments are those of `ppopt.solve`, with `options` of strategies
     (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
     every search. Of a pipeline of `partition="search"` every strategy has the best partition found
-    for it within `PARTITION_SECONDS`, and so has the optimum. `time_limit` seconds cover all
-    searches together, not the evaluation of the strategies; Ctrl-C ends them all, and the random
-    times. A search over placements is refused: strategies have placements of their own. With
-    `jitter` every order also runs under random times of that relative standard deviation
+    for it within `PARTITION_SECONDS`, and so has the optimum. With `recompute="search"` every
+    strategy has as little recompute as its limits ask for. `time_limit` seconds cover all searches
+    together, not the evaluation of the strategies; Ctrl-C ends them all, and the random times. A
+    search over placements is refused: strategies have placements of their own. With `jitter` every
+    order also runs under random times of that relative standard deviation
     (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     asked = [_limited(one, mem_limit) for one in (pipeline, *also)]
@@ -160,7 +162,6 @@ def compare(
     objective = Objective(objective)
     for where in (placement, *(one.placement for one in asked)):
         refuse_placement_search(where, "compare")
-    pipeline.refuse_recompute_search("compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell = progress or _silent
@@ -193,7 +194,8 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
     """The pipeline with a limit, which is the same for every partition."""
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
-    if pipeline.partition == SEARCH and pipeline.limits is not None:
+    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
+    if (recomputing or pipeline.partition == SEARCH) and pipeline.limits is not None:
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     return pipeline
 
@@ -304,9 +306,10 @@ def evaluate_all(
 
 
 def _evaluated(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> Schedule:
-    """A strategy, on the best partition for it where the partition is to be searched."""
+    """A strategy, on the best partition and recompute for it where these are to be searched."""
     if pipeline.partition != SEARCH:
-        return evaluate(pipeline, name, objective, options)
+        make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
+        return make(pipeline, name, objective, options)
     found = choose_partition(pipeline, name, objective, options, time_limit=PARTITION_SECONDS)
     if found.interrupted:
         raise KeyboardInterrupt

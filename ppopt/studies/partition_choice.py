@@ -3,6 +3,9 @@
 Partitions are evaluated in the order of a bound that holds for every schedule of theirs
 (`ppopt.solver.partitions`), after a few good candidates. Once the next bound reaches the best value
 found, no partition is better: with few partitions that is soon, with many a gap may remain.
+
+Where recompute is to be searched too, every partition is evaluated with as little of it as keeps
+the memory limits (`ppopt.studies.recompute_choice`), and those that keep them come first.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import RULES, SEARCH, Counts
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -31,6 +35,7 @@ from ppopt.solver.partitions.partition_bounds import (
 from ppopt.solver.partitions.space import FOREVER, PartitionTicks, space_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
+from ppopt.studies.recompute_choice import choose_recompute
 
 TIME_LIMIT = 30.0
 """Default seconds of the choice of a partition."""
@@ -45,7 +50,8 @@ class PartitionChoice:
     value: Fraction
     """Objective of the schedule, in the user's unit."""
     lower_bound: Fraction
-    """The strategy has no lower value on any partition, in the user's unit."""
+    """The strategy has no lower value on any partition, in the user's unit; where recompute is
+    chosen, with as little of it as keeps the limits."""
     partitions: int
     """Number of partitions."""
     evaluated: int
@@ -75,9 +81,11 @@ def choose_partition(
 ) -> PartitionChoice:
     """Choose the partition on which a strategy has the least value; limits are not enforced.
 
-    The pipeline has a model in layers; its own partition does not matter. Ctrl-C ends the choice
-    with the best so far. Raises InputError where the strategy is unknown or does not apply, and
-    where partitions of its pipeline are not searched (routes, slices).
+    The pipeline has a model in layers; its own partition does not matter. With
+    `recompute="search"` the layers that recompute are chosen too, and a partition that keeps the
+    limits comes before all that do not. Ctrl-C ends the choice with the best so far. Raises
+    InputError where the strategy is unknown or does not apply, and where partitions of its pipeline
+    are not searched (routes, slices).
     """
     return _Choice(
         pipeline, strategy, Objective(objective), options or Options(), time_limit, progress
@@ -99,13 +107,26 @@ class _Choice:
         self._pipeline, self._strategy = pipeline, strategy
         self._objective, self._options, self._progress = objective, options, progress
         self._deadline = time.monotonic() + time_limit
+        self._recomputing = pipeline.recompute == SEARCH_RECOMPUTE
+        if self._recomputing:
+            self._pipeline = replace(pipeline, mem_limit=pipeline.limits)
         self._values: dict[Counts, Fraction] = {}
+        """Of every partition evaluated; where recompute is chosen, of those within the limits."""
+        self._evaluated: set[Counts] = set()
         self._best: Schedule | None = None
         rule = resolve(strategy)
-        free = replace(pipeline, mem_limit=None, partition=SEARCH)
+        free = replace(pipeline, mem_limit=None, partition=SEARCH, **self._without_recompute)
         self._placed = rule.apply(free, self._options)
         self._ticks = self._space(fused=rule.fused)
         self._bound = quick_bound(self._ticks.space)
+
+    @property
+    def _without_recompute(self) -> dict[str, Any]:
+        """Fields of the pipeline in which nothing recomputes, where that is to be chosen."""
+        if not self._recomputing:
+            return {}
+        model = self._pipeline.model.recomputing(lambda _: False)
+        return {"model": model, "recompute": None}
 
     def _space(self, *, fused: bool) -> PartitionTicks:
         """Partitions of the strategy's stages; where it splits backwards, some may be whole."""
@@ -141,25 +162,31 @@ class _Choice:
     @property
     def _ceiling(self) -> int:
         """Bounds up to this are looked at: none above can be better."""
-        best = min(self._values.values())
-        return min(int(best * self._ticks.per_unit), highest_bound(self._ticks.space))
+        highest = highest_bound(self._ticks.space)
+        best = min(self._values.values(), default=None)
+        return highest if best is None else min(int(best * self._ticks.per_unit), highest)
 
     def _evaluate(self, counts: Counts | None) -> None:
         """Time the strategy on a partition, once."""
-        if counts is None or counts in self._values:
+        if counts is None or counts in self._evaluated:
             return
-        if time.monotonic() > self._deadline and self._values:
+        if time.monotonic() > self._deadline and self._evaluated:
             raise TimeoutError
         made = self._schedule(counts)
+        self._evaluated.add(counts)
+        self._progress(f"strategy {self._strategy}, {len(self._evaluated)} partitions")
+        if self._recomputing and not made.fits_limits:
+            self._best = self._best or made
+            return
         value = made.pipeline.ticks.time(made.metrics.value(self._objective))
         if not self._values or value < min(self._values.values()):
             self._best = made
         self._values[counts] = value
-        self._progress(f"strategy {self._strategy}, {len(self._values)} partitions")
 
     def _schedule(self, counts: Counts) -> Schedule:
         pipeline = replace(self._pipeline, partition=counts)
-        return evaluate(pipeline, self._strategy, self._objective, self._options)
+        make = choose_recompute if self._recomputing else evaluate
+        return make(pipeline, self._strategy, self._objective, self._options)
 
     def _move_layers(self) -> None:
         """Move one layer of the best partition over a cut, as long as that is better."""
@@ -182,13 +209,13 @@ class _Choice:
         value = min(self._values.values(), default=None)
         if value is None:
             value = schedule.pipeline.ticks.time(schedule.metrics.value(self._objective))
-        every = len(self._values) == self._ticks.space.size
+        every = len(self._evaluated) == self._ticks.space.size and not self._recomputing
         bound = value if every else Fraction(self._bound, self._ticks.per_unit)
         return PartitionChoice(
             schedule=schedule,
             value=value,
             lower_bound=min(value, bound),
             partitions=self._ticks.space.size,
-            evaluated=len(self._values),
+            evaluated=len(self._evaluated),
             interrupted=interrupted,
         )

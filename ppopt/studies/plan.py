@@ -342,7 +342,7 @@ class _PlanSearch:
             provenance, self._began, self._params, follow, stop, runs, options, ceiling
         )
 
-    # What is told.
+    # What is reported.
 
     def _state(
         self, phase: str, one: PlanConfiguration | None = None, value: Fraction | None = None

@@ -154,7 +154,7 @@ def default_strategies(runtime: str) -> tuple[str, ...]:
 
 
 def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:
-    """What a plan tries where it is not told: recompute saves memory only, and takes time.
+    """The default of what a plan tries: recompute saves memory only, and takes time.
 
     A model that says which layers recompute is taken at its word. Megatron-LM recomputes as many
     layers in every stage, so for it nothing is chosen per stage.

@@ -146,21 +146,21 @@ def _searched(reference: Schedule) -> bool:
 
 def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
     origin = reference.origin
-    told = []
+    notes = []
     if _searched(reference) and origin.workers != 1:
-        told.append(
+        notes.append(
             "order not compared: the search had several workers, which may find another of equal "
             "value; --workers 1 repeats itself"
         )
     if origin.hint is not None:
-        told.append("the search began from a schedule of its user's, which is not at hand")
+        notes.append("the search began from a schedule of its user's, which is not at hand")
     if _searched(reference) and origin.status != "optimal":
-        told.append("the search ended by its time limit: another machine may find more or less")
+        notes.append("the search ended by its time limit: another machine may find more or less")
     versions = {} if made is None else made.origin.versions or {}
     for name, old in (origin.versions or {}).items():
         if name in versions and versions[name] != old:
-            told.append(f"{name} was {old}, is {versions[name]}")
-    return tuple(told)
+            notes.append(f"{name} was {old}, is {versions[name]}")
+    return tuple(notes)
 
 
 def _said(schedule: Schedule, key: str) -> str:

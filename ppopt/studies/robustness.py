@@ -78,6 +78,7 @@ def jitter(
     samples (common random numbers), so that strategies can be compared. Raises InputError unless
     the deviation is above 0 and at most 10 and there is at least one sample.
     """
+    schedule.pipeline.refuse_streams("jitter")
     check_deviation(deviation)
     if samples < 1:
         raise InputError(f"samples: {samples} is below 1")

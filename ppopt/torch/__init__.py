@@ -6,8 +6,8 @@
     runtime = ppopt.torch.runtime(stages, schedule, loss_fn)
     runtime.step(batch)                                  as with PyTorch's own schedules
 
-Needs PyTorch 2.13 (the extra `torch`). Without it, importing this package raises InputError, which
-says what to install. PyTorch itself is imported on first use.
+Needs PyTorch (the extra `torch`; `TESTED` says which). Without it, importing this package raises
+InputError, which says what to install. PyTorch itself is imported on first use.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from ppopt.errors import InputError
 
 if TYPE_CHECKING:
     from ppopt.profiles.pipeline_file import write_pipeline
+    from ppopt.torch.job import Job
     from ppopt.torch.pipeline_runtime import as_run, placement, runtime
     from ppopt.torch.profiler import Profiler, probe
 
-SUPPORTED = "2.13"
-"""The tested version. The runtime is private to PyTorch and may change with every minor version."""
+TESTED = "torch 2.9.1, 2.13.0 and 2.14.1"
+"""The tested versions. The runtime is private to PyTorch and may change with every minor version;
+what is used of it is looked for on first use (`ppopt.torch.pipeline_runtime`)."""
 
 _HOMES = {
+    "Job": "torch.job",
     "Profiler": "torch.profiler",
     "as_run": "torch.pipeline_runtime",
     "placement": "torch.pipeline_runtime",
@@ -35,23 +38,17 @@ _HOMES = {
     "write_pipeline": "profiles.pipeline_file",
 }
 
-__all__ = ["Profiler", "as_run", "placement", "probe", "runtime", "write_pipeline"]
+__all__ = ["Job", "Profiler", "as_run", "placement", "probe", "runtime", "write_pipeline"]
 
 
 def require() -> str:
-    """Return PyTorch's version; raise InputError if it is missing or of another minor version."""
+    """Return PyTorch's version; raise InputError if it is missing."""
     try:
-        found = metadata.version("torch")
+        return metadata.version("torch")
     except metadata.PackageNotFoundError:
         raise InputError(
-            f"torch: PyTorch is not installed; install ppopt-pipeline[torch], or torch {SUPPORTED}"
+            f"torch: PyTorch is not installed; install ppopt-pipeline[torch] (tested: {TESTED})"
         ) from None
-    if not f"{found}.".startswith(f"{SUPPORTED}."):
-        raise InputError(
-            f"torch: version {found} is installed; schedules run through a private class of "
-            f"PyTorch that is tested with {SUPPORTED}: install torch {SUPPORTED}"
-        )
-    return found
 
 
 require()

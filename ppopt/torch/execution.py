@@ -15,11 +15,12 @@ from torch.distributed.pipelining import PipelineStage
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.profiles.estimate import Record
-from ppopt.schedule import timing
+from ppopt.schedule import communication, timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch.pipeline_runtime import as_run, placement, runtime
+from ppopt.torch.pipeline_runtime import as_run, load, order_text, placement
 from ppopt.torch.profiler import Profiler
+from ppopt.torch.stream_links import StreamDelays, stream_delays
 from ppopt.torch.synthetic import (
     WIDTH,
     P2PDelays,
@@ -59,20 +60,26 @@ class RankResult(NamedTuple):
 
 
 def run(
-    world: World, schedule: Schedule, *, steps: int = 1, seconds_per_unit: float = 0.0
+    world: World,
+    schedule: Schedule,
+    *,
+    steps: int = 1,
+    seconds_per_unit: float = 0.0,
+    text: str | None = None,
 ) -> RunResult:
     """Run a schedule: one warm-up step, then `steps` measured ones.
 
     With `seconds_per_unit` above 0, stages sleep for the pipeline's times and transfers take its
-    p2p times; a unit of time lasts `seconds_per_unit`. Raises InputError where PyTorch cannot run
+    p2p times, as delays or streams; a unit of time lasts `seconds_per_unit`. `text` replaces the
+    order that PyTorch is given (`order_text`). Raises InputError where PyTorch cannot run
     the schedule, and VerificationError where a gradient or a loss differs from the reference.
     """
     hosted = placement(schedule)
-    torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
+    given = order_text(schedule) if text is None else text
     times = sleep_times(schedule, seconds_per_unit)
     with TemporaryDirectory(prefix="ppopt-") as folder:
-        delays = p2p_delays(schedule, seconds_per_unit, Path(folder) / "ends")
-        arguments = [(schedule, times, delays, steps)] * len(hosted)
+        delays = _delays(schedule, seconds_per_unit, Path(folder) / "ends")
+        arguments = [(schedule, given, times, delays, steps)] * len(hosted)
         ranks: list[RankResult] = world.run(_run_schedule, arguments)
     found, difference = compare_with_reference(
         ranks, schedule.pipeline.num_stages, schedule.pipeline.batches
@@ -81,15 +88,27 @@ def run(
         raise VerificationError(
             f"run: gradients or losses differ from the reference by {difference:.3g}"
         )
-    records = _renumbered(schedule, [record for rank in ranks for record in rank.records])
-    return RunResult(_steps(records, steps), found, difference, records)
+    records = renumbered(schedule, [record for rank in ranks for record in rank.records])
+    return RunResult(step_lengths(records, steps), found, difference, records)
+
+
+def _delays(
+    schedule: Schedule, seconds_per_unit: float, path: Path
+) -> P2PDelays | StreamDelays | None:
+    if schedule.pipeline.streams:
+        return stream_delays(schedule, seconds_per_unit, path)
+    return p2p_delays(schedule, seconds_per_unit, path)
 
 
 def predicted_schedule(schedule: Schedule) -> Schedule:
-    """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`)."""
+    """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`).
+
+    Where links are streams, they carry their transfers in the order of the schedule.
+    """
     pipeline = as_run(schedule.pipeline)
     origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
-    return timing.schedule(pipeline, schedule.orders, origin=origin)
+    queues = communication.queues_of_schedule(schedule) if pipeline.streams else None
+    return timing.schedule(pipeline, schedule.orders, origin=origin, queues=queues)
 
 
 def predicted_makespan(schedule: Schedule) -> Fraction:
@@ -165,17 +184,24 @@ def _announce_backward(stage: Any, module: Stage) -> None:
 def _run_schedule(
     rank: int,
     schedule: Schedule,
+    text: str,
     times: Sequence[SleepTimes],
-    delays: P2PDelays | None,
+    delays: P2PDelays | StreamDelays | None,
     steps: int,
 ) -> RankResult:
     stages = build_stages(rank, schedule.pipeline.hosts[0], times)
-    made = runtime(stages, schedule, loss)
+    made = load(stages, text, schedule.pipeline.batches, loss)
     with Profiler(stages) as profiler:
-        if delays is not None:
+        links = None
+        if isinstance(delays, StreamDelays):
+            links = delays.of_rank(rank, stages)
+        elif delays is not None:
             delays.apply_to(stages)
         for _ in range(1 + steps):
             distributed.barrier()
+            if links is not None:
+                links.begin_step()
+                distributed.barrier()
             found = run_step(made, stages, schedule.pipeline.batches)
             profiler.next_step()
     return found._replace(records=profiler.records)
@@ -203,14 +229,15 @@ def run_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
     )
 
 
-def _renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
+def renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
     """Restore the schedule's numbers of the microbatches (see `torch_csv.microbatch_numbers`)."""
     numbers = torch_csv.microbatch_numbers(schedule)
     original = {number: microbatch for microbatch, number in numbers.items()}
     return tuple(record._replace(microbatch=original[record.microbatch]) for record in records)
 
 
-def _steps(records: Sequence[Record], steps: int) -> tuple[float, ...]:
+def step_lengths(records: Sequence[Record], steps: int) -> tuple[float, ...]:
+    """Seconds of every step, from the first start to the last end of an operation."""
     seconds = []
     for step in range(steps):
         ran = [record for record in records if record.step == step]

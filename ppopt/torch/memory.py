@@ -1,10 +1,15 @@
-"""Measure the memory that operations keep, by tracking the storages that they allocate.
+"""Measure the memory that operations keep: the storages that they allocate and that stay alive.
 
 A `TorchDispatchMode` sees every tensor that an operation creates, on any device and in the threads
 of the backward too. Weak references tell which of them are still alive. Sizes are bytes of
 storages, without the allocator's rounding and without workspace inside kernels.
 
-PyTorch 2.13 also keeps memory that belongs to no single operation, which is counted separately: it
+Compiled code does not run under such a mode: `torch.compile` falls back to eager there, and with
+`fullgraph=True` it raises an error. A stage whose graph of the backward has a node of compiled code
+is measured without the mode: what its F keeps are its outputs and what the nodes of the graph saved
+(`backward_graph`).
+
+PyTorch also keeps memory that belongs to no single operation, which is counted separately: it
 allocates the receive buffers of all microbatches at once, and keeps sent tensors and the outputs
 of the last stage until the end of the step (schedules.py waits for sends there).
 """
@@ -21,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import StageMemory
+from ppopt.torch.backward_graph import has_compiled_nodes, is_compiled, saved_tensors
 
 
 class _StorageTracker(TorchDispatchMode):
@@ -40,6 +46,11 @@ class _StorageTracker(TorchDispatchMode):
                 self.references[address] = (StorageWeakRef(storage), storage.nbytes())
         return found
 
+    def add(self, storages: Mapping[int, Any]) -> None:
+        """Record storages that were found otherwise."""
+        for address, storage in storages.items():
+            self.references[address] = (StorageWeakRef(storage), storage.nbytes())
+
     def alive(self) -> dict[int, int]:
         """Bytes of every storage that is still alive, by address."""
         return {
@@ -55,16 +66,40 @@ class MemoryMeter:
     def __init__(self) -> None:
         self._trackers: dict[tuple[int, int], _StorageTracker] = {}
         self._after: dict[tuple[int, int], dict[OpKind, dict[int, int]]] = {}
+        self._compiled: dict[int, bool] = {}
+        """Stage -> whether its graph has nodes of compiled code."""
+        self._first: dict[int, int] = {}
+        """Stage that is not compiled -> the microbatch that showed it, which is not measured."""
 
     def run(self, stage: Any, kind: OpKind, microbatch: int, run: Callable[[], Any]) -> Any:
-        """Run an operation; record its allocations, and which of them are alive after it."""
-        key = stage.stage_index, microbatch
-        tracker = self._trackers.setdefault(key, _StorageTracker())
-        with tracker:
+        """Run an operation; record its allocations, and which of them are alive after it.
+
+        The first forward of a stage shows whether it is compiled. If it is not, its microbatch is
+        not measured, unless it is the only one.
+        """
+        index = stage.stage_index
+        tracker = self._trackers.setdefault((index, microbatch), _StorageTracker())
+        if index not in self._compiled and (stage.chunks == 1 or is_compiled(stage.submod)):
+            self._compiled[index] = is_compiled(stage.submod)
+        if (
+            index in self._compiled
+            and not self._compiled[index]
+            and microbatch != self._first.get(index)
+        ):
+            with tracker:
+                found = run()
+        else:
             found = run()
-        grads = set(_storages([weight.grad for weight in stage.submod.parameters()]))
-        alive = {address: size for address, size in tracker.alive().items() if address not in grads}
-        self._after.setdefault(key, {})[kind] = alive
+            if index not in self._compiled:
+                self._compiled[index] = has_compiled_nodes(found)
+                if not self._compiled[index]:
+                    self._first[index] = microbatch
+            made = found if kind is OpKind.F else stage.bwd_cache.get(microbatch)
+            tracker.add(_kept_by_graph(stage, made) if self._compiled[index] else _storages(made))
+        if microbatch != self._first.get(index):
+            grads = set(_storages([weight.grad for weight in stage.submod.parameters()]))
+            alive = {key: size for key, size in tracker.alive().items() if key not in grads}
+            self._after.setdefault((index, microbatch), {})[kind] = alive
         return found
 
     def stage_memory(self, stages: Iterable[Any]) -> dict[int, StageMemory]:
@@ -86,7 +121,7 @@ class MemoryMeter:
         activation, left = _released(ran[-1])  # the first microbatches include one-time allocations
         split = [_change(after) for after in ran if OpKind.B in after]
         weights = sum(2 * w.numel() * w.element_size() for w in stage.submod.parameters())
-        per_microbatch = left + self._buffers(stage) // len(ran)
+        per_microbatch = left + self._buffers(stage) // stage.chunks
         return StageMemory(activation, weights, per_microbatch, split[-1] if split else None)
 
     def _buffers(self, stage: Any) -> int:
@@ -112,6 +147,16 @@ def _change(after: Mapping[OpKind, Mapping[int, int]]) -> int:
         for kind in (OpKind.F, OpKind.B)
     )
     return now - before
+
+
+def _kept_by_graph(stage: Any, tensors: Any) -> dict[int, Any]:
+    """Storages of tensors and of what their backward has saved, without weights and inputs."""
+    received = [info.buffer for infos in stage.args_recv_info.values() for info in infos]
+    known = _storages([*stage.submod.parameters(), *stage.submod.buffers(), *received])
+    for _, inputs in stage.fwd_cache.values():
+        known |= _storages(inputs)
+    found = _storages([tensors, list(saved_tensors(tensors))])
+    return {address: storage for address, storage in found.items() if address not in known}
 
 
 def _storages(tree: Any) -> dict[int, Any]:

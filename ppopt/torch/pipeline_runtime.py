@@ -1,20 +1,26 @@
 """Build PyTorch's pipeline runtime from a schedule.
 
-`_PipelineScheduleRuntime` of torch.distributed.pipelining.schedules (PyTorch 2.13) runs any order
-that its `_load_csv` reads. This module corrects or refuses what fails there in silence:
+`_PipelineScheduleRuntime` of torch.distributed.pipelining.schedules runs any order that its
+`_load_csv` reads. It is private to PyTorch; `_check_pytorch` looks for what is used of it. This
+module corrects or refuses what fails there in silence (each found by running it, PyTorch 2.13):
 
 - The stages of a rank must be in ascending order.
-- Without static metadata (`input_args`, `output_args`), ranks exchange shapes in an order that
-  does not work for arbitrary placements.
-- Tensors between stages get no gradient if their metadata lack `requires_grad`.
+- Tensors between stages get no gradient if their metadata lack `requires_grad`, and the first
+  forward of a stage shows whether its metadata are right.
 - Losses are looked up by position, so microbatches are renumbered by the last stage's forwards
   (`ppopt.formats.torch_csv`).
-- `defer_pp_recv` gives wrong gradients for V placements and is refused.
-- Compiled stages cannot split their backward.
+- `defer_pp_recv` gives wrong gradients for V placements.
+- A split backward loses gradients of weights on a way that meets no input of the stage.
+- Compiled code that holds weights runs twice where its stage splits its backward.
+- DistributedDataParallel around a stage that splits its backward gives wrong gradients.
+- `fully_shard` that reshards after the forward fails where its stage splits its backward.
+- `scale_grads` divides the gradients of earlier steps again, where they are still there.
 """
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,15 +28,32 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch import distributed
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import stage as pytorch_stage
+from torch.nn.parallel import DistributedDataParallel
 
 from ppopt.errors import InputError
-from ppopt.formats import torch_csv
+from ppopt.formats import torch_comms, torch_csv
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.torch import TESTED, require
+from ppopt.torch.backward_graph import (
+    computed_twice,
+    has_compiled_nodes,
+    is_compiled,
+    lost_by_split,
+)
+
+_RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
+DYNAMIC_METADATA = hasattr(pytorch_stage, "InferenceMode")
+"""Whether stages without metadata agree on them under every placement (PyTorch 2.13)."""
+REDUCES = hasattr(PipelineStage, "perform_reduce_grad")
+"""Whether gradients are scaled and reduced once, after all backwards of a stage. Before, they were
+after its last whole backward, though a W may follow (PyTorch 2.9)."""
 
 
 def placement(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -55,24 +78,44 @@ def runtime(
     """
     if "defer_pp_recv" in options:
         raise InputError("defer_pp_recv: it gives wrong gradients for V placements; leave it out")
-    text = torch_csv.order_csv(schedule)
+    text = order_text(schedule)
     _check_type(stages)
     ordered = sorted(stages, key=lambda stage: int(stage.stage_index))
     _check_stages(ordered, schedule)
-    return load(ordered, text, schedule.pipeline.batches, loss_fn, **options)
+    scaled = bool(options.pop("scale_grads", True))
+    made = load(
+        ordered, text, schedule.pipeline.batches, loss_fn, scale_grads=scaled and REDUCES, **options
+    )
+    if scaled:
+        _refuse_accumulation(made, ordered)
+    return made
+
+
+def order_text(schedule: Schedule) -> str:
+    """The order that PyTorch runs: with sends and receives in it where links are streams.
+
+    Raises InputError for what PyTorch cannot run.
+    """
+    if schedule.pipeline.streams:
+        return torch_comms.communication_csv(schedule)
+    return torch_csv.order_csv(schedule)
 
 
 def load(
     stages: Sequence[Any], text: str, batches: int, loss_fn: Callable[..., Any], **options: Any
 ) -> Any:
-    """Build the runtime from the text of an order, with PyTorch's own checks only."""
-    made = _PipelineScheduleRuntime(
-        list(stages), n_microbatches=batches, loss_fn=loss_fn, **options
-    )
+    """Build the runtime from the text of an order, with PyTorch's own checks only.
+
+    Text with sends is taken as it stands; to operations alone PyTorch adds its own.
+    """
+    for stage in stages:
+        if not DYNAMIC_METADATA and distributed.get_backend(stage.group) == "gloo":
+            stage._get_init_p2p_neighbors_ops = list  # 8 bytes into buffers of 4: gloo refuses
+    made = _RUNTIME(list(stages), n_microbatches=batches, loss_fn=loss_fn, **options)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
-        made._load_csv(str(path))
+        made._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
     return made
 
 
@@ -139,36 +182,221 @@ def _check_stages(stages: Sequence[Any], schedule: Schedule) -> None:
         )
     for stage in stages:
         _check_metadata(stage)
-    if bool((schedule.kind == OpKind.B).any()):
-        _check_not_compiled(stages)
+    split = set(schedule.stage[schedule.kind == OpKind.B].tolist())
+    for stage in stages:
+        in_two = stage.stage_index in split
+        if in_two and (stage.stage_index or isinstance(stage.submod, DistributedDataParallel)):
+            _check_split(stage)  # the B of stage 0 does nothing, and its W is a whole backward
+        _check_first_forward(stage, split=in_two and stage.stage_index > 0)
 
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
+def _metadata(stage: Any) -> dict[str, Any]:
+    """The static metadata of a stage, by the name of its argument; None where there is none."""
+    if hasattr(stage, "_user_meta"):
+        return {"input_args": stage._user_meta.inputs, "output_args": stage._user_meta.outputs}
+    return {"input_args": stage.inputs_meta, "output_args": stage._outputs_meta}  # before 2.13
+
+
 def _check_metadata(stage: Any) -> None:
-    metadata = {"input_args": stage._user_meta.inputs, "output_args": stage._user_meta.outputs}
-    for name, tensors in metadata.items():
-        if not tensors:
+    for name, tensors in _metadata(stage).items():
+        if not tensors and not DYNAMIC_METADATA:
             raise InputError(
                 f"stage {stage.stage_index}: {name} is missing; give PipelineStage tensors of one "
                 "microbatch's shape as input_args and output_args"
             )
         at_the_end = stage.is_first if name == "input_args" else stage.is_last
-        if not at_the_end and not all(tensor.requires_grad for tensor in tensors):
+        if tensors and not (
+            at_the_end or DYNAMIC_METADATA or all(t.requires_grad for t in tensors)
+        ):
+            raise InputError(
+                f"stage {stage.stage_index}: {name}: this PyTorch wants a gradient of every tensor "
+                "between stages; give all requires_grad=True, or take 2.13 for integers"
+            )
+        if tensors and not at_the_end and not any(tensor.requires_grad for tensor in tensors):
             raise InputError(
                 f"stage {stage.stage_index}: {name} need requires_grad=True, or no gradient "
                 "passes between the stages"
             )
 
 
-def _check_not_compiled(stages: Sequence[Any]) -> None:
-    for stage in stages:
-        for module in stage.submod.modules():
-            in_place = module._compiled_call_impl is not None  # by module.compile()
-            if in_place or isinstance(module, torch._dynamo.OptimizedModule):
+def _check_split(stage: Any) -> None:
+    """Refuse a stage whose backward PyTorch cannot split."""
+    where = f"stage {stage.stage_index}"
+    if is_compiled(stage.submod):
+        raise InputError(_compiled(where))
+    if isinstance(stage.submod, DistributedDataParallel):
+        raise InputError(
+            f"{where}: DistributedDataParallel does not see a split backward, and its gradients "
+            "would be wrong; wrap the module in fully_shard, or solve with --backward whole"
+        )
+    if isinstance(stage.submod, FSDPModule) and not REDUCES:
+        raise InputError(
+            f"{where}: this PyTorch reduces gradients before the last W, so they would be wrong; "
+            "take a newer one, or solve with --backward whole"
+        )
+    if any(map(_reshards_after_forward, stage.submod.modules())):
+        raise InputError(
+            f"{where}: W does not find the weights that were resharded after the forward; use "
+            "fully_shard(..., reshard_after_forward=False), or solve with --backward whole"
+        )
+
+
+def _reshards_after_forward(module: Any) -> bool:
+    if not isinstance(module, FSDPModule):
+        return False
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [
+        getattr(state, "_fsdp_param_group", None)
+    ]
+    return any(
+        group is not None and getattr(group, "post_forward_mesh_info", None) is not None
+        for group in groups
+    )
+
+
+def _check_first_forward(stage: Any, *, split: bool) -> None:
+    """Look at what the first forward of a stage returns, and at its graph, before it is sent."""
+    forward = stage.forward_one_chunk
+    unchecked = True
+
+    def checked(*args: Any, **options: Any) -> Any:
+        nonlocal unchecked
+        found = forward(*args, **options)
+        if unchecked:
+            unchecked = False
+            _check_output(stage, found)
+            if split and stage.dw_builder is None:
+                _check_graph(stage, found, _input_tensors(stage, *args, **options))
+        return found
+
+    stage.forward_one_chunk = checked
+
+
+def _check_output(stage: Any, output: Any) -> None:
+    """Raise InputError unless the output is what the stage's metadata say.
+
+    A tensor that needs a gradient but is not expected to would get none, silently.
+    """
+    wanted = _metadata(stage)["output_args"]
+    given = tuple(output) if isinstance(output, tuple | list) else (output,)
+    if stage.is_last or not wanted:
+        return
+    if len(wanted) != len(given):
+        raise InputError(
+            f"stage {stage.stage_index}: returns {len(given)} tensors, output_args has "
+            f"{len(wanted)}"
+        )
+    for index, (meta, tensor) in enumerate(zip(wanted, given, strict=True)):
+        if _kind(meta) != _kind(tensor) or tensor.requires_grad > meta.requires_grad:
+            raise InputError(
+                f"stage {stage.stage_index}: output {index} is {_described(tensor)}, output_args "
+                f"says {_described(meta)}"
+            )
+
+
+def _kind(tensor: Any) -> tuple[Any, Any]:
+    return tuple(tensor.shape), tensor.dtype
+
+
+def _described(tensor: Any) -> str:
+    shape, dtype = _kind(tensor)
+    needs = "with" if tensor.requires_grad else "without"
+    return f"{dtype} {list(shape)} {needs} a gradient"
+
+
+def _input_tensors(stage: Any, microbatch: int, *_: Any, **__: Any) -> list[Any]:
+    """The tensors that a forward took."""
+    _, inputs = stage.fwd_cache[microbatch]
+    return [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
+
+
+def _check_graph(stage: Any, output: Any, inputs: Sequence[Any]) -> None:
+    """Refuse what a split backward would lose or run twice; warn of a Function that runs twice."""
+    where = f"stage {stage.stage_index}"
+    lost = lost_by_split(output, inputs, stage.submod.named_parameters())
+    if lost is not None and not stage.is_last:  # the loss joins the outputs of the last stage
+        raise InputError(
+            f"{where}: PyTorch would lose gradients of {lost} in a split backward: an output "
+            "depends on it and on no input with a gradient; make that output in the first stage, "
+            "or solve with --backward whole"
+        )
+    twice = computed_twice(output, stage.submod.parameters())
+    if twice is None:
+        return
+    if has_compiled_nodes(output):
+        raise InputError(_compiled(where))
+    warnings.warn(
+        f"{where}: {twice} computes the gradients of inputs and weights at once, so a split "
+        "backward runs it twice: in B and in W",
+        stacklevel=2,
+    )
+
+
+def _compiled(where: str) -> str:
+    return (
+        f"{where}: a compiled module cannot split its backward, PyTorch would run it twice; leave "
+        "torch.compile out, or solve with --backward whole"
+    )
+
+
+def _refuse_accumulation(made: Any, stages: Sequence[Any]) -> None:
+    """Let `step` refuse gradients of an earlier step, which `scale_grads` would divide again.
+
+    It scales them itself where PyTorch does so too early (`REDUCES`).
+    """
+    step = made.step
+
+    def checked(*args: Any, **options: Any) -> Any:
+        for stage in stages:
+            if any(_has_gradient(weight) for weight in stage.submod.parameters()):
                 raise InputError(
-                    f"stage {stage.stage_index}: a compiled module cannot split its backward; "
-                    "leave torch.compile out, or solve with --backward whole"
+                    f"stage {stage.stage_index}: gradients of an earlier step are there, and "
+                    "PyTorch would divide them by the microbatches again: call zero_grad, or to "
+                    "accumulate give runtime scale_grads=False and divide the loss yourself"
                 )
+        found = step(*args, **options)
+        for stage in stages if not REDUCES else ():
+            stage.scale_grads(made._n_microbatches)
+        return found
+
+    made.step = checked
+
+
+def _has_gradient(weight: Any) -> bool:
+    """Whether there is a gradient other than 0, in this rank's part of the weight."""
+    gradient = getattr(weight.grad, "_local_tensor", weight.grad)
+    return gradient is not None and bool(gradient.any())
+
+
+def _check_pytorch() -> None:
+    """Raise InputError where this PyTorch lacks what schedules are run with."""
+    backward = getattr(PipelineStage, "backward_one_chunk", None)
+    missing = [
+        name
+        for name, there in (
+            ("_PipelineScheduleRuntime._load_csv", hasattr(_RUNTIME, "_load_csv")),
+            ("PipelineStage.backward_weight_one_chunk", _splits(backward)),
+        )
+        if not there
+    ]
+    if missing:
+        raise InputError(
+            f"torch: version {require()} has no {' and no '.join(missing)}; schedules run through "
+            f"it. Tested: {TESTED}"
+        )
+
+
+def _splits(backward: Any) -> bool:
+    """Whether a stage can run B and W apart."""
+    return (
+        hasattr(PipelineStage, "backward_weight_one_chunk")
+        and backward is not None
+        and "full_backward" in inspect.signature(backward).parameters
+    )
+
+
+_check_pytorch()

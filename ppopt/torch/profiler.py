@@ -28,6 +28,51 @@ from ppopt.torch.memory import MemoryMeter
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
+class HostClock:
+    """The clock of the CPU, where operations run in the thread that starts them."""
+
+    def anchor(self) -> None:
+        """Begin a step."""
+
+    def mark(self) -> Any:
+        """Note this moment."""
+        return time.perf_counter_ns()
+
+    def nanoseconds(self, mark: Any) -> int:
+        """When a mark was, by `perf_counter_ns`."""
+        return int(mark)
+
+
+class StreamClock:
+    """The clock of an accelerator: events on the current stream, which nobody waits for.
+
+    The runtime lets the stream wait for a receive before it starts the operation, so an event
+    before the operation comes after the wait. The device is synchronized once a step, between
+    steps. There, the time of the host is noted, from which all events of the step are counted.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = torch.device(device)
+        self._anchor: Any = None
+        self._host = 0
+
+    def anchor(self) -> None:
+        """Begin a step: wait until the device is idle, and note event and time of the host."""
+        torch.accelerator.synchronize()
+        self._host = time.perf_counter_ns()
+        self._anchor = self.mark()
+
+    def mark(self) -> Any:
+        """Record an event on the current stream."""
+        event = torch.Event(self._device, enable_timing=True)
+        event.record()
+        return event
+
+    def nanoseconds(self, mark: Any) -> int:
+        """When an event was, by `perf_counter_ns`; the device must have passed it."""
+        return self._host + round(1e6 * float(self._anchor.elapsed_time(mark)))
+
+
 class Profiler:
     """Records the operations of this rank's stages while it is entered.
 
@@ -37,20 +82,22 @@ class Profiler:
                 profiler.next_step()
         profile = profiler.gather()
 
-    The first step is a warm-up; it measures memory but no times. On an accelerator, the device is
-    synchronized before and after each operation, which makes a step slower. The clock is
-    `perf_counter_ns`, which all ranks on one machine share.
+    The first `warm_up` steps measure no times, and the very first of them memory, unless
+    `memory=False`. On an accelerator, times are those of events on its stream (`StreamClock`);
+    else the clock is `perf_counter_ns`, which all ranks on one machine share.
     """
 
-    def __init__(self, stages: Sequence[Any]) -> None:
+    def __init__(self, stages: Sequence[Any], *, memory: bool = True, warm_up: int = 1) -> None:
         self._stages = list(stages)
-        self._step = -1
+        self._step = -max(warm_up, 1)
         self._originals: list[dict[str, Any]] = []
         self.records: list[Record] = []
-        """Operations of the measured steps."""
+        """Operations of the measured steps that `next_step` ended."""
         self.memory: dict[int, StageMemory] = {}
         """Memory of this rank's stages."""
-        self._meter = MemoryMeter()
+        self._meter = MemoryMeter() if memory else None
+        self._marks: list[tuple[tuple[OpKind, int, int, int], Any, Any]] = []
+        self._clock = _clock(self._stages)
 
     def __enter__(self) -> Profiler:
         self._originals = [
@@ -70,10 +117,30 @@ class Profiler:
                     setattr(stage, name, method)
 
     def next_step(self) -> None:
-        """Start a new training step."""
-        if self._step < 0:
+        """End a training step and start a new one."""
+        if self._meter is not None:
             self.memory = self._meter.stage_memory(self._stages)
+            self._meter = None
+        self._end_step()
         self._step += 1
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Begin a step again, where something else ran since the last one ended."""
+        self._clock.anchor()
+
+    def _end_step(self) -> None:
+        """Turn the marks of a step into records."""
+        if not self._marks:
+            return
+        if isinstance(self._clock, StreamClock):
+            torch.accelerator.synchronize()
+        clock = self._clock.nanoseconds
+        self.records += [
+            Record(*operation, clock(start), clock(end), self._step)
+            for operation, start, end in self._marks
+        ]
+        self._marks.clear()
 
     def gather(self, group: Any = None) -> Profile:
         """Combine the measurements of all ranks; every rank gets the result.
@@ -81,6 +148,7 @@ class Profiler:
         A collective call of `group` (default: the world). Raises InputError where nothing was
         measured after the first step or operations are missing.
         """
+        self._end_step()
         mine = (self.records, self.memory)
         found: list[Any] = [None] * distributed.get_world_size(group)
         distributed.all_gather_object(found, mine, group)
@@ -90,19 +158,23 @@ class Profiler:
     def _timed(self, stage: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(microbatch: int, *args: Any, **options: Any) -> Any:
             kind = _kind(name, options)
+            run = partial(method, microbatch, *args, **options)
             if self._step < 0:
-                run = partial(method, microbatch, *args, **options)
-                return self._meter.run(stage, kind, microbatch, run)
-            _synchronize(stage)
-            start = time.perf_counter_ns()
-            found = method(microbatch, *args, **options)
-            _synchronize(stage)
-            end = time.perf_counter_ns()
-            operation = (kind, stage.stage_index, microbatch)
-            self.records.append(Record(*operation, stage.group_rank, start, end, self._step))
+                return self._meter.run(stage, kind, microbatch, run) if self._meter else run()
+            start = self._clock.mark()
+            found = run()
+            operation = (kind, stage.stage_index, microbatch, stage.group_rank)
+            self._marks.append((operation, start, self._clock.mark()))
             return found
 
         return timed
+
+
+def _clock(stages: Sequence[Any]) -> HostClock | StreamClock:
+    """The clock of the stages' device."""
+    devices = {torch.device(stage.device) for stage in stages}
+    device = next(iter(devices), torch.device("cpu"))
+    return HostClock() if device.type == "cpu" else StreamClock(device)
 
 
 def _kind(method: str, options: dict[str, Any]) -> OpKind:
@@ -113,19 +185,14 @@ def _kind(method: str, options: dict[str, Any]) -> OpKind:
     return OpKind.BW if options.get("full_backward", True) else OpKind.B
 
 
-def _synchronize(stage: Any) -> None:
-    if torch.device(stage.device).type != "cpu":
-        torch.accelerator.synchronize()
-
-
-def probe(batches: int, placement: Sequence[int]) -> Schedule:
+def probe(batches: int, placement: Sequence[int], *, split: bool = True) -> Schedule:
     """Make a schedule to profile with, in which every stage runs every kind of operation.
 
     All forwards come first, then all backwards. Even microbatches run BW, odd ones B and W, so one
-    run measures the whole pipeline. All activations are kept at once. `placement` is the device of
-    every stage. Raises InputError for fewer than 2 microbatches.
+    run measures the whole pipeline; without `split` all run BW. All activations are kept at once.
+    `placement` is the device of every stage. Raises InputError for fewer than 2 microbatches.
     """
-    if batches < 2:
+    if split and batches < 2:
         raise InputError("batches: profiling takes 2 microbatches or more: one whole, one split")
     pipeline = Pipeline(stages=len(placement), batches=batches, placement=list(placement))
     orders = []
@@ -135,7 +202,7 @@ def probe(batches: int, placement: Sequence[int]) -> Schedule:
             (kind, stage, m)
             for stage in reversed(hosted)
             for m in range(batches)
-            for kind in ((OpKind.B, OpKind.W) if m % 2 else (OpKind.BW,))
+            for kind in ((OpKind.B, OpKind.W) if split and m % 2 else (OpKind.BW,))
         ]
         orders.append(np.array([pipeline.code(*op) for op in forwards + backwards], dtype=np.int64))
     origin = Origin(strategy="probe", objective=Objective.MAKESPAN, status="feasible")

@@ -86,6 +86,11 @@ def _sleep(seconds: float) -> None:
         time.sleep(seconds)
 
 
+def sleep_until(nanoseconds: int) -> None:
+    """Sleep until a time of `time.perf_counter_ns`."""
+    _sleep((nanoseconds - time.perf_counter_ns()) / 1e9)
+
+
 def loss(output: Any, target: Any) -> Any:
     """Mean squared error."""
     return nn.functional.mse_loss(output, target)
@@ -172,7 +177,7 @@ def p2p_delays(schedule: Schedule, seconds_per_unit: float, path: Path) -> P2PDe
 def _delayed(method: Callable[..., Any], own: Any, ready: Any, delay: int) -> Callable[..., Any]:
     def delayed(microbatch: int, *args: Any, **options: Any) -> Any:
         if ready is not None:
-            _sleep((int(ready[microbatch]) + delay - time.perf_counter_ns()) / 1e9)
+            sleep_until(int(ready[microbatch]) + delay)
         found = method(microbatch, *args, **options)
         own[microbatch] = time.perf_counter_ns()
         return found

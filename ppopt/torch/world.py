@@ -1,4 +1,4 @@
-"""A gloo process group on this machine, with one worker process per device."""
+"""A process group on this machine, one worker process per device: gloo, or NCCL on GPUs."""
 
 from __future__ import annotations
 
@@ -41,16 +41,26 @@ class World:
     than `patience` seconds. All processes are ended then.
     """
 
-    def __init__(self, size: int, patience: float = PATIENCE) -> None:
+    def __init__(self, size: int, patience: float = PATIENCE, accelerator: str = "cpu") -> None:
         if not 1 <= size <= MAX_RANKS:
             raise InputError(f"run: {size} processes; from 1 to {MAX_RANKS} can be started here")
+        if accelerator not in ("cpu", "cuda"):
+            raise InputError(f"device: {accelerator} is unknown; use cpu or cuda")
+        if accelerator == "cuda":
+            _check_gpus(size)
         self.size = size
+        self.accelerator = accelerator
+        """`cpu`, or `cuda`: rank r has GPU r."""
         self.patience = patience
         """Limit in seconds for a job."""
         self._folder = tempfile.TemporaryDirectory(prefix="ppopt-")
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         self._ready = False
+
+    def device(self, rank: int) -> str:
+        """PyTorch's name of the device of a rank."""
+        return "cpu" if self.accelerator == "cpu" else f"{self.accelerator}:{rank}"
 
     def __enter__(self) -> World:
         context = multiprocessing.get_context("forkserver")
@@ -68,7 +78,7 @@ class World:
     def _start(self, context: Any, rank: int) -> None:
         ours, theirs = context.Pipe()
         store = str(Path(self._folder.name) / "store")
-        arguments = (rank, self.size, store, theirs, self.patience)
+        arguments = (rank, self.size, store, theirs, self.patience, self.device(rank))
         process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -166,23 +176,42 @@ def _join_parent(seconds: float | None = None) -> bool:
     return not parent.is_alive()
 
 
-def _serve(rank: int, size: int, store: str, pipe: Connection, patience: float) -> None:
+def _check_gpus(ranks: int) -> None:
+    """Raise InputError unless there is a GPU for every rank: NCCL refuses two ranks on one."""
+    import torch  # noqa: PLC0415  not needed without a GPU
+
+    found = torch.cuda.device_count()
+    if found < ranks:
+        raise InputError(
+            f"device: {ranks} ranks need as many GPUs, PyTorch sees {found}; use --device cpu, or "
+            "start one process per GPU with torchrun and ppopt.torch.runtime"
+        )
+
+
+def _serve(
+    rank: int, size: int, store: str, pipe: Connection, patience: float, device: str
+) -> None:
     """Join the process group, then run jobs until None is received."""
     if _join_parent(0):
         return  # PyTorch would wait for the folder of the store, holding the GIL
     Thread(target=_end_with_parent, daemon=True).start()
+    os.dup2(2, 1)  # stdout is for the command's result, not for what a model prints
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     import torch  # noqa: PLC0415  not needed in the parent
     from torch import distributed  # noqa: PLC0415
 
     torch.set_num_threads(1)
     try:
+        gpu = None if device == "cpu" else torch.device(device)
+        if gpu is not None:
+            torch.cuda.set_device(gpu)
         distributed.init_process_group(
-            "gloo",
+            "gloo" if gpu is None else "nccl",
             init_method=f"file://{store}",
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=patience),
+            device_id=gpu,
         )
         pipe.send((None, None))
         while (message := pipe.recv()) is not None:

@@ -15,6 +15,7 @@ from ppopt.schedule.timetable import Timetable
 from ppopt.verifier import grid, measure, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
+from ppopt.verifier.transfers import of_transfers
 from ppopt.verifier.violation import Rule, Violation, in_order
 
 __all__ = ["Figures", "Rule", "Violation", "checked", "explain", "figures", "verify"]
@@ -48,6 +49,7 @@ def verify(
     return in_order(
         chain(
             rules.of_operations(rows),
+            of_transfers(schedule, rows),
             measure.over_limit(rows.sane, trace) if enforce_limit else (),
             () if claims is None else measure.wrong_claims(rows, found, claims),
             origin.wrong_origin(rows, found, schedule.origin),

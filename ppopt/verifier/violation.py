@@ -42,6 +42,17 @@ class Rule(StrEnum):
     SLICE = "slice-order"
     """F of slice q of a microbatch starts at or after the end of F of slice q - 1 at that stage, B
     or BW of slice q at or after the end of that of slice q + 1."""
+    TRANSFER = "transfer"
+    """Where links are streams, every activation and gradient that goes to another device is one
+    transfer between the two; nothing else is. Where they are delays there are none."""
+    TRANSFER_TIME = "transfer-time"
+    """A transfer takes the p2p time of its boundary and way, and starts at 0 or later."""
+    SEND = "send-order"
+    """A transfer starts at or after the end of the operation whose result it carries."""
+    RECEIVE = "receive-order"
+    """An operation starts at or after the end of the transfer that brings its input."""
+    LINK = "link-overlap"
+    """Two devices have one link for both directions; it carries one transfer at a time."""
     OVERLAP = "overlap"
     """A device runs one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
@@ -52,7 +63,7 @@ class Rule(StrEnum):
 
 
 MOST_LISTED = 1000
-"""Most violations of one rule that are listed; how many more there are is told in one more."""
+"""Most violations of one rule that are listed; one more entry counts the rest."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ppopt.cli.schedule_files import ExportFormat
-from ppopt.formats import megatron, perfetto, schedule_json, torch_csv
+from ppopt.formats import megatron, perfetto, schedule_json, torch_comms, torch_csv
 from ppopt.formats.schedule_json import read_schedule
 from tests.cli.cli_json import EVALUATED, assert_types
 from tests.cli.cli_run import done, run, shown
@@ -25,6 +25,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 WRITERS = {
     "torch-csv": torch_csv.order_csv,
+    "torch-comms": torch_comms.communication_csv,
     "perfetto": perfetto.chrome_trace,
     "json": schedule_json.dumps,
     "megatron": megatron.megatron_lists,

@@ -14,7 +14,7 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
-from ppopt.torch import require
+from ppopt.torch import pipeline_runtime, require
 from ppopt.torch.world import PATIENCE, World
 from tests.cli.cli_run import done, run
 from tests.cli.terminal import of_session, on_terminal, read_until
@@ -86,7 +86,7 @@ def test_ranks_wait_as_long_as_others_sleep(native: Path, monkeypatch: pytest.Mo
     """Two steps of 10 units take 1000 s; what ranks wait for each other is set as they start."""
     given: list[float] = []
 
-    def begin(_: World, size: int, patience: float) -> None:
+    def begin(_: World, size: int, patience: float, device: str) -> None:
         given.extend((size, patience))
         raise InputError("seen")
 
@@ -140,11 +140,15 @@ class TestRefused:
         assert told in ran.err
         assert ran.err.count("\n") == 1
 
-    @pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.0"])
-    def test_another_version(self, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(metadata, "version", lambda _: version)
-        with pytest.raises(InputError, match=f"version {version} is installed; .* 2\\.13"):
-            require()
+    def test_a_pytorch_without_the_runtime(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pipeline_runtime, "_RUNTIME", None)
+        monkeypatch.setattr(pipeline_runtime, "PipelineStage", object)
+        told = (
+            "has no _PipelineScheduleRuntime._load_csv and no "
+            "PipelineStage.backward_weight_one_chunk; schedules run through it. Tested: torch 2.9.1"
+        )
+        with pytest.raises(InputError, match=told):
+            pipeline_runtime._check_pytorch()
 
     def test_no_pytorch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(_: str) -> str:

@@ -92,7 +92,7 @@ def test_links_lead_to_files(document: str) -> None:
 
 
 def test_options_named_are_options(tmp_path: Path) -> None:
-    commands = ("solve", "eval", "compare", "verify")
+    commands = ("solve", "eval", "compare", "verify", "run")
     helps = [make.run(f"ppopt {name} --help", tmp_path) for name in (*commands, "")]
     moved = ("command-line.md", "strategies.md")
     texts = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in moved)

@@ -28,6 +28,7 @@ SAMPLES = {
     "partition": "even",
     "recompute": "full",
     "link": {"latency": 1, "bandwidth": 2},
+    "link_mode": "streams",
 }
 NEEDS = {name: {"layers": SAMPLES["model"]} for name in ("partition", "recompute", "link")}
 """What a setting does not go without."""

@@ -288,7 +288,7 @@ return [...new Set(codes.map((code) => cells.colorscale[2 * code][1]))];"""
 
 def test_from_afar_no_spot_has_a_mixed_colour(view: View) -> None:
     """F is blue, B orange, W green: the mean of F and B would be a green too. So a spot has the
-    colour of one kind, or is the grey of several, paler where the device idles."""
+    colour of one kind, or that of several, paler where the device idles."""
     view.open(large())
     several = colours.channels(colours.SEVERAL)
     known = [colours.channels(colours.HUES[kind]) for kind in (OpKind.F, OpKind.B, OpKind.W)]

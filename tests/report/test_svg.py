@@ -156,13 +156,13 @@ def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
 def test_a_pixel_has_the_colour_of_what_fills_most_of_it() -> None:
     """Three units a pixel: device 0 is F F . | . BW BW | . BW BW, device 1 . F BW | BW F BW | BW.
 
-    Half F, half BW is grey, two thirds BW have its colour; idle time is opacity.
+    Half F, half BW has the colour of several, two thirds BW have its colour; idle time is opacity.
     """
     schedule = one_f_one_b()
     lines = pixels(png(schedule, layers(schedule), 9, 3))
     assert lines[0].tolist() == [[200, 0, 0, 170], [0, 100, 0, 170], [0, 100, 0, 170]]
-    grey = [*colours.channels(colours.SEVERAL), 170]
-    assert lines[LINES].tolist() == [grey, [0, 100, 0, 255], [0, 100, 0, 85]]
+    several = [*colours.channels(colours.SEVERAL), 170]
+    assert lines[LINES].tolist() == [several, [0, 100, 0, 255], [0, 100, 0, 85]]
 
 
 def test_of_a_pair_f_has_the_upper_half() -> None:

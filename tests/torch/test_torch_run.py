@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -28,15 +27,8 @@ from ppopt.torch import execution, probe
 from ppopt.torch.world import World
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """Four processes that serve every test of this file."""
-    with World(RANKS) as started:
-        yield started
-
-
-def test_this_is_the_version_that_is_supported() -> None:
-    assert VERSION.startswith("2.13.")
+def test_this_version_is_said_to_be_tested() -> None:
+    assert VERSION.split("+")[0] in ppopt.torch.TESTED
 
 
 UNEQUAL = Pipeline(
@@ -160,14 +152,35 @@ class TestTraps:
                 "stages: they are of 8 stages, the schedule of 4",
                 "stages: the process group has 4 ranks, the schedule 2 devices; start one process "
                 "per device",
-                f"stage {rank}: input_args is missing; give PipelineStage tensors of one "
-                "microbatch's shape as input_args and output_args",
                 f"stage {rank}: {'out' if rank == 0 else 'in'}put_args need requires_grad=True, "
                 "or no gradient passes between the stages",
             ] + [
-                "stage 0: a compiled module cannot split its backward; leave torch.compile out, or "
-                "solve with --backward whole"
-            ] * (2 if rank == 0 else 0)
+                "stage 1: a compiled module cannot split its backward, PyTorch would run it twice; "
+                "leave torch.compile out, or solve with --backward whole"
+            ] * (2 if rank == 1 else 0)
+
+    def test_what_the_first_forward_shows(self, world: World) -> None:
+        """A compiled function in a plain module, a function of both gradients, a tensor that the
+        metadata call free of gradients, and weights that no input reaches."""
+        split = evaluate(Pipeline(stages=RANKS, batches=2), "zb-h1")
+        told = world.run(torch_jobs.first_forwards, [(split,)] * RANKS)[1]
+        assert told == [
+            "InputError: stage 1: a compiled module cannot split its backward, PyTorch would run "
+            "it twice; leave torch.compile out, or solve with --backward whole",
+            "UserWarning: stage 1: _TwiceBackward computes the gradients of inputs and weights at "
+            "once, so a split backward runs it twice: in B and in W",
+            "InputError: stage 1: output 0 is torch.float32 [2, 2] with a gradient, output_args "
+            "says torch.float32 [2, 2] without a gradient",
+            "InputError: stage 1: returns 2 tensors, output_args has 1",
+            "InputError: stage 1: PyTorch would lose gradients of bias in a split backward: an "
+            "output depends on it and on no input with a gradient; make that output in the first "
+            "stage, or solve with --backward whole",
+        ]
+
+    def test_gradients_of_an_earlier_step(self, world: World) -> None:
+        made = evaluate(Pipeline(stages=RANKS, batches=3), "1f1b")
+        for told in world.run(torch_jobs.two_steps, [(made,)] * RANKS):
+            assert "PyTorch would divide them by the microbatches again: call zero_grad" in told
 
 
 class TestFilesOfPyTorch:

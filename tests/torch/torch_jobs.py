@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,15 +47,86 @@ def refusals(rank: int, schedule: Schedule, small: Schedule, split: Schedule) ->
         ([stage((rank + 1) % RANKS, RANKS, between)], schedule),
         ([stage(rank, 2 * RANKS, between)], schedule),
         ([stage(rank, RANKS, between)], small),
-        ([stage(rank, RANKS, None)], schedule),
         ([stage(rank, RANKS, plain)], schedule),
     ]
-    if rank == 0:  # the first use of torch.compile imports for seconds
+    if rank == 1:  # the first use of torch.compile imports for seconds
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
         in_place = torch.nn.Sequential(torch.nn.Linear(2, 2))
         in_place[0].compile(backend="eager")
         attempts += [([stage(rank, RANKS, between, m)], split) for m in (compiled, in_place)]
     return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
+
+
+class _Twice(torch.autograd.Function):
+    """A linear layer that computes both gradients at once."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Any, weight: Any) -> Any:
+        context.save_for_backward(tensor, weight)
+        return tensor @ weight
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        tensor, weight = context.saved_tensors
+        return gradient @ weight.T, tensor.T @ gradient
+
+
+class _Calls(torch.nn.Linear):
+    """A module whose forward is given."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__(2, 2)
+        self.call = call
+
+    def forward(self, tensor: Any) -> Any:
+        return self.call(self, tensor)
+
+
+def first_forwards(rank: int, schedule: Schedule) -> list[str]:
+    """What is said at the first forward of stage 1, whose module is wrong in one way each."""
+    if rank != 1:
+        return []
+    plain, between = torch.zeros(2, 2), torch.zeros(2, 2, requires_grad=True)
+    linear = torch.nn.functional.linear
+    compiled = torch.compile(lambda one, tensor: linear(tensor, one.weight), backend="aot_eager")
+    attempts: list[tuple[Any, Any]] = [
+        (compiled, between),
+        (lambda one, tensor: _Twice.apply(tensor, one.weight), between),
+        (lambda one, tensor: (linear(tensor, one.weight), one.bias * 2), (plain, one_bias())),
+        (lambda one, tensor: (linear(tensor, one.weight), one.weight), between),
+        (lambda one, tensor: (linear(tensor, one.weight), one.bias * 2), (between, one_bias())),
+    ]
+    return [_first_forward(_Calls(call), metas, schedule) for call, metas in attempts]
+
+
+def one_bias() -> Any:
+    return torch.zeros(2, requires_grad=True)
+
+
+def _first_forward(module: Any, metas: Any, schedule: Schedule) -> str:
+    between = torch.zeros(2, 2, requires_grad=True)
+    stage = PipelineStage(
+        module, 1, RANKS, torch.device("cpu"), input_args=between, output_args=metas
+    )
+    runtime([stage], schedule, torch.nn.functional.mse_loss)
+    stage.has_backward = True
+    given = torch.ones(2, 2, requires_grad=True)
+    stage._retrieve_recv_activations = lambda _: (given,)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            stage.forward_one_chunk(0, ())
+        except InputError as error:
+            return f"InputError: {error}"
+    return "; ".join(f"{one.category.__name__}: {one.message}" for one in told) or "taken"
+
+
+def two_steps(rank: int, schedule: Schedule) -> str:
+    """What is said of a second step without zero_grad."""
+    stages = _stages(rank, schedule, 0.0)
+    made = runtime(stages, schedule, execution.loss)
+    execution.run_step(made, stages, schedule.pipeline.batches)
+    return _refusal(made.step)
 
 
 def turned(rank: int, schedule: Schedule) -> Any:
@@ -149,6 +221,8 @@ def metered(rank: int, schedule: Schedule) -> dict[int, StageMemory]:
     last = {"target": batch, "losses": []} if stages[-1].is_last else {}
     with Profiler(stages) as profiler:
         for _ in range(2):
+            for stage in stages:
+                stage.submod.zero_grad()
             made.step(*given, **last)
             profiler.next_step()
     return dict(profiler.gather().memory)

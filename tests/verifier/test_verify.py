@@ -31,9 +31,10 @@ from tests.factories.schedules import (
     schedules,
     table,
 )
+from tests.factories.streams import built
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
-from tests.verifier.verify_mutations import MUTATIONS
+from tests.verifier.verify_mutations import MUTATIONS, STREAMS
 
 SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""
@@ -106,7 +107,10 @@ def test_breaking_one_rule_reports_that_rule_alone(
     rule: Rule, data: st.DataObject, seed: int
 ) -> None:
     kinds = ["split"] if rule is Rule.WEIGHT else ["split", "fused", "mixed"]
-    schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
+    if rule in STREAMS:
+        schedule = data.draw(built()).schedule
+    else:
+        schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
     broken, claims = MUTATIONS[rule](Random(seed), schedule)
     found = verify(broken, claims)
     assert rules(found) == {rule}, explain(broken, found)

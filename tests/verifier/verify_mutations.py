@@ -16,6 +16,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
 from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
+from tests.factories.streams import transfer_table
 
 
 class Broken(NamedTuple):
@@ -170,6 +171,88 @@ def claim(random: Random, schedule: Schedule) -> Broken:
     return Broken(schedule, random.choice(wrong))
 
 
+def transfer(random: Random, schedule: Schedule) -> Broken:
+    """Leave a transfer out, add one again at the end, or one that does not exist."""
+    rows = transfer_table(schedule)
+    assume(rows)
+    chosen = random.choice(rows)
+    last = _makespan(table(schedule))
+    length = chosen[6] - chosen[5]
+    other = (chosen[4] + 1) % schedule.pipeline.num_devices
+    changed = random.choice(
+        (
+            [row for row in rows if row != chosen],
+            [*rows, (*chosen[:5], last, last + length)],
+            [*rows, (chosen[0], chosen[1], -1, *chosen[3:])],
+            [*rows, (chosen[0], chosen[1], schedule.pipeline.batches, *chosen[3:])],
+            [*rows, (W, *chosen[1:])],
+            [*rows, (*chosen[:4], other, *chosen[5:])],
+        )
+    )
+    assume(other != chosen[4])
+    return _with(schedule, table(schedule), changed)
+
+
+def transfer_time(random: Random, schedule: Schedule) -> Broken:
+    """End a transfer too early."""
+    rows = [row for row in transfer_table(schedule) if row[5] < row[6]]
+    assume(rows)
+    row = random.choice(rows)
+    end = random.randrange(row[5], row[6])
+    changed = [(*one[:6], end) if one == row else one for one in transfer_table(schedule)]
+    return _with(schedule, table(schedule), changed)
+
+
+def send_order(random: Random, schedule: Schedule) -> Broken:
+    """Run a transfer at the front, before the operation whose result it carries."""
+    rows = transfer_table(schedule)
+    assume(rows)
+    row = random.choice(rows)
+    length = row[6] - row[5] + 1
+    moved = [(*one[:5], one[5] + length, one[6] + length) for one in rows if one != row]
+    later = [_at(one, one[4] + length) for one in table(schedule)]
+    return _with(limited(schedule, None), later, [*moved, (*row[:5], 0, length - 1)])
+
+
+def receive_order(random: Random, schedule: Schedule) -> Broken:
+    """Run a transfer at the end, after the operation that needs it."""
+    rows = transfer_table(schedule)
+    assume(rows)
+    row = random.choice(rows)
+    last = max(_makespan(table(schedule)), *(one[6] for one in rows))
+    moved = (*row[:5], last, last + row[6] - row[5])
+    return _with(schedule, table(schedule), [moved if one == row else one for one in rows])
+
+
+def link_overlap(random: Random, schedule: Schedule) -> Broken:
+    """Run a transfer while its link carries another one, as soon as it could have started."""
+    rows = [row for row in transfer_table(schedule) if row[5] < row[6]]
+    moves = []
+    for row in rows:
+        begin = _sent(schedule, row)
+        moved = (*row[:5], begin, begin + row[6] - row[5])
+        if begin < row[5] and any(_beside(one, moved) for one in rows if one != row):
+            moves.append((row, moved))
+    assume(moves)
+    row, moved = random.choice(moves)
+    changed = [moved if one == row else one for one in transfer_table(schedule)]
+    return _with(schedule, table(schedule), changed)
+
+
+def _sent(schedule: Schedule, row: tuple[int, ...]) -> int:
+    """End of the operation whose result a transfer carries."""
+    kinds = (F,) if row[0] == F else (B, BW)
+    same = (one for one in table(schedule) if one[0] in kinds and one[1:3] == row[1:3])
+    return next(one[5] for one in same)
+
+
+def _beside(row: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return {*row[3:5]} == {*other[3:5]} and max(row[5], other[5]) < min(row[6], other[6])
+
+
+STREAMS = frozenset((Rule.TRANSFER, Rule.TRANSFER_TIME, Rule.SEND, Rule.RECEIVE, Rule.LINK))
+"""Rules that hold where links are streams."""
+
 MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
     Rule.UNKNOWN: unknown,
     Rule.DUPLICATE: duplicate,
@@ -182,14 +265,21 @@ MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
     Rule.BACKWARD: backward_order,
     Rule.WEIGHT: weight_order,
     Rule.SLICE: slice_order,
+    Rule.TRANSFER: transfer,
+    Rule.TRANSFER_TIME: transfer_time,
+    Rule.SEND: send_order,
+    Rule.RECEIVE: receive_order,
+    Rule.LINK: link_overlap,
     Rule.OVERLAP: overlap,
     Rule.MEMORY: memory,
     Rule.CLAIM: claim,
 }
 
 
-def _with(schedule: Schedule, rows: Iterable[TableRow]) -> Broken:
-    return Broken(Schedule.from_rows(schedule.pipeline, rows))
+def _with(
+    schedule: Schedule, rows: Iterable[TableRow], transfers: Iterable[tuple[int, ...]] = ()
+) -> Broken:
+    return Broken(Schedule.from_rows(schedule.pipeline, rows, transfers=transfers))
 
 
 def _change(row: TableRow, *, device: int) -> TableRow:

@@ -40,7 +40,7 @@ export function covered({ ops, gaps, unit, devices, raw }, style, rows, idle, { 
 }
 
 /** Add operations to cells of idle time: in the colour of the kind that fills most of a cell, or in
- * grey, since the mean of blue and orange would pass for the green of another kind.
+ * that of several: the mean of blue and orange would pass for the green of another kind.
  * @param {Float32Array} line @param {Float32Array[]} kinds the same cells, by kind
  * @param {Style} style */
 function merge(line, kinds, style) {

@@ -17,7 +17,8 @@ import { measured, number, percent, plain } from "./words.js";
 const LINE = 13;
 /** Width of a letter of a heading in pixels, on average, at most. */
 const LETTER = 6.4;
-const OVERVIEW = "seen from afar: a spot has the colour of what fills most of it, grey where " +
+const OVERVIEW =
+  "seen from afar: a spot has the colour of what fills most of it, slate blue where " +
   "several kinds share it; zoom in for single operations (drag a box, or keys + and v)";
 
 /** Traces and layout for plotly, and messages for the reader.

@@ -42,14 +42,14 @@ def least_possible_value(problem: Problem, bound: int) -> int:
 
 
 WHOLE_TICKS = "; of starts at multiples of the finest unit of the times (others gain less than it)"
-"""Words for a device span that starts between ticks may better."""
+"""Words for a device span that starts between ticks may make smaller."""
 
 
 def start_scope(problem: Problem, bound: int = 0, devices: tuple[int, ...] = ()) -> str:
     """Words that a bound in ticks is of starts at whole ticks; empty where others gain nothing.
 
     `devices`: those that alone need as long, by the bound's certificate. For a single device no
-    starts do better, unless the bound was rounded up to a tick.
+    starts give less, unless the bound was rounded up to a tick.
     """
     span = problem.objective is Objective.DEVICE_SPAN and problem.pipeline.num_devices > 1
     exact = len(devices) == 1 and bound % (common_divisor(problem.pipeline) or 1) == 0

@@ -45,7 +45,8 @@ class SubsetDP:
     The devices are those of several stages, and where memory is limited all. Each subset gets a
     share of the time. A solved subset does not come back, and one that was asked in vain comes last
     in the next turn. When a solved subset gives the best bound, that subset joined with each other
-    device is added to the subsets to solve; so is, if none of these is better, one as good.
+    device is added to the subsets to solve. If none of these raises the bound, a subset with an
+    equal bound is extended too.
     """
 
     name = "subset dynamic program"

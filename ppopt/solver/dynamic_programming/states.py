@@ -11,7 +11,7 @@ operations of its device that can start before that end comes next on the device
 Memory needs an extra branch. Where several classes of a device take memory, an operation that runs
 early may take the memory of another one. If the operation that ends first retains memory, branch:
 run it next, or flag that it must not be next. If it retains none, running it next loses nothing,
-whatever it holds while it runs: the others find as much memory as before.
+even if it holds memory while it runs: the others find as much memory as before.
 """
 
 from __future__ import annotations

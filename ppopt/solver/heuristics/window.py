@@ -14,6 +14,7 @@ time; by start and a skew per device, it follows a wave of operations through th
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -38,6 +39,8 @@ class WindowResult(NamedTuple):
     """Whether it is proved that the window has no better order."""
     work: float
     """CP-SAT's deterministic units spent."""
+    flips: tuple[int, ...] = ()
+    """Slots whose backward changes its kind (`ppopt.solver.heuristics.mixed_windows`)."""
 
 
 NO_BETTER_ORDER = WindowResult(None, True, 0.0)
@@ -61,6 +64,11 @@ class SemiActiveSchedule:
     def order(self) -> list[int]:
         """All operations by their starts."""
         return sorted(range(self.network.size), key=self.start.__getitem__)
+
+    def changed(self, order: list[int], flips: Sequence[int]) -> SemiActiveSchedule:
+        """The schedule in another order; no backward has another kind."""
+        assert not flips
+        return SemiActiveSchedule(self.network, self.network.earliest_starts(order))
 
     @cached_property
     def by_device(self) -> list[list[int]]:
@@ -187,7 +195,7 @@ class Window:
         ]
 
     @cached_property
-    def _free(self) -> list[int]:
+    def free(self) -> list[int]:
         """When every device is done with what lies before the window."""
         schedule = self.whole.schedule
         lasts = [
@@ -197,7 +205,7 @@ class Window:
         return [0 if op is None else schedule.start[op] + schedule.network.time[op] for op in lasts]
 
     @cached_property
-    def _following(self) -> list[int]:
+    def following(self) -> list[int]:
         """Longest way to the end from every device's first operation after the window."""
         schedule = self.whole.schedule
         return [
@@ -219,7 +227,7 @@ class Window:
         schedule, place = self.whole.schedule, self.whole.place
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
-            begin = self._free[network.device[op]]
+            begin = self.free[network.device[op]]
             for other, apart in network.precedence.predecessors[op]:
                 before = schedule.start[other] if place[other] < self.first else heads[other]
                 begin = max(begin, before + apart)
@@ -232,7 +240,7 @@ class Window:
         schedule, place = self.whole.schedule, self.whole.place
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
-            longest = network.time[op] + self._following[network.device[op]]
+            longest = network.time[op] + self.following[network.device[op]]
             for other, apart in network.successors[op]:
                 behind = schedule.tails[other] if place[other] >= self.after else tails[other]
                 longest = max(longest, apart + behind)
@@ -293,7 +301,11 @@ class Window:
         for device in network.tight:
             self._add_memory(cp, start, device, most)
         cp.minimize(value)
-        return self._solved(cp, start, limits)
+        solver, result = run_cp_sat(cp, limits)
+        if solver is None:
+            return result
+        found = {op: solver.value(variable) for op, variable in start.items()}
+        return result._replace(order=sorted(self.inside, key=found.__getitem__))
 
     def _add_memory(
         self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], device: int, most: int
@@ -315,18 +327,20 @@ class Window:
             amounts.append(amount)
         cp.add_cumulative(items, amounts, room)
 
-    def _solved(
-        self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], limits: SolverLimits
-    ) -> WindowResult:
-        solver = cpsat.solver(limits)
-        solver.parameters.symmetry_level = 0
-        solver.parameters.cp_model_probing_level = 0
-        status, interrupted = cpsat.run(solver, cp)
-        if interrupted:
-            raise KeyboardInterrupt
-        done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
-        work = solver.response_proto.deterministic_time
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return WindowResult(None, done, work)
-        found = {op: solver.value(variable) for op, variable in start.items()}
-        return WindowResult(sorted(self.inside, key=found.__getitem__), done, work)
+
+def run_cp_sat(
+    cp: cp_model.CpModel, limits: SolverLimits
+) -> tuple[cp_model.CpSolver | None, WindowResult]:
+    """Solve the model of a window: its solution, if there is one, and a result without an order.
+
+    Raises KeyboardInterrupt on Ctrl-C.
+    """
+    solver = cpsat.solver(limits)
+    solver.parameters.symmetry_level = 0
+    solver.parameters.cp_model_probing_level = 0
+    status, interrupted = cpsat.run(solver, cp)
+    if interrupted:
+        raise KeyboardInterrupt
+    done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    result = WindowResult(None, done, solver.response_proto.deterministic_time)
+    return (solver if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None), result

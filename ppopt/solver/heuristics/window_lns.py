@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from operator import attrgetter
 from random import Random
 
 from ppopt.problem.objective import Objective
@@ -42,8 +43,8 @@ def window_orders(schedule: SemiActiveSchedule, part: float) -> list[Topological
 class WindowLNS:
     """Large neighbourhood search by windows, half from the best schedule and half from another.
 
-    After turns in vain, the next turns start from the next best schedules instead, and use only
-    part of their budget if the full model can use the time better.
+    After turns without success, the next turns start from the next best schedules, and leave part
+    of their budget to the full model where it makes more of the time.
     """
 
     name = "window LNS"
@@ -107,9 +108,14 @@ class WindowSearch:
     """Solves windows of one problem and adapts their size."""
 
     def __init__(
-        self, network: OperationNetwork, rng: Random, params: WindowParams = WindowParams()
+        self,
+        network: OperationNetwork,
+        rng: Random,
+        params: WindowParams = WindowParams(),
+        window: type[Window] = Window,
     ) -> None:
         self._network = network
+        self._cut = window
         self._rng = rng
         self._params = params
         self._drawn: Counter[int | None] = Counter()
@@ -126,6 +132,18 @@ class WindowSearch:
         """
         order = sorted(range(self._network.size), key=start.__getitem__)
         current = SemiActiveSchedule(self._network, self._network.earliest_starts(order))
+        return self.improve(current, budget, lambda one: found(one.value, one.start)).start
+
+    def improve(
+        self,
+        current: SemiActiveSchedule,
+        budget: Budget,
+        found: Callable[[SemiActiveSchedule], None],
+    ) -> SemiActiveSchedule:
+        """Search from a schedule while the budget lasts; `found` gets every improvement.
+
+        Raises KeyboardInterrupt on Ctrl-C.
+        """
         orders = window_orders(current, self._params.skew)
         with _side_by_side(min(budget.workers, self._params.most_at_once)) as do_all:
             while not budget.over:
@@ -146,12 +164,12 @@ class WindowSearch:
                 )
                 for window, outcome in zip(windows, outcomes, strict=True):
                     self._adapt(len(window.inside), outcome)
-                made = self._joined(windows, outcomes)
-                if made and self._network.value(made) < current.value:
-                    current = SemiActiveSchedule(self._network, made)
+                made = self._joined(current, windows, outcomes)
+                if made.value < current.value:
+                    current = made
                     orders = window_orders(current, self._params.skew)
-                    found(current.value, made)
-        return current.start
+                    found(current)
+        return current
 
     def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
         """Windows that may shorten the run and do not overlap each other."""
@@ -175,7 +193,7 @@ class WindowSearch:
             op = self._rarest(rng.choice(late))
             first = (total if op is None else whole.place[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
-        return Window(whole, first, first + size)
+        return self._cut(whole, first, first + size)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
         """One of the operations with the fewest windows drawn around them; counts one more."""
@@ -190,12 +208,17 @@ class WindowSearch:
         elif outcome.order is None:
             self._size = max(self._params.least_size, self._size / self._params.shrinkage)
 
-    def _joined(self, windows: list[Window], outcomes: list[WindowResult]) -> list[int]:
-        """Best starts after all improvements together or after each alone; empty without any.
+    def _joined(
+        self,
+        current: SemiActiveSchedule,
+        windows: list[Window],
+        outcomes: list[WindowResult],
+    ) -> SemiActiveSchedule:
+        """The best schedule after all improvements together or after each alone.
 
         Each window improved the schedule alone; together the changes may make it worse.
         """
-        network, made = self._network, list[list[int]]()
+        made = [current]
         better = [pair for pair in zip(windows, outcomes, strict=True) if pair[1].order is not None]
         for part in (*([pair] for pair in better), better if len(better) > 1 else []):
             if part:
@@ -203,8 +226,9 @@ class WindowSearch:
                 for window, outcome in part:
                     assert outcome.order is not None
                     order[window.first : window.after] = outcome.order
-                made.append(network.earliest_starts(order))
-        return min(made, key=network.value, default=[])
+                flips = [slot for _, outcome in part for slot in outcome.flips]
+                made.append(current.changed(order, flips))
+        return min(made, key=attrgetter("value"))
 
 
 Job = tuple[Window, SolverLimits]

@@ -446,5 +446,5 @@ class _Device:
 
 
 def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
-    """Least delays between two stages, wherever the cuts are."""
+    """Least delays between two stages, over all places of the cuts."""
     return sum(min(rows[stage][1:-1], default=0) for stage in range(low, high))

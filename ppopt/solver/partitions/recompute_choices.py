@@ -3,8 +3,8 @@
 A choice of layers costs time and saves memory. A schedule in which a stage takes less time and
 keeps less memory is still a schedule. So a bound for several choices that are each at least as
 long, and keep at least as much, as a point (time, memory saved) holds for all of them. The points
-of a stage are the choices that no other betters in both; where these are many, neighbours are
-merged into one point, of the least time and the most memory saved.
+of a stage are its non-dominated choices. Where these are many, neighbours are merged into one
+point, of the least time and the most memory saved.
 """
 
 from __future__ import annotations

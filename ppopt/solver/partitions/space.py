@@ -252,22 +252,12 @@ def space_of(problem: Problem) -> PartitionTicks:
     per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *again)))
     memory = (*costs.static, *saved, *(pipeline.limits or ()))
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
-    durations = [_times(ticks.durations[kind], per_unit // own_per_unit) for kind in OpKind]
-    more = memory_per_unit // ticks.memory_per_unit
-    rows = LayerTicks(
-        forward=durations[OpKind.F],
-        backward_input=durations[OpKind.B],
-        weight=durations[OpKind.W],
-        backward=durations[OpKind.BW],
-        activation=_times(_changes(ticks, OpKind.F), more),
-        memory_b=_times(_changes(ticks, OpKind.B), more),
-        static=_in_ticks(costs.static, memory_per_unit),
-    )
+    more = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
     limits, kind = pipeline.limits, problem.backward_kind
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(ticks):
         kind = BackwardKind.SPLIT
     space = PartitionSpace(
-        layers=rows,
+        layers=_layer_ticks(ticks, *more, _in_ticks(costs.static, memory_per_unit)),
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
@@ -286,6 +276,22 @@ def space_of(problem: Problem) -> PartitionTicks:
         for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
     )
     return PartitionTicks(space, per_unit, memory_per_unit, passing or chosen)
+
+
+def _layer_ticks(
+    ticks: Ticks, more_per_unit: int, more_memory_per_unit: int, static: tuple[int, ...]
+) -> LayerTicks:
+    """Costs of the layers, from their ticks as stages of a layer each, in finer ticks."""
+    durations = [_times(ticks.durations[kind], more_per_unit) for kind in OpKind]
+    return LayerTicks(
+        forward=durations[OpKind.F],
+        backward_input=durations[OpKind.B],
+        weight=durations[OpKind.W],
+        backward=durations[OpKind.BW],
+        activation=_times(_changes(ticks, OpKind.F), more_memory_per_unit),
+        memory_b=_times(_changes(ticks, OpKind.B), more_memory_per_unit),
+        static=static,
+    )
 
 
 def _splitting_loses_nothing(ticks: Ticks) -> bool:

@@ -1,7 +1,7 @@
 """The space of placements: every way to put the stages on the devices that uses every device.
 
-A model in layers that is cut by the rule `balanced` is cut anew for every placement, because the
-rule looks at the speeds of the devices.
+The rule `balanced` cuts a model in layers again for every placement, because it depends on the
+speeds of the devices.
 
 Devices are alike where exchanging them changes nothing: equal speed, limit and delays. Of the
 placements that differ by an exchange of devices that are alike, one stands for all.
@@ -38,7 +38,7 @@ MOST_DEVICES = 128
 MOST_STAGES = 512
 """Most devices and stages whose placements are searched."""
 MOST_CUT = 2000
-"""The same where every placement is cut anew."""
+"""The same where every placement has a partition of its own."""
 
 
 class PlacementSpace:
@@ -183,7 +183,8 @@ class PlacementSpace:
     def configurations(self, keys: Iterable[Hosts]) -> list[Configuration]:
         """Placements with their bounds; one whose memory cannot suffice is impossible.
 
-        Where every placement is cut anew, the bound of all is that of each.
+        Where every placement has a partition of its own, the bound over all placements is also the
+        bound of each.
         """
         keys = list(keys)
         if self.cut_anew or not keys:
@@ -328,8 +329,8 @@ class PlacementSpace:
     def least(self) -> Fraction:
         """Lower bound of all placements at once, in the user's unit.
 
-        Where every placement is cut anew: that of all placements of single layers, which puts the
-        layers of a stage on one device or not.
+        Where every placement has a partition of its own, it is the bound over all placements of
+        single layers, whether those of a stage share a device or not.
 
         The largest of four. Every device takes so long, and the k-th of them, in the order of
         their lowest stages, waits for k forwards and delays at least: its share of the work is its
@@ -410,7 +411,8 @@ class PlacementSpace:
     def descended(self, hosts: Hosts) -> Hosts:
         """Move on while the bound falls, or stays and the work is spread more evenly.
 
-        Without schedules; where every placement is cut anew, the placement itself.
+        No schedules are made. Where every placement has a partition of its own, the placement
+        stays as it is.
         """
         if self.cut_anew:
             return hosts

@@ -93,7 +93,7 @@ class RecomputeSpace:
         return self._with(chosen)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The choice in which exactly the layers of a pipeline recompute; None: it is left out."""
+        """The choice in which the layers of a pipeline recompute; None: it is left out."""
         stages = list(map(recomputing, pipeline.model.stage_layers(pipeline.counts)))
         numbers = []
         for hosted, choices in zip(self._base.hosted[0], self.devices, strict=True):
@@ -207,8 +207,12 @@ class RecomputeSpace:
 
 
 def recomputing(layers: Sequence[Layer]) -> frozenset[int]:
-    """Places of the layers that recompute."""
-    return frozenset(place for place, layer in enumerate(layers) if layer.recompute)
+    """Places of the layers that recompute and keep less for it: others only take longer."""
+    return frozenset(
+        place
+        for place, layer in enumerate(layers)
+        if layer.recompute and layer.kept < layer.activation
+    )
 
 
 def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 import ppopt
-from ppopt import InputError, Pipeline, Status, Verdict
+from ppopt import Pipeline, Status, Verdict
 from ppopt.rechecker import check
 from tests.solver.partitions.test_over_partitions import draw, least
 
@@ -73,8 +73,15 @@ def test_nothing_recomputes_without_a_limit() -> None:
     assert found.status is Status.OPTIMAL and not any(found.pipeline.recomputed)
 
 
-def test_a_hint_is_refused() -> None:
-    given = Pipeline(stages=2, batches=2, model=[LAYER], partition="search", recompute="search")
-    hint = ppopt.solve(replace(given, partition=None, recompute="none"), workers=1).schedule
-    with pytest.raises(InputError, match="hint: does not go with partition and recompute search"):
-        ppopt.solve(given, hint=hint)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_result_is_never_worse_than_a_hint(recompute: str) -> None:
+    """The embedding saves nothing by recompute: with `full` it recomputes, in the search never."""
+    embedding = {"forward": 1}
+    given = Pipeline(
+        stages=2, batches=6, model=[embedding, LAYER], mem_limit=1000,
+        partition="search", recompute="search",
+    )  # fmt: skip
+    hint = ppopt.solve(replace(given, partition=None, recompute=recompute), workers=1)
+    assert hint.value is not None
+    found = ppopt.solve(given, hint=hint.schedule, workers=1, time_limit=0.01)
+    assert found.value is not None and found.value <= hint.value

@@ -163,11 +163,24 @@ def test_what_it_does_not_search_is_refused(fields: dict[str, Any], words: str) 
         ppopt.solve(layers(4).pipeline(**settings))
 
 
-def test_a_hint_is_refused() -> None:
+def test_the_result_is_never_worse_than_a_hint() -> None:
+    """A hint of another partition than the first, and no time to find anything else."""
+    base = layers(24).pipeline(devices=4, batches=16, partition="balanced", mem_limit=200)
+    best = ppopt.solve(replace(base, partition=(7, 6, 7, 5)), workers=1, time_limit=3)
+    assert best.value is not None
+    pipe = replace(base, partition="search", mem_limit=base.limits)
+    found = ppopt.solve(pipe, hint=best.schedule, workers=1, time_limit=0.01)
+    assert found.value is not None and found.value <= best.value
+    assert found.hint is not None and found.hint.value == best.value
+
+
+def test_a_hint_of_other_layers_is_refused() -> None:
     pipe = layers(4).pipeline(devices=2, batches=3, partition="search")
-    hint = ppopt.solve(layers(4).pipeline(devices=2, batches=3)).schedule
-    with pytest.raises(InputError, match="hint: does not go with partition search"):
+    hint = ppopt.evaluate(layers(5).pipeline(devices=2, batches=3), "1f1b")
+    with pytest.raises(InputError, match="hint: its partition is none of those searched"):
         ppopt.solve(pipe, hint=hint)
+    with pytest.raises(InputError, match="hint: its stages have no layers"):
+        ppopt.solve(pipe, hint=ppopt.evaluate(ppopt.Pipeline(stages=2, batches=3), "1f1b"))
 
 
 def test_ctrl_c_keeps_the_best_with_its_bound() -> None:

@@ -1,0 +1,171 @@
+"""The core of the suite on two checkouts, each instance on both in turn, in processes of its own.
+
+python -m benchmarks.core_sides run BEFORE AFTER -o sides.jsonl --seconds 5 --workers 2
+python -m benchmarks.core_sides report sides.jsonl
+
+BEFORE and AFTER are checkouts; both run with this Python and its packages, and backwards are split
+on both, as older checkouts have no others. Which side begins alternates. Time is that of the
+processor, children included. With one worker the time limit is of the processor, too, so that a
+load of the machine changes little; with more it is of the clock: run those on a quiet machine.
+A run is resumed where it was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import suite
+from benchmarks.machine import commit, heading
+
+SOLVE = """
+import json, os, sys, time
+from benchmarks import suite
+name, seconds, workers = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+if workers == 1:
+    time.monotonic = time.process_time
+import ppopt
+instance = next(one for one in suite.core() if one.name == name)
+began = sum(os.times()[:4])
+result = ppopt.solve(
+    instance.pipeline, objective=instance.objective, fused=False,
+    time_limit=seconds, workers=workers, seed=0,
+)
+number = lambda value: None if value is None else float(value)
+figures = number(result.value), number(result.lower_bound)
+print(json.dumps([result.status.value, *figures, round(sum(os.times()[:4]) - began, 3)]))
+"""
+
+
+class Row(NamedTuple):
+    """One instance on one side."""
+
+    side: str
+    """`before` or `after`."""
+    commit: str
+    instance: str
+    group: str
+    workers: int
+    limit: float
+    """Seconds given to it."""
+    status: str
+    value: float | None
+    bound: float | None
+    seconds: float
+    """Of the processor, children included."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether the search ended in a proof."""
+        return self.status in ("optimal", "infeasible")
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value; 0 where there is no schedule."""
+        if not self.value or self.bound is None:
+            return 0.0
+        return (self.value - self.bound) / self.value
+
+
+def solved(tree: Path, instance: suite.Instance, side: str, seconds: float, workers: int) -> Row:
+    """Solve an instance with the package of a checkout."""
+    words = [sys.executable, "-c", SOLVE, instance.name, str(seconds), str(workers)]
+    ran = subprocess.run(
+        words,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(tree)},
+    )
+    status, value, bound, spent = json.loads(ran.stdout.splitlines()[-1])
+    about = (side, commit(tree), instance.name, instance.group, workers, seconds)
+    return Row(*about, status, value, bound, spent)
+
+
+def run(path: Path, trees: dict[str, Path], seconds: float, workers: int, every: int) -> None:
+    """Solve what the record does not hold yet, of every n-th instance."""
+    done = {(row.side, row.instance) for row in read(path)}
+    for number, instance in enumerate(list(suite.core())[::every]):
+        for side in sorted(trees, reverse=bool(number % 2)):
+            if (side, instance.name) not in done:
+                row = solved(trees[side], instance, side, seconds, workers)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row._asdict()) + "\n")
+
+
+def read(path: Path) -> list[Row]:
+    """Rows of a record."""
+    if not path.exists():
+        return []
+    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def report(rows: Sequence[Row]) -> Iterator[str]:
+    """A table in Markdown, a line for each group and one for all, of instances on both sides."""
+    sides: dict[str, dict[str, Row]] = {"before": {}, "after": {}}
+    for row in rows:
+        sides[row.side][row.instance] = row
+    groups: dict[str, list[tuple[Row, Row]]] = defaultdict(list)
+    for name, old in sides["before"].items():
+        if name in sides["after"]:
+            pair = old, sides["after"][name]
+            groups[old.group].append(pair)
+            groups["all"].append(pair)
+    yield "| group | instances | proved | processor s | ratio | mean gap, % | proofs that differ |"
+    yield "|---|---|---|---|---|---|---|"
+    for group in (*(one for one in groups if one != "all"), "all"):
+        yield _line(group, groups[group])
+
+
+def _line(group: str, pairs: Sequence[tuple[Row, Row]]) -> str:
+    sides = list(zip(*pairs, strict=True)) or [(), ()]
+    proved = [sum(row.proved for row in side) for side in sides]
+    times = [sum(row.seconds for row in side) for side in sides]
+    gaps = [100 * sum(row.gap for row in side) for side in sides]
+    both = [(old, new) for old, new in pairs if old.proved and new.proved]
+    differ = sum((old.status, old.value) != (new.status, new.value) for old, new in both)
+    count = max(1, len(pairs))
+    return (
+        f"| {group} | {len(pairs)} | {proved[0]} to {proved[1]} | {times[0]:.1f} to {times[1]:.1f} "
+        f"| {times[1] / max(1e-9, times[0]):.3f} "
+        f"| {gaps[0] / count:.3f} to {gaps[1] / count:.3f} | {differ} |"
+    )
+
+
+def main() -> None:
+    """Run or report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("before", type=Path)
+    running.add_argument("after", type=Path)
+    running.add_argument("-o", "--output", type=Path, required=True)
+    running.add_argument("--seconds", type=float, default=5.0)
+    running.add_argument("--workers", type=int, default=2)
+    running.add_argument("--every", type=int, default=1, help="take every n-th instance")
+    reporting = commands.add_parser("report")
+    reporting.add_argument("record", type=Path)
+    given = parser.parse_args()
+    if given.command == "run":
+        trees = {"before": given.before.resolve(), "after": given.after.resolve()}
+        run(given.output, trees, given.seconds, given.workers, given.every)
+        return
+    rows = read(given.record)
+    print(heading("The core on two checkouts", "ortools"))
+    for side, of_side in sorted({(row.side, row.commit) for row in rows}, reverse=True):
+        print(f"- {side}: {of_side}")
+    for workers, limit in sorted({(row.workers, row.limit) for row in rows}):
+        print(f"- {workers} worker(s), {limit:g} s an instance")
+    print("", *report(rows), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Link modes: what a link between two devices does with the transfers it is given.
+
+`delay`: a transfer is a delay and nothing else. It starts at the end of the operation whose result
+it carries, and a link carries any number at once.
+
+`streams`: the transfers of two devices run one at a time, as NCCL runs what PyTorch posts:
+
+- Every pair of devices has one queue for both directions. (torch 2.13, ProcessGroupNCCL.cpp,
+  `pointToPoint`: a single send or receive uses the communicator and the stream of the key
+  `low:high`. The runtime posts each by itself: `_batch_p2p` in pipelining/schedules.py.)
+- Every device posts its sends and receives at fixed places of its order. A post stands behind the
+  computation that the device was given before it: it takes effect when all of that has ended.
+  (`syncStream` makes the pair's stream wait for the stream of the computation.)
+- A send stands behind the operation whose result it carries. An operation stands behind the receive
+  of its input, and starts when that has ended (`_wait_batch_p2p`).
+- A transfer runs once both ends are posted and the one before it in the queue has ended, and takes
+  the p2p time. Both devices post the transfers of a pair in one order; otherwise they wait for each
+  other forever.
+
+So a transfer starts at the latest of: the end of the computation before its send, the end of the
+computation before its receive, and the end of the transfer before it in its queue. For a given
+order of every queue it is best to post as early as that order lets: sends behind the operation that
+they carry, receives behind nothing but the posts before them. Both then follow from the order of
+the queue, and start to end of a transfer is a job on a machine: its link.
+
+With `init_process_group(device_id=...)` NCCL has one queue per device and not per pair; that is not
+modelled. Nor is the handing over of data between stages of one device, which takes no transfer.
+
+Streams only delay more: their schedules, without the transfers, keep every rule of `delay`. So a
+lower bound of the delay model holds for streams.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ppopt.errors import InputError
+
+
+class LinkMode(StrEnum):
+    """What a link does with its transfers."""
+
+    DELAY = "delay"
+    """Each is a delay; a link carries any number at once."""
+    STREAMS = "streams"
+    """One queue for each pair of devices, in posted order."""
+
+    @classmethod
+    def read(cls, given: object) -> LinkMode:
+        """Read a mode from its name; raises InputError for another word."""
+        try:
+            return cls(given)  # type: ignore[arg-type]
+        except ValueError:
+            names = " or ".join(cls)
+            raise InputError(f"link_mode: {given!r} is unknown; use {names}") from None

@@ -1,0 +1,338 @@
+"""Communication orders: what every device computes and posts, in which order.
+
+`of_schedule` posts in the order of a schedule's own times. `torch_lowering` is what PyTorch makes
+of an order of operations alone. `queues_of` reads queues off an order, for its times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.errors import DeadlockError, InputError
+from ppopt.problem.arrays import Ints
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow, Cell
+from ppopt.schedule.link_queues import NOWHERE, Links, Queues, posted_early
+from ppopt.schedule.orders import Orders, split_of
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.schedule import Schedule
+
+MOST_UNSHARDED = 3
+"""Stages whose weights PyTorch gathers ahead (torch 2.13, `_add_unshard_reshard`)."""
+_SEND = {OpKind.F: ActionKind.SEND_F, OpKind.B: ActionKind.SEND_B}
+_RECEIVE = {OpKind.F: ActionKind.RECV_F, OpKind.B: ActionKind.RECV_B}
+_HANDS_ON = {ActionKind.F: OpKind.F, ActionKind.B: OpKind.B, ActionKind.BW: OpKind.B}
+"""Operation -> kind of what it hands on."""
+_CLOSING = (ActionKind.W, ActionKind.BW)
+"""The last operation of a stage and microbatch."""
+
+
+def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
+    """The operations of every device, as cells."""
+    rows: list[list[Cell]] = []
+    for order in orders:
+        row: list[Cell] = []
+        for code in order.tolist():
+            kind, stage, microbatch, _ = pipeline.op(~code if code < 0 else code)
+            action = Action(ActionKind[kind.name], stage, microbatch)
+            if code < 0:
+                pair = sorted((*row.pop(), action), key=lambda one: one.kind is not ActionKind.F)
+                row.append(tuple(pair))
+            else:
+                row.append((action,))
+        rows.append(row)
+    return rows
+
+
+def orders_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Orders:
+    """The orders of operations of a communication order; see `ppopt.schedule.orders`."""
+    found = []
+    for row in rows:
+        codes = [
+            ~code if place else code
+            for cell in row
+            if cell[0].kind in _OPERATION
+            for place, code in enumerate(_code(pipeline, action) for action in cell)
+        ]
+        found.append(np.array(codes, dtype=np.int64))
+    return found
+
+
+_OPERATION = {ActionKind[kind.name]: kind for kind in OpKind}
+
+
+def _code(pipeline: Pipeline, action: Action) -> int:
+    code: int = pipeline.code(_OPERATION[action.kind], action.stage, action.microbatch)
+    return code
+
+
+def _sends(pipeline: Pipeline, action: Action) -> tuple[Action, Action] | None:
+    """The send and the receive of what an operation hands to another device."""
+    kind = _HANDS_ON.get(action.kind)
+    if kind is None:
+        return None
+    (hosts,) = pipeline.hosts
+    other = action.stage + (1 if kind is OpKind.F else -1)
+    if not 0 <= other < len(hosts) or hosts[other] == hosts[action.stage]:
+        return None
+    return (
+        Action(_SEND[kind], action.stage, action.microbatch),
+        Action(_RECEIVE[kind], other, action.microbatch),
+    )
+
+
+def with_stage_actions(row: Iterable[Cell], batches: int) -> list[Cell]:
+    """A row of operations with UNSHARD, RESHARD and REDUCE_GRAD, as PyTorch places them.
+
+    (torch 2.13, `_add_unshard_reshard`, `_add_reduce_grad`.) Before every cell, the stages of the
+    next operations, `MOST_UNSHARDED` of them, are gathered if they are not, and others released.
+    Gradients are reduced after the last W or BW of a stage. All stages are released at the end.
+    """
+    cells = list(row)
+    upcoming = _upcoming_stages(cells)
+    active: set[int] = set()
+    done: Counter[int] = Counter()
+    found: list[Cell] = []
+    for cell, wanted in zip(cells, upcoming, strict=True):
+        for stage in [stage for stage in active if stage not in wanted]:
+            active.remove(stage)
+            found.append((Action(ActionKind.RESHARD, stage),))
+        for stage in (stage for stage in wanted if stage not in active):
+            found.append((Action(ActionKind.UNSHARD, stage),))
+        active.update(wanted)
+        found.append(cell)
+        for action in cell:
+            if action.kind in _CLOSING:
+                done[action.stage] += 1
+                if done[action.stage] == batches:
+                    found.append((Action(ActionKind.REDUCE_GRAD, action.stage),))
+    return found + [(Action(ActionKind.RESHARD, stage),) for stage in active]
+
+
+def _upcoming_stages(cells: Sequence[Cell]) -> list[list[int]]:
+    """For every cell the stages of the next operations, that cell included, in order of use."""
+    found: list[list[int]] = []
+    after: dict[int, int] = {}
+    """Stage -> the next cell that uses it."""
+    stages = [list(dict.fromkeys(action.stage for action in cell)) for cell in cells]
+    for place in reversed(range(len(cells))):
+        after.update(dict.fromkeys(stages[place], place))
+        wanted: list[int] = []
+        for where in sorted(set(after.values())):
+            if len(wanted) >= MOST_UNSHARDED:
+                break
+            wanted += [stage for stage in stages[where] if after[stage] == where]
+        found.append(wanted)
+    return found[::-1]
+
+
+def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
+    """What PyTorch's runtime makes of an order of operations alone (torch 2.13, `_add_send_recv`).
+
+    The devices take turns in the order of their numbers, one cell a turn. A device whose next
+    operation lacks an input that another device sends passes. An operation with a result for
+    another device is followed by its send, and its receive is added to the other's row at that
+    moment, wherever that has got to. Times play no part. Raises DeadlockError where all pass.
+    """
+    batches = pipeline.batches
+    left = [iter(with_stage_actions(row, batches)) for row in computations(pipeline, orders)]
+    following = [next(row, None) for row in left]
+    rows: list[list[Cell]] = [[] for _ in left]
+    known: list[set[Action]] = [set() for _ in left]
+    (hosts,) = pipeline.hosts
+    while any(following):
+        moved = False
+        for device, cell in enumerate(following):
+            if cell is None or not all(_ready(pipeline, one, known[device]) for one in cell):
+                continue
+            moved = True
+            rows[device].append(cell)
+            for action in cell:
+                known[device].add(action)
+                if posts := _sends(pipeline, action):
+                    send, receive = posts
+                    rows[device].append((send,))
+                    rows[hosts[receive.stage]].append((receive,))
+                    known[hosts[receive.stage]].add(receive)
+            following[device] = next(left[device], None)
+        if not moved:
+            raise DeadlockError(tuple(str(cell[0]) for cell in following if cell))
+    return tuple(map(tuple, rows))
+
+
+def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
+    """Whether the row of an operation's device holds what its input comes from."""
+    kind = _HANDS_ON.get(action.kind)
+    if kind is None:
+        return True
+    other = action.stage + (-1 if kind is OpKind.F else 1)
+    if not 0 <= other < pipeline.num_stages:
+        return True
+    local = [one for one, hands_on in _HANDS_ON.items() if hands_on is kind]
+    from_here = (Action(one, other, action.microbatch) for one in local)
+    received = Action(_RECEIVE[kind], action.stage, action.microbatch)
+    return received in known or any(one in known for one in from_here)
+
+
+def posted_rows(pipeline: Pipeline, orders: Orders, queues: Queues) -> tuple[ActionRow, ...]:
+    """Rows in which all is posted as early as the order of the queues lets, and stage actions."""
+    links = queues.links
+    rows = [with_stage_actions(row, pipeline.batches) for row in computations(pipeline, orders)]
+    place = {
+        action: (device, number)
+        for device, row in enumerate(rows)
+        for number, cell in enumerate(row)
+        for action in cell
+    }
+    posts: list[dict[int, list[Action]]] = [{} for _ in rows]
+    for pair, order in zip(links.pairs, queues.order, strict=True):
+        reached = dict.fromkeys(pair, 0)
+        for number in order.tolist():
+            for device, at, action in _posts(pipeline, links, number, place):
+                reached[device] = max(reached[device], at)
+                posts[device].setdefault(reached[device], []).append(action)
+    return tuple(tuple(_merged(row, posts[device])) for device, row in enumerate(rows))
+
+
+def _posts(
+    pipeline: Pipeline, links: Links, number: int, place: dict[Action, tuple[int, int]]
+) -> Iterator[tuple[int, int, Action]]:
+    """Both ends of a transfer: device, first cell before which it may stand, action."""
+    kind, stage, microbatch = links.transfer(number)
+    makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
+    made = (place.get(Action(maker, stage, microbatch)) for maker in makers)
+    device, at = next(found for found in made if found is not None)
+    other = stage + (1 if kind is OpKind.F else -1)
+    yield device, at + 1, Action(_SEND[kind], stage, microbatch)
+    yield pipeline.hosts[0][other], 0, Action(_RECEIVE[kind], other, microbatch)
+
+
+def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
+    for number, cell in enumerate(row):
+        yield from ((action,) for action in posts.get(number, ()))
+        yield cell
+    yield from ((action,) for action in posts.get(len(row), ()))
+
+
+def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
+    """The communication order of a schedule's own times (see `as_streams`)."""
+    made = as_streams(schedule)
+    return posted_rows(made.pipeline, made.orders, queues_of_schedule(made))
+
+
+def as_streams(schedule: Schedule) -> Schedule:
+    """The order of a schedule where links are streams; the schedule itself where they are.
+
+    Transfers are served by the better of `timing.own_queues`.
+    """
+    if schedule.pipeline.streams:
+        return schedule
+    pipeline = replace(schedule.pipeline, link_mode=LinkMode.STREAMS)
+    return timing.schedule(pipeline, schedule.orders, schedule.objective, schedule.origin)
+
+
+def queues_of_schedule(schedule: Schedule) -> Queues:
+    """The order in which links carry the transfers of a schedule; its links are streams."""
+    pipeline = schedule.pipeline
+    links = Links(pipeline)
+    number = links.numbers_of(schedule.transfers)
+    link = links.link[number]
+    order = (number[link == one] for one in range(len(links.pairs)))
+    return posted_early(links, order, split_of(pipeline, schedule.orders))
+
+
+def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
+    """The queues of a communication order, and behind which operations they are posted.
+
+    Raises InputError where a post is missing, twice, on a wrong device, or where the two ends of a
+    link differ; `ppopt.verifier.posting` lists all faults.
+    """
+    links = Links(pipeline)
+    ends: list[dict[int, list[int]]] = [{} for _ in links.pairs]
+    before: list[int] = []
+    after: list[int] = []
+    for device, row in enumerate(rows):
+        last = None
+        for cell in row:
+            if cell[0].kind in _OPERATION:
+                last = _code(pipeline, cell[0])
+            elif cell[0].kind in POSTS:
+                number = _transfer_of(links, cell[0])
+                ends[links.link[number]].setdefault(device, []).append(number)
+                if last is not None:
+                    before.append(last)
+                    after.append(number)
+    order = [_agreed(links, pair, given) for pair, given in zip(links.pairs, ends, strict=True)]
+    return Queues(links, tuple(order), np.array(before), np.array(after))
+
+
+def _transfer_of(links: Links, post: Action) -> int:
+    """Number of the transfer of a post."""
+    kind = OpKind.F if post.kind in (ActionKind.SEND_F, ActionKind.RECV_F) else OpKind.B
+    step = 1 if kind is OpKind.F else -1
+    stage = post.stage - (step if post.kind in _RECEIVE.values() else 0)
+    there = 0 <= stage < links.pipeline.num_stages and post.microbatch is not None
+    if not there or not 0 <= (post.microbatch or 0) < links.pipeline.batches:
+        raise InputError(f"{post}: there is no such transfer; remove it")
+    number = links.number(kind, stage, post.microbatch or 0)
+    if links.link[number] == NOWHERE:
+        raise InputError(f"{post}: no other device is at its other end; remove it")
+    return number
+
+
+def _agreed(links: Links, pair: tuple[int, int], ends: Mapping[int, list[int]]) -> Ints:
+    """The order of a link, where both of its devices post it."""
+    one, other = (ends.get(device, []) for device in pair)
+    for place, (mine, theirs) in enumerate(zip_longest(one, other)):
+        if mine != theirs:
+            here, there = ("nothing" if n is None else links.transfer(n) for n in (mine, theirs))
+            raise InputError(
+                f"devices {pair[0]} and {pair[1]}: transfer {place} of their queue is {here} on "
+                f"device {pair[0]} and {there} on {pair[1]}; post transfers in one order on both"
+            )
+    return np.array(one, dtype=np.int64)
+
+
+def schedule_of(
+    pipeline: Pipeline,
+    rows: Sequence[ActionRow],
+    objective: Objective = Objective.MAKESPAN,
+    origin: Origin | None = None,
+) -> Schedule:
+    """Time a communication order where links are streams. Raises as `queues_of` and timing do."""
+    orders, queues = orders_of(pipeline, rows), queues_of(pipeline, rows)
+    return timing.schedule(pipeline, orders, objective, origin, queues)
+
+
+class Loss(NamedTuple):
+    """What streams cost an order, by makespan in ticks."""
+
+    own: int
+    """Posted in the order of its own times."""
+    lowered: int
+    """As PyTorch lowers its operations alone."""
+
+    @property
+    def share(self) -> Fraction:
+        """What a file of operations alone loses: lowered / own - 1."""
+        return Fraction(self.lowered, self.own) - 1
+
+
+def loss_of_lowering(schedule: Schedule) -> Loss:
+    """What PyTorch's own lowering of an order loses where links are streams."""
+    made = as_streams(schedule)
+    pipeline = made.pipeline
+    lowered = schedule_of(pipeline, torch_lowering(pipeline, made.orders))
+    own = timing.schedule(pipeline, made.orders, queues=queues_of_schedule(made))
+    return Loss(own.metrics.makespan, lowered.metrics.makespan)

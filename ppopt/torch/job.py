@@ -1,0 +1,323 @@
+"""The user's own model: a function of a Python file that gives its modules, a batch and a loss.
+
+    # my_job.py
+    import ppopt.torch
+
+    def build(microbatches):
+        return ppopt.torch.Job(modules=[...], inputs=..., target=..., loss=...)
+
+Named `my_job.py:build` on the command line. Every process calls the function once and keeps the
+modules of its own stages. Nothing else of the model leaves a process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+
+from ppopt.errors import InputError
+from ppopt.problem.pipeline import Pipeline
+
+_MODULE = "ppopt_job"
+"""Name under which the user's file is imported."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model in modules, one training batch, and a loss.
+
+    A module takes what the one before it returns: a tensor, or a tuple of tensors as arguments. It
+    may run on every microbatch in any order, so it keeps no state between them, and it must be
+    deterministic (no dropout) for gradients to be comparable.
+    """
+
+    modules: Sequence[nn.Module | Callable[[], nn.Module]]
+    """In forward order: modules, or functions that make them. Of functions, a process calls those
+    of its own stages alone; each is called with a random seed of its own."""
+    inputs: Any
+    """Tensor or tuple of tensors for the first module: all microbatches along dimension 0."""
+    target: Any
+    """Tensor for the loss: all microbatches along dimension 0."""
+    loss: Callable[..., Any]
+    """Called with the last module's output and the target of one microbatch; returns a scalar.
+    The gradients of a step are the mean over the microbatches."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments that every module takes, such as masks: tensors are split along dimension
+    0, anything else goes to every microbatch."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The inputs as a tuple."""
+        return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
+
+    def module(self, index: int) -> nn.Module:
+        """Make a module, with the random seed of its index."""
+        given = self.modules[index]
+        if isinstance(given, nn.Module):
+            return given
+        torch.manual_seed(index)
+        made = given()
+        if not isinstance(made, nn.Module):
+            raise InputError(
+                f"module {index}: its function returns {type(made).__name__}, not a torch.nn.Module"
+            )
+        return made
+
+    def microbatch(self, index: int, of: int, device: Any) -> Microbatch:
+        """One of `of` microbatches, on a device."""
+
+        def part(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return value.tensor_split(of)[index].to(device)
+
+        kwargs = {name: part(value) for name, value in self.kwargs.items()}
+        return Microbatch(tuple(map(part, self.arguments)), part(self.target), kwargs)
+
+
+class Microbatch(NamedTuple):
+    """What one microbatch gives to the first module, to the loss, and to every module."""
+
+    arguments: tuple[Any, ...]
+    target: Any
+    kwargs: dict[str, Any]
+
+
+class StageModule(nn.Module):
+    """Modules in a row; each takes what the one before it returns."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(modules)
+
+    def forward(self, *tensors: Any, **kwargs: Any) -> Any:
+        """Run all modules; each gets the keyword arguments."""
+        found: Any = tensors
+        for module in self.layers:
+            found = module(*as_tuple(found), **kwargs)
+        return found
+
+
+def as_tuple(output: Any) -> tuple[Any, ...]:
+    """What a module returns, as arguments of the next."""
+    return tuple(output) if isinstance(output, tuple | list) else (output,)
+
+
+def load(spec: str, microbatches: int) -> Job:
+    """Import `file.py:function`, call the function and check the job that it returns.
+
+    Raises InputError, beginning with the name given, where there is no such function or its job
+    cannot run in `microbatches` equal parts.
+    """
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name:
+        raise InputError(f"stages-from: {spec}: name the file and the function, my_job.py:build")
+    with redirect_stdout(sys.stderr):  # stdout is for the command's result
+        build = _function(Path(path), name, spec)
+        torch.manual_seed(0)
+        try:
+            job = build(microbatches)
+        except Exception as error:
+            raise _raised(spec, f"{name}({microbatches})", path, error) from None
+    _check(job, microbatches, spec)
+    return job
+
+
+def _function(path: Path, name: str, spec: str) -> Callable[[int], Job]:
+    if not path.is_file():
+        raise InputError(f"stages-from: {spec}: there is no file {path}")
+    found = importlib.util.spec_from_file_location(_MODULE, path)
+    if found is None or found.loader is None:
+        raise InputError(f"stages-from: {spec}: {path} is no Python file; end it in .py")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = importlib.util.module_from_spec(found)
+    sys.modules[_MODULE] = module
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise _raised(spec, "importing it", str(path), error) from None
+    build = getattr(module, name, None)
+    if not callable(build):
+        raise InputError(f"stages-from: {spec}: {path} has no function {name}")
+    return build  # type: ignore[no-any-return]
+
+
+def _raised(spec: str, what: str, path: str, error: Exception) -> InputError:
+    """The error that the user's code raised, with the last line of that file in it."""
+    if isinstance(error, InputError):
+        return InputError(f"stages-from: {spec}: {error}")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).name == Path(path).name
+    ]
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    where = f" (line {line})" if line else ""
+    return InputError(f"stages-from: {spec}: {what} raised {described(error)}{where}")
+
+
+def described(error: Exception) -> str:
+    """Type and message of an error."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _check(job: object, microbatches: int, spec: str) -> None:
+    """Raise InputError unless this is a job whose batch splits into so many microbatches."""
+    if not isinstance(job, Job):
+        raise InputError(
+            f"stages-from: {spec}: returns {type(job).__name__}, not a ppopt.torch.Job"
+        )
+    if isinstance(job.modules, nn.Module) and not isinstance(job.modules, Sequence | nn.ModuleList):
+        raise InputError(f"stages-from: {spec}: modules is one module; give a list of them")
+    if not len(job.modules):
+        raise InputError(f"stages-from: {spec}: modules is empty; give one at least")
+    for index, module in enumerate(job.modules):
+        if not callable(module):
+            raise InputError(
+                f"stages-from: {spec}: modules[{index}] is {type(module).__name__}, neither a "
+                "torch.nn.Module nor a function that makes one"
+            )
+    given = [*((f"inputs[{n}]", part) for n, part in enumerate(job.arguments))]
+    given += [("target", job.target)]
+    for name, tensor in given:
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"stages-from: {spec}: {name} is {type(tensor).__name__}, no tensor")
+    given += [(name, part) for name, part in job.kwargs.items() if isinstance(part, torch.Tensor)]
+    for name, tensor in given:
+        if not tensor.ndim or len(tensor) % microbatches or not len(tensor):
+            size = tuple(tensor.shape)
+            raise InputError(
+                f"stages-from: {spec}: {name} has the shape {size}; its first dimension must be a "
+                f"multiple of the {microbatches} microbatches"
+            )
+
+
+class TensorMeta(NamedTuple):
+    """What is known of a tensor that one stage hands to the next."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return prod(self.shape) * int(self.dtype.itemsize)
+
+    def tensor(self) -> Any:
+        """An empty tensor like it, without memory."""
+        made = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        return made.requires_grad_(self.requires_grad)
+
+
+def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMeta, ...]]:
+    """What goes into every module, and what the last returns, for one microbatch.
+
+    Runs the forward of every module and the loss once, on one microbatch; holds one module made by
+    a function at a time. Raises InputError where a module or the loss fails, where a module returns
+    anything but tensors, and where no gradient passes through.
+    """
+    first = job.microbatch(0, microbatches, device)
+    tensors = first.arguments
+    metas = [_metas(tensors)]
+    for index in range(len(job.modules)):
+        module = job.module(index)
+        what = f"module {index} ({type(module).__name__})"
+        try:
+            output = module.to(device)(*tensors, **first.kwargs)
+        except Exception as error:
+            raise InputError(f"{what}: its forward raised {described(error)}") from None
+        tensors = as_tuple(output)
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor):
+                raise InputError(f"{what}: returns {type(tensor).__name__}; return tensors")
+        metas.append(_metas(tensors))
+        if not any(meta.requires_grad for meta in metas[-1]):
+            raise InputError(f"{what}: no tensor that it returns requires a gradient")
+        tensors = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
+    _check_loss(job, tensors, first.target)
+    return metas
+
+
+def _metas(tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
+    return tuple(
+        TensorMeta(tuple(tensor.shape), tensor.dtype, bool(tensor.requires_grad))
+        for tensor in tensors
+    )
+
+
+def _check_loss(job: Job, tensors: tuple[Any, ...], target: Any) -> None:
+    try:
+        value = job.loss(tensors[0] if len(tensors) == 1 else tensors, target)
+    except Exception as error:
+        raise InputError(f"loss: it raised {described(error)}") from None
+    if not isinstance(value, torch.Tensor) or value.ndim or not value.requires_grad:
+        raise InputError("loss: it returns no scalar tensor that requires a gradient")
+
+
+def counts_of(pipeline: Pipeline, modules: int) -> tuple[int, ...]:
+    """Number of modules of every stage: its layers, or one where the pipeline knows stages alone.
+
+    Raises InputError where they are not as many as the modules of the job.
+    """
+    in_layers = pipeline.model is not None
+    counts = pipeline.counts if in_layers else (1,) * pipeline.num_stages
+    if sum(counts) != modules:
+        what = "layers" if in_layers else "stages"
+        raise InputError(
+            f"stages-from: the job has {modules} modules, the schedule {sum(counts)} {what}; each "
+            "module is one of them"
+        )
+    return tuple(counts)
+
+
+class Cut(NamedTuple):
+    """How a job becomes the stages of a pipeline."""
+
+    counts: tuple[int, ...]
+    """Number of modules of every stage."""
+    hosts: tuple[int, ...]
+    """Device of every stage."""
+    metas: Sequence[tuple[TensorMeta, ...]]
+    """See `boundaries`."""
+    backend: str | None = None
+    """Of torch.compile, for the module of every stage; None: eager."""
+
+    def modules(self, stage: int) -> range:
+        """Indices of the modules of a stage."""
+        begin = sum(self.counts[:stage])
+        return range(begin, begin + self.counts[stage])
+
+
+def build_stages(job: Job, cut: Cut, rank: int, device: Any) -> list[PipelineStage]:
+    """Build the stages of a rank on its device, in ascending order."""
+    stages = []
+    for stage in (stage for stage, host in enumerate(cut.hosts) if host == rank):
+        indices = cut.modules(stage)
+        module: Any = StageModule([job.module(index) for index in indices]).to(device)
+        if cut.backend is not None:
+            module = torch.compile(module, backend=cut.backend)
+        taken, given = cut.metas[indices.start], cut.metas[indices.stop]
+        made = PipelineStage(
+            module,
+            stage,
+            len(cut.hosts),
+            torch.device(device),
+            input_args=tuple(meta.tensor() for meta in taken),
+            output_args=tuple(meta.tensor() for meta in given),
+        )
+        stages.append(made)
+    return stages

@@ -1,0 +1,65 @@
+"""The commands of docs/pytorch.md, in one folder, from top to bottom."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ppopt.formats.config import pipeline_of, read_config
+from ppopt.formats.schedule_json import read_schedule
+from tests.cli.cli_run import done, run
+
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.removeprefix("$ ppopt ")
+    for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embedding, six blocks and head become two stages, with exact gradients: 78 weights."""
+    monkeypatch.chdir(tmp_path)
+    example = DOCS / "examples" / "small_transformer.py"
+    Path(example.name).write_text(example.read_text(encoding="utf-8"), encoding="utf-8")
+    told = [done(line).out for line in COMMANDS]
+    assert [line.split()[0] for line in COMMANDS] == [
+        "profile", "solve", "run", "eval", "run", "profile"
+    ]  # fmt: skip
+    model = pipeline_of(read_config(Path("model.yaml"))).model
+    assert model is not None
+    assert [layer.name for layer in model.layers] == ["Embedding", *["Block"] * 6, "Head"]
+    assert "78 gradients and 8 losses as in one process" in told[2]
+    assert re.search(
+        r"^best.json: .*\n.*\n^predicted .*\n^measured .*\n^hand.json: ", told[4], re.M
+    )
+    best, _ = read_schedule(Path("best.json"))
+    measured = pipeline_of(read_config(Path("stages.yaml")))
+    assert measured.hosts == best.pipeline.hosts
+    assert measured.costs.backward_input[0] < measured.costs.backward_input[1] / 10
+    _refusals()
+
+
+def _refusals() -> None:
+    """What goes wrong is one line, before any process starts."""
+    mine = "--stages-from small_transformer.py:build"
+    for line, told in (
+        (f"run best.json {mine} --sleep 1", "your own model takes its own time"),
+        ("run best.json --compile inductor", "compile: goes with your own model"),
+        ("run best.json hand.json", "several schedules run by turns with your own model"),
+        (f"run best.json {mine} --device cuda", "2 ranks need as many GPUs, PyTorch sees 0"),
+        (f"run best.json {mine} --device tpu", "device: tpu is unknown; use cpu or cuda"),
+        ("run best.json --stages-from none.py:build", "there is no file none.py"),
+        (f"profile {mine} -o a.yaml", "give both, --stages 4 --batches 8, or a schedule file"),
+        (f"profile best.json {mine} --stages 2 -o a.yaml", "the schedule states them"),
+        (f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml", "leave --from out"),
+        ("profile -o a.yaml", "nothing to read: give files and --from, or your own model"),
+    ):
+        ran = run(line)
+        assert (ran.code, ran.out) == (2, ""), line
+        assert told in ran.err
+        assert ran.err.count("\n") == 1
+    assert not Path("a.yaml").exists()

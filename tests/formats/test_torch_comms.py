@@ -1,0 +1,180 @@
+"""Communication orders of PyTorch: text written and read back, refusals, PyTorch's own lowering."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from torch.distributed.pipelining import schedules as torch_schedules
+
+from ppopt import Pipeline, Schedule, evaluate, verify
+from ppopt.errors import InputError
+from ppopt.formats import schedule_json, torch_comms
+from ppopt.problem.costs import StageCosts
+from ppopt.schedule import communication
+from tests.cli.cli_run import done, run
+from tests.factories.streams import Built, built
+
+SLOW = settings(deadline=None, max_examples=60)
+SMALL = Pipeline(stages=2, batches=2, weight=1, p2p="0.5", link_mode="streams")
+TEXT = (
+    "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0RECV_B1,0I0,0W0,0I1,0W1,0REDUCE_GRAD,0RESHARD\n"
+    "1RECV_F0,1RECV_F1,1UNSHARD,1F0,1I0,1SEND_B0,1F1,1I1,1SEND_B1,1W0,1W1,1REDUCE_GRAD,1RESHARD\n"
+)
+"""ZB-H1 of 2 x 2 (see test_torch_csv.py): both activations are sent before a gradient is there."""
+
+
+def settings_of(pipeline: Pipeline) -> dict[str, Any]:
+    """What `torch_comms.schedule` is told of a pipeline."""
+    names = ("p2p", "backward_p2p", "device_speed", "mem_limit")
+    costs = {name: getattr(pipeline, name) for name in (*names, *StageCosts._fields)}
+    given = {"stages": pipeline.num_stages, "placement": list(pipeline.hosts[0])}
+    return given | {name: value for name, value in costs.items() if value is not None}
+
+
+def of_each_stage(schedule: Schedule) -> Schedule:
+    """The schedule on the same pipeline, its costs given stage by stage."""
+    pipeline = schedule.pipeline
+    costs = {name: list(getattr(pipeline.costs, name)) for name in StageCosts._fields}
+    listed = {"stages": pipeline.num_stages, "placement": list(pipeline.hosts[0]), "chunks": None}
+    return replace(schedule, pipeline=replace(pipeline, **listed, **costs))
+
+
+def test_by_hand() -> None:
+    assert torch_comms.communication_csv(evaluate(SMALL, "zb-h1")) == TEXT
+
+
+@SLOW
+@given(built())
+def test_read_back_it_has_the_times_of_the_schedule(made: Built) -> None:
+    schedule = of_each_stage(made.schedule)
+    text = torch_comms.communication_csv(schedule)
+    found = torch_comms.parse_order(text, "order.csv")
+    again = torch_comms.schedule(found, settings_of(schedule.pipeline))
+    assert verify(again, enforce_limit=False) == []
+    assert again.metrics.makespan <= schedule.metrics.makespan
+    assert (
+        torch_comms.parse_order(torch_comms.communication_csv(again), "again.csv").order
+        == found.order
+    )
+
+
+@SLOW
+@given(built())
+def test_a_schedule_file_holds_transfers(made: Built) -> None:
+    text = schedule_json.dumps(made.schedule)
+    again, claims = schedule_json.loads(text, "file")
+    assert again == made.schedule
+    assert verify(again, claims) == []
+    assert schedule_json.dumps(again) == text
+
+
+def _torch_text(cell: communication.Cell) -> str:
+    return torch_comms._cell(cell, {n: n for n in range(100)})
+
+
+@SLOW
+@given(built())
+def test_the_lowering_is_that_of_pytorch(made: Built) -> None:
+    """`_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` of the installed torch."""
+    pipeline, orders = made.schedule.pipeline, made.schedule.orders
+    (hosts,) = pipeline.hosts
+    lowered = {}
+    for rank, cells in enumerate(communication.computations(pipeline, orders)):
+        actions: Any = [torch_schedules._Action.from_str(_torch_text(cell)) for cell in cells]
+        gathered: Any = torch_schedules._add_unshard_reshard(actions)
+        lowered[rank] = torch_schedules._add_reduce_grad(gathered, pipeline.batches)
+    complete: Any = torch_schedules._add_send_recv(
+        lowered,  # type: ignore[arg-type]
+        stage_to_rank=lambda stage: hosts[stage],
+        num_stages=pipeline.num_stages,
+    )
+    ours = communication.torch_lowering(pipeline, orders)
+    for rank, row in enumerate(ours):
+        assert list(map(_torch_text, row)) == list(map(str, complete[rank]))
+
+
+def changed(*pairs: tuple[str, str]) -> str:
+    text = TEXT
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (changed((",0SEND_F1", "")), "posted-once: device 0: 0SEND_F1 is missing"),
+        (changed(("0SEND_F1", "0SEND_F1,0SEND_F1")), "0SEND_F1 is posted 2 times"),
+        (
+            changed(("0F1,0SEND_F1", "0SEND_F1,0F1")),
+            "send-behind: device 0: 0SEND_F1 stands before",
+        ),
+        (
+            changed(("1RECV_F0,1RECV_F1", "1RECV_F1,1RECV_F0")),
+            "matching-order: device 0: transfer 0 of its queue with device 1 is that of 0SEND_F0, "
+            "and of 0SEND_F1 there",
+        ),
+        (
+            changed((",0RECV_B0,0RECV_B1,0I0", ",0I0,0RECV_B0,0RECV_B1")),
+            "receive-before: device 0: 0RECV_B0 stands behind 0B0",
+        ),
+        (changed(("0UNSHARD", "0RECV_F0")), "unknown-post: device 0: 0RECV_F0 is no end"),
+        (changed(("1UNSHARD", "0SEND_F0")), "0SEND_F0: its stage sits on device 0"),
+        (
+            changed(("0SEND_F1", "0SEND_F1x")),
+            "order.csv: rank 0: cell 4: '0SEND_F1x' is no operation",
+        ),
+        ("0F0,0B0\n", "order.csv: it posts no send and no receive"),
+    ],
+)
+def test_broken_orders_are_refused(text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        torch_comms.schedule(torch_comms.parse_order(text, "order.csv"), {"p2p": "0.5"})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('["SEND_F", 0, 0, 0', '["SEND_X", 0, 0, 0', "kind 'SEND_X' is unknown"),
+        (
+            "null, 1]",
+            "null]",
+            "is not [kind, stage, microbatch, device, start, end, 0, 0, null, rec",
+        ),
+        ("null, 1]", 'null, "1"]', "link: '1' is not a whole number"),
+        ("0, 0, null, null]", "0, 0, null, 1]", "link: only transfers (SEND_F, SEND_B) have one"),
+        ('"link_mode": "streams"', '"link_mode": "fast"', "link_mode: 'fast' is unknown"),
+    ],
+)
+def test_broken_schedule_files_are_refused(old: str, new: str, words: str) -> None:
+    text = schedule_json.dumps(evaluate(SMALL, "zb-h1"))
+    assert old in text
+    with pytest.raises(InputError) as caught:
+        schedule_json.loads(text.replace(old, new, 1), "file")
+    assert words in str(caught.value)
+
+
+def test_commands(tmp_path: Path) -> None:
+    """Evaluate over streams, verify, export with communication, import, the same times."""
+    made, order, again = (str(tmp_path / name) for name in ("a.json", "a.csv", "b.json"))
+    size = "--stages 2 --batches 2 --weight-times 1 --p2p-time 0.5"
+    shown = done(f"eval zb-h1 {size} --link-mode streams -o {made} --json").json
+    assert shown["verified"]
+    assert len(shown["schedule"]["ops"]) == 12 + 4
+    done(f"verify {made}")
+    done(f"export {made} --to torch-comms -o {order}")
+    assert Path(order).read_text() == TEXT
+    costs = "--weight-times 1 --p2p-time 0.5"
+    imported = done(f"import {order} --from torch-comms {costs} -o {again} --json").json
+    assert imported["makespan"] == shown["makespan"]
+    done(f"verify {again}")
+    refused = run(f"import {order} --from torch-comms --link-mode delay")
+    assert (refused.code, refused.out) == (2, "")
+    assert "link_mode: delay has no order of transfers" in refused.err

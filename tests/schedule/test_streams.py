@@ -1,0 +1,178 @@
+"""Links as streams: times against a plain simulation, queues, communication orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Objective, Pipeline, evaluate, verify
+from ppopt.errors import DeadlockError, InputError
+from ppopt.schedule import communication, timing
+from ppopt.schedule.actions import Action, ActionKind, ActionRow
+from ppopt.schedule.link_queues import Links, posted_early
+from ppopt.schedule.orders import split_of
+from ppopt.schedule.schedule import Schedule
+from ppopt.verifier.posting import posting_faults
+from tests.factories.schedules import table
+from tests.factories.streams import Built, built, transfer_table
+from tests.oracles.streams import simulate
+
+SLOW = settings(deadline=None, max_examples=80)
+SMALL = Pipeline(stages=2, batches=2, forward=2, backward=4, p2p=1, link_mode="streams")
+
+
+def rows_of(*lines: str) -> tuple[ActionRow, ...]:
+    """Rows of cells such as `0F0 0SEND_F0`."""
+
+    def action(text: str) -> Action:
+        stage, rest = int(text[0]), text[1:]
+        return Action(ActionKind(rest[:-1]), stage, int(rest[-1]))
+
+    return tuple(tuple((action(cell),) for cell in line.split()) for line in lines)
+
+
+def timed(schedule: Schedule) -> set[tuple[int, ...]]:
+    """Operations and transfers with start and end, whatever the order of those of no length."""
+    return {row[:6] for row in table(schedule)} | {(7, *row) for row in transfer_table(schedule)}
+
+
+def test_a_receive_behind_computation_holds_up_its_queue() -> None:
+    """Device 0 posts the receive of gradient 0 behind F1: that of 2..4 starts it no earlier.
+
+    F0 0..2, its transfer 2..3, F0 of device 1 3..5, BW0 5..9; F1 2..4 meanwhile. The gradient goes
+    9..10, and behind it in the queue the activation of F1, which has been there since 4.
+    """
+    rows = rows_of(
+        "0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 0BW0 0RECV_B1 0BW1",
+        "1RECV_F0 1F0 1BW0 1SEND_B0 1RECV_F1 1F1 1BW1 1SEND_B1",
+    )
+    made = communication.schedule_of(SMALL, rows)
+    assert verify(made) == []
+    times = [
+        (int(a), int(b)) for a, b in zip(made.transfers.start, made.transfers.end, strict=True)
+    ]
+    assert times == [(2, 3), (9, 10), (10, 11), (17, 18)]
+    assert made.metrics.makespan == 22
+    # the other way about, F1 of device 1 need not wait for the gradient
+    better = rows_of(
+        "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0BW0 0RECV_B1 0BW1",
+        "1RECV_F0 1RECV_F1 1F0 1BW0 1SEND_B0 1F1 1BW1 1SEND_B1",
+    )
+    assert communication.schedule_of(SMALL, better).metrics.makespan == 20
+
+
+@SLOW
+@given(built())
+def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
+    pipeline = made.schedule.pipeline
+    for rows in (made.rows, communication.of_schedule(made.schedule)):
+        known = simulate(pipeline, rows)
+        assert known is not None
+        timed = communication.schedule_of(pipeline, rows)
+        assert verify(timed) == []
+        found = {
+            Action(ActionKind[row.kind.name], row.stage, row.microbatch): (row.start, row.end)
+            for row in timed.rows()
+        }
+        assert found == known.operations
+        columns = (column.tolist() for column in timed.transfers.columns)
+        carried = {
+            Action(ActionKind(f"SEND_{'F' if kind == 0 else 'B'}"), stage, microbatch): (begin, end)
+            for kind, stage, microbatch, _, _, begin, end in zip(*columns, strict=True)
+        }
+        assert carried == known.transfers
+
+
+@SLOW
+@given(built())
+def test_posting_early_in_the_order_of_the_times_keeps_the_times(made: Built) -> None:
+    """The times given are the earliest of their orders, so those of the derived order are equal.
+
+    Where operations of no length share an instant, their order is not in the times.
+    """
+    again = communication.schedule_of(
+        made.schedule.pipeline, communication.of_schedule(made.schedule)
+    )
+    given, derived = timed(made.schedule), timed(again)
+    if all(row[-2] < row[-1] for row in given):
+        assert derived == given
+    latest = {row[:-2]: row[-1] for row in given}
+    assert all(row[-1] <= latest[row[:-2]] for row in derived)
+
+
+@SLOW
+@given(built(), st.sampled_from(Objective))
+def test_streams_only_delay_more(made: Built, objective: Objective) -> None:
+    schedule = made.schedule
+    delays = replace(schedule.pipeline, link_mode="delay")
+    best = timing.schedule(delays, schedule.orders, objective).metrics.value(objective)
+    for queues in timing.own_queues(schedule.pipeline, schedule.orders):
+        found = timing.schedule(schedule.pipeline, schedule.orders, objective, queues=queues)
+        assert verify(found) == []
+        assert found.metrics.value(objective) >= best
+    # without transfers, it is a schedule of the pipeline of delays
+    columns = (*schedule.columns, schedule.slice, schedule.pair)
+    assert verify(Schedule.from_columns(delays, *columns)) == []
+
+
+@SLOW
+@given(built())
+def test_the_lowering_of_pytorch_keeps_all_rules(made: Built) -> None:
+    schedule = made.schedule
+    rows = communication.torch_lowering(schedule.pipeline, schedule.orders)
+    assert posting_faults(schedule.pipeline, rows) == []
+    known = simulate(schedule.pipeline, rows)
+    assert known is not None
+    lowered = communication.schedule_of(schedule.pipeline, rows).metrics.makespan
+    assert lowered == max(end for _, end in known.operations.values())
+
+
+def test_first_come_or_first_needed_is_the_best_order_of_small_queues() -> None:
+    """Of all orders of the two links of 1F1B, none is better than the one chosen."""
+    pipeline = Pipeline(stages=3, batches=2, p2p="0.5", link_mode="streams")
+    made = evaluate(pipeline, "1f1b")
+    links, split = Links(made.pipeline), split_of(made.pipeline, made.orders)
+    per_link = [links.numbers[links.link[links.numbers] == link] for link in range(2)]
+    found = []
+    for order in product(*map(permutations, per_link)):
+        queues = posted_early(links, [np.array(one) for one in order], split)
+        try:
+            found.append(timing.schedule(made.pipeline, made.orders, queues=queues))
+        except DeadlockError:
+            continue
+    assert len(found) > 10
+    assert made.metrics.makespan == min(one.metrics.makespan for one in found)
+
+
+def test_a_circle_through_a_link_is_named() -> None:
+    """The gradient before the activation that it comes from."""
+    links = Links(SMALL)
+    orders = evaluate(SMALL, "1f1b").orders
+    (order,) = (links.numbers[::-1],)
+    queues = posted_early(links, [order], split_of(SMALL, orders))
+    with pytest.raises(DeadlockError, match=r"SEND_"):
+        timing.schedule(SMALL, orders, queues=queues)
+
+
+def test_ends_that_differ_are_refused() -> None:
+    rows = rows_of("0F0 0SEND_F0 0F1 0SEND_F1", "1RECV_F1 1RECV_F0 1F0 1F1")
+    with pytest.raises(InputError, match=r"devices 0 and 1: transfer 0 of their queue is 0SEND_F0"):
+        communication.queues_of(SMALL, rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"routes": 2}, "no two routes"),
+        ({"slices": 2}, "no slices"),
+        ({"link_mode": "exclusive"}, "'exclusive' is unknown; use delay or streams"),
+    ],
+)
+def test_what_streams_are_not(given: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=f"link_mode: .*{words}"):
+        Pipeline(**({"stages": 2, "batches": 2, "link_mode": "streams"} | given))

@@ -1,0 +1,140 @@
+"""Windows over orders and kinds of backwards: valid, within limits, complete if they say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from ppopt import Objective, Pipeline, Schedule, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.solver.budget import SolverLimits
+from ppopt.solver.heuristics.mixed_network import network_of
+from ppopt.solver.heuristics.mixed_windows import MixedSchedule, MixedWindow
+from ppopt.solver.heuristics.window_lns import window_orders
+from ppopt.solver.parameters import RoundParams, SolveParams
+from tests.factories.instances import mixed_cases
+from tests.factories.schedules import build
+from tests.oracles import exhaustive
+
+LIMITS = SolverLimits(60, 1, 0)
+
+
+def mixed(pipeline: Pipeline) -> Problem:
+    return Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+
+
+def schedules(seed: int, count: int, ops: int) -> Iterator[Schedule]:
+    """Random mixed schedules of tiny pipelines without operations of no length, within limits."""
+    rng = Random(seed)
+    for drawn in mixed_cases(seed, count, ops=ops):
+        longer = {
+            field: [max(drawn.num_chunks, time) for time in getattr(drawn, field)]
+            for field in ("forward", "backward_input", "weight", "backward")
+        }
+        made = build(replace(drawn, **longer), rng, "mixed", paired=False)
+        if made.fits_limits:
+            yield made
+
+
+def settled(schedule: Schedule) -> MixedSchedule:
+    """The network of a schedule at its earliest starts."""
+    current = MixedSchedule(*network_of(mixed(schedule.pipeline), schedule))
+    return current.changed(current.order, ())
+
+
+def timed(schedule: MixedSchedule) -> Schedule:
+    """The schedule, as the search submits it."""
+    pipeline = schedule.network.problem.pipeline
+    return timing.schedule(pipeline, schedule.network.orders(schedule.start), Objective.MAKESPAN)
+
+
+def reordered(window: MixedWindow) -> MixedSchedule | None:
+    """The schedule with what a window finds, if it finds any."""
+    found, current = window.reoptimise(LIMITS), window.whole.schedule
+    if found.order is None:
+        return None
+    assert isinstance(current, MixedSchedule)
+    order = list(window.whole.order)
+    order[window.first : window.after] = found.order
+    return current.changed(order, found.flips)
+
+
+def test_a_network_keeps_the_schedule() -> None:
+    """Same kinds of backwards, same value at earliest starts, and flips there and back."""
+    both = 0
+    for schedule in schedules(81, 300, 24):
+        current = settled(schedule)
+        again = timed(current)
+        kinds = [sorted(one.kind.tolist()) for one in (schedule, again)]
+        assert kinds[0] == kinds[1]
+        assert verify(again) == []
+        assert current.value == again.metrics.makespan <= schedule.metrics.makespan
+        both += {OpKind.B, OpKind.BW} <= set(kinds[0])
+        flipped = current.changed(current.order, range(current.network.slots))
+        assert flipped.changed(flipped.order, range(current.network.slots)).value == current.value
+    assert both > 20
+
+
+def test_a_window_over_all_operations_is_the_whole_problem() -> None:
+    """The optimum over all orders and all choices; a second window finds nothing below it."""
+    improved = 0
+    for schedule in schedules(82, 110, 12):
+        best = exhaustive.best_mixed(schedule.pipeline, objective="makespan")
+        current = settled(schedule)
+        [whole, *_] = window_orders(current, 0.9)
+        found = reordered(MixedWindow(whole, 0, current.network.size))
+        if found is None:
+            assert current.value == best
+            continue
+        improved += 1
+        assert found.value == best
+        [whole, *_] = window_orders(found, 0.9)
+        assert reordered(MixedWindow(whole, 0, found.network.size)) is None
+    assert improved > 15
+
+
+def test_what_windows_find_is_valid_within_limits_and_better() -> None:
+    rng, improved, flips = Random(83), 0, 0
+    for schedule in schedules(83, 200, 40):
+        current = settled(schedule)
+        first, after = sorted(rng.sample(range(current.network.size + 1), 2))
+        window = MixedWindow(rng.choice(window_orders(current, 0.9)), first, after)
+        found = reordered(window)
+        if found is None:
+            continue
+        improved += 1
+        flips += int((found.network.split != current.network.split).any())
+        made = timed(found)
+        assert verify(made) == []
+        assert made.fits_limits
+        assert made.metrics.makespan == found.value < current.value
+    assert improved > 20
+    assert flips > 10
+
+
+def test_the_search_is_better_than_either_kind_alone() -> None:
+    """In so many rounds of all heuristics."""
+    pipeline = Pipeline(
+        stages=4,
+        batches=8,
+        forward=(9, 12, 8, 10),
+        backward_input=(12, 9, 13, 8),
+        weight=(6, 11, 7, 10),
+        backward=(14, 16, 16, 14),
+        activation=4,
+        memory_b=1,
+        mem_limit="1f1b",
+    )
+    params = SolveParams(without=frozenset({"full model"}), rounds=RoundParams(most=3))
+    mixed, split, whole = (
+        solve(pipeline, backward_kind=kind, workers=1, time_limit=120, params=params).value
+        for kind in ("mixed", "split", "whole")
+    )
+    assert mixed is not None
+    assert split is not None
+    assert whole is not None
+    assert mixed < min(split, whole)

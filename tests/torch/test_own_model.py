@@ -1,0 +1,146 @@
+"""The user's own model: run, profiled, and refused by one line where its function is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from ppopt import Pipeline
+from ppopt.errors import InputError, VerificationError
+from ppopt.formats.config import parse_config, pipeline_of
+from ppopt.problem.operation import OpKind
+from ppopt.profiles import pipeline_file
+from ppopt.torch import job, job_execution
+from ppopt.torch.world import World
+from tests.factories.schedules import build
+from tests.torch.torch_jobs import RANKS
+
+FILE = Path(__file__).with_name("own_models.py")
+BATCHES = 4
+REFUSED = {
+    "number": "own_models.py:number: returns int, not a ppopt.torch.Job",
+    "nothing": r"nothing\(4\) raised TypeError: nothing\(\) takes 0 positional arguments",
+    "broken": r"broken\(4\) raised ValueError: no data \(line \d+\)",
+    "missing": "own_models.py has no function missing",
+    "empty": "modules is empty; give one at least",
+    "one_module": "modules is one module; give a list of them",
+    "no_modules": r"modules\[1\] is int, neither a torch.nn.Module nor a function that makes one",
+    "no_target": "target is NoneType, no tensor",
+    "ragged": r"target has the shape \(9, 8\); its first dimension must be a multiple of the 4 ",
+    "ragged_mask": r"mask has the shape \(\); its first dimension must be a multiple of the 4",
+    "wrong_shape": r"module 1 \(Linear\): its forward raised TypeError",
+    "no_module_made": "module 0: its function returns dict, not a torch.nn.Module",
+    "no_tensor": r"module 0 \(Words\): returns str; return tensors",
+    "no_gradient": r"module 0 \(Cut\): no tensor that it returns requires a gradient",
+    "broken_loss": "loss: it raised",
+    "no_scalar": "loss: it returns no scalar tensor that requires a gradient",
+}
+
+
+def model(name: str, backend: str | None = None) -> job_execution.Model:
+    return job_execution.Model(f"{FILE}:{name}", BATCHES, backend)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_functions(name: str) -> None:
+    with pytest.raises(InputError, match=REFUSED[name]) as caught:
+        job.boundaries(model(name).load(), BATCHES, "cpu")
+    assert "\n" not in str(caught.value) or name in ("wrong_shape", "broken_loss")
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("job.py", "name the file and the function, my_job.py:build"),
+        ("job.py:", "name the file and the function"),
+        ("none.py:build", "there is no file none.py"),
+        ("words.txt:build", "words.txt is no Python file; end it in .py"),
+        ("error.py:build", r"importing it raised NameError: name .* is not defined \(line 2\)"),
+        ("syntax.py:build", r"importing it raised SyntaxError: .* \(line 1\)"),
+    ],
+)  # fmt: skip
+def test_wrong_files(spec: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("words.txt", ""), ("error.py", "\nundefined"), ("syntax.py", "def (")):
+        Path(name).write_text(text)
+    with pytest.raises(InputError, match=told):
+        job.load(spec, 1)
+
+
+@pytest.fixture(autouse=True)
+def unimported() -> ModuleType | None:
+    """The user's file does not stay imported from one test to the next."""
+    return sys.modules.pop("ppopt_job", None)
+
+
+def test_it_runs_by_turns_with_exact_gradients(world: World) -> None:
+    """Mixed backwards on uneven placements; integers between stages, masks, two outputs."""
+    placements = ([0, 1, 2, 3, 3], [2, 0, 1, 3, 1])
+    schedules = [
+        build(Pipeline(stages=5, batches=BATCHES, placement=hosts), Random(seed), "mixed")
+        for seed, hosts in enumerate(placements)
+    ]
+    for ran in job_execution.run(world, schedules, model("good"), steps=2):
+        assert ran.gradients == 2 * 5
+        assert ran.difference <= 1e-5
+        assert len(ran.steps) == 2
+        assert {record.step for record in ran.records} == {0, 1}
+
+
+def test_layers_become_the_stages_of_the_partition(world: World) -> None:
+    """Two modules in the first stage, one in each of the others."""
+    layers = parse_config("layers: [{forward: 1, count: 5}]", ".yaml", "a.yaml")
+    settings = {**layers, "stages": RANKS, "batches": BATCHES, "partition": [2, 1, 1, 1]}
+    made = build(pipeline_of(settings), Random(1), "whole")
+    (ran,) = job_execution.run(world, [made], model("good"), steps=1, check=False)
+    assert ran.gradients == 0
+    (ran,) = job_execution.run(world, [made], model("good", "aot_eager"), steps=1)
+    assert (ran.gradients, ran.difference <= 1e-5) == (10, True)
+
+
+def test_a_random_module_is_found(world: World) -> None:
+    made = build(Pipeline(stages=5, batches=BATCHES, placement=[0, 1, 2, 3, 3]), Random(1))
+    with pytest.raises(VerificationError, match=r"the gradient of .* differs .* \(dropout\)"):
+        job_execution.run(world, [made], model("dropout"))
+
+
+def test_schedules_that_do_not_fit(world: World) -> None:
+    four = build(Pipeline(stages=RANKS, batches=BATCHES), Random(1), "split")
+    with pytest.raises(InputError, match="the job has 5 modules, the schedule 4 stages"):
+        job_execution.run(world, [four], model("good"))
+    with pytest.raises(InputError, match="a compiled module cannot split its backward"):
+        job_execution.run(world, [four], model("good", "aot_eager"))
+    with pytest.raises(InputError, match=r"module 0 \(Words\): returns str"):
+        job_execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_words"))
+
+
+def test_modules_are_profiled_as_layers(world: World) -> None:
+    """A module hands on a tensor of 2 x 8 floats and two integers. F of the first four keeps what
+    tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
+    found, names = job_execution.measure(world, model("good"), steps=2)
+    assert [name for name, _ in names] == ["Layer"] * 4 + ["Last"]
+    assert [size for _, size in names] == [2 * 8 * 4 + 2 * 8] * 4 + [2 * 2 * 8 * 4]
+    text = pipeline_file.dumps_layers(found, names, description="mine", source="here")
+    pipeline = pipeline_of(parse_config(text, ".yaml", "profile.yaml"))
+    assert pipeline.model is not None
+    assert [layer.name for layer in pipeline.model.layers] == ["Layer"] * 4 + ["Last"]
+    assert (pipeline.num_devices, pipeline.batches) == (RANKS, BATCHES)
+    static = 2 * 72 * 4 / 2**20
+    for layer in pipeline.model.layers:
+        assert float(layer.static) == pytest.approx(static, abs=1e-6)
+        assert float(layer.activation) > float(layer.output or 0)
+
+
+def test_compiled_modules_are_profiled_whole(world: World) -> None:
+    """Their memory is measured, too: tanh and product are kept by compiled code."""
+    found, names = job_execution.measure(world, model("good", "aot_eager"), steps=1)
+    assert {kind for kind, _ in found.times} == {OpKind.F, OpKind.BW}
+    text = pipeline_file.dumps_layers(found, names, description="mine", source="here")
+    assert "backward_kind: whole" in text
+    eager = job_execution.measure(world, model("good"), steps=1)[0]
+    for stage in range(5):
+        assert 0 < found.memory[stage].activation <= 2 * eager.memory[stage].activation

@@ -1,0 +1,271 @@
+"""The rules of transfers against plain Python, and those of posted orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ppopt import Pipeline, evaluate, verify
+from ppopt.errors import InputError
+from ppopt.problem.operation import Op
+from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.transfers import Transfers
+from ppopt.verifier import Rule
+from ppopt.verifier.posting import PostingRule, posting_faults
+from tests.factories.schedules import BW, B, F, lag_of, table
+from tests.factories.streams import Built, built, transfer_table
+from tests.oracles.streams import simulate
+from tests.verifier.verify_mutations import STREAMS
+
+SLOW = settings(deadline=None, max_examples=80)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def broken_rules(schedule: Schedule) -> set[Rule]:
+    """The rules of transfers that a schedule breaks: DESIGN section 3, rule 14, in plain Python."""
+    pipeline, ops, rows = schedule.pipeline, table(schedule), transfer_table(schedule)
+    found = set()
+    ends = {row[:3]: row[4:6] for row in ops}
+
+    def backward(stage: int, microbatch: int) -> tuple[int, ...]:
+        return ends.get((B, stage, microbatch)) or ends[BW, stage, microbatch]
+
+    for kind, stage, microbatch, source, target, start, end in rows:
+        other = stage + 1 if kind == F else stage - 1
+        devices = pipeline.device(stage, 0), pipeline.device(other, 0)
+        assert (source, target) == devices, "only times are moved"
+        op = F if kind == F else BW
+        if end - start != lag_of(pipeline, Op(op, stage, 0), Op(op, other, 0)) or start < 0:
+            found.add(Rule.TRANSFER_TIME)
+        here, there = (
+            ends[F, s, microbatch] if kind == F else backward(s, microbatch) for s in (stage, other)
+        )
+        if start < here[1]:
+            found.add(Rule.SEND)
+        if there[0] < end:
+            found.add(Rule.RECEIVE)
+        for one in rows:
+            if {*one[3:5]} == {source, target} and one[:3] != (kind, stage, microbatch):
+                inside = start < one[5] < end or one[5] < start < one[6]
+                if inside or max(start, one[5]) < min(end, one[6]):
+                    found.add(Rule.LINK)
+    return found
+
+
+@SLOW
+@given(built())
+def test_a_schedule_over_streams_is_valid(made: Built) -> None:
+    assert verify(made.schedule) == []
+    assert broken_rules(made.schedule) == set()
+
+
+@SLOW
+@given(built(), SEEDS)
+def test_moved_transfers_break_the_rules_that_plain_python_names(made: Built, seed: int) -> None:
+    random = Random(seed)
+    rows = transfer_table(made.schedule)
+    moved = []
+    for row in rows:
+        by, longer = (random.choice((0, 0, 0, -1, 1, 3, -4)) for _ in range(2))
+        end = max(row[5] + by, row[6] + by + (longer if random.random() < 0.1 else 0))
+        moved.append((*row[:5], row[5] + by, end))
+    schedule = made.schedule
+    given_rows = table(schedule)
+    changed = Schedule.from_rows(schedule.pipeline, given_rows, transfers=moved)
+    assert {one.rule for one in verify(changed)} & STREAMS == broken_rules(changed)
+
+
+def test_violations_are_told_in_words() -> None:
+    pipeline = Pipeline(stages=2, batches=1, p2p=1, link_mode="streams")
+    made = evaluate(pipeline, "1f1b")
+    late = replace(made, transfers=replace(made.transfers, end=made.transfers.end + 1))
+    assert next(map(str, verify(late))) == (
+        "transfer-time: 0SEND_F0 from device 0 to 1 at 1..3 is not 1 long from 0 or later on"
+    )
+    none = replace(made, transfers=Transfers())
+    assert [str(one) for one in verify(none)] == [
+        "transfer: 0SEND_F0 is missing",
+        "transfer: 1SEND_B0 is missing",
+    ]
+    assert [one.device for one in verify(none)] == [0, 1]
+    delays = replace(made, pipeline=replace(made.pipeline, link_mode="delay"))
+    assert [str(one) for one in verify(delays)] == [
+        "transfer: 2 transfers are given, but the links are delays"
+    ]
+
+
+def test_columns_that_are_none_are_refused() -> None:
+    made = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
+    for wrong in (np.array([0.5, 1]), np.array([[1], [2]]), np.array([1, 2, 3])):
+        with pytest.raises(InputError, match="schedule: transfers: "):
+            verify(replace(made, transfers=replace(made.transfers, start=wrong)))
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 2**53 + 1])
+def test_times_that_cannot_be_computed_with(number: int) -> None:
+    made = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
+    start = made.transfers.start.copy()
+    start[0] = number
+    changed = replace(made, transfers=replace(made.transfers, start=start, end=start))
+    assert Rule.TRANSFER_TIME in {one.rule for one in verify(changed)}
+
+
+# Posted orders
+
+
+def _removed(random: Random, rows: list[list[Action]]) -> None:
+    row = _with_posts(random, rows)
+    row.remove(random.choice([one for one in row if one.kind in POSTS]))
+
+
+def _twice(random: Random, rows: list[list[Action]]) -> None:
+    row = _with_posts(random, rows)
+    row.append(random.choice([one for one in row if one.kind in POSTS]))
+
+
+def _unknown(random: Random, rows: list[list[Action]]) -> None:
+    row = random.choice(rows)
+    row.append(random.choice((Action(ActionKind.SEND_B, 0, 0), Action(ActionKind.RECV_F, 0, 0))))
+
+
+def _send_first(random: Random, rows: list[list[Action]]) -> None:
+    """A send in front of everything, the operation that it carries too."""
+    row = _with_posts(random, rows, "SEND")
+    post = random.choice([one for one in row if one.kind.startswith("SEND")])
+    row.remove(post)
+    row.insert(0, post)
+
+
+def _receive_last(random: Random, rows: list[list[Action]]) -> None:
+    """The last receive of a device behind everything, the operation that needs it too."""
+    row = _with_posts(random, rows, "RECV")
+    place = max(n for n, one in enumerate(row) if one.kind.startswith("RECV"))
+    post = row.pop(place)
+    row.append(post)
+
+
+def _with_posts(random: Random, rows: list[list[Action]], kind: str = "") -> list[Action]:
+    """A row with posts of a kind; of all kinds by default."""
+    suited = [
+        row for row in rows if any(one.kind in POSTS and one.kind.startswith(kind) for one in row)
+    ]
+    assume(suited)
+    return random.choice(suited)
+
+
+POSTING: dict[PostingRule, Callable[[Random, list[list[Action]]], None]] = {
+    PostingRule.UNKNOWN: _unknown,
+    PostingRule.ONCE: _twice,
+    PostingRule.AFTER: _send_first,
+    PostingRule.BEFORE: _receive_last,
+}
+
+
+def _changed(made: Built, change: Callable[[list[list[Action]]], None]) -> tuple[ActionRow, ...]:
+    rows = [[action for cell in row for action in cell] for row in made.rows]
+    change(rows)
+    return tuple(tuple((action,) for action in row) for row in rows)
+
+
+@SLOW
+@given(built())
+def test_an_order_as_appended_keeps_all_rules(made: Built) -> None:
+    assert posting_faults(made.schedule.pipeline, made.rows) == []
+
+
+@pytest.mark.parametrize("rule", POSTING)
+@settings(deadline=None, max_examples=40)
+@given(made=built(), seed=SEEDS)
+def test_breaking_a_rule_of_posts_reports_it(rule: PostingRule, made: Built, seed: int) -> None:
+    rows = _changed(made, lambda given: POSTING[rule](Random(seed), given))
+    assert rule in {one.rule for one in posting_faults(made.schedule.pipeline, rows)}
+
+
+@settings(deadline=None, max_examples=40)
+@given(made=built(), seed=SEEDS)
+def test_a_post_that_is_missing(made: Built, seed: int) -> None:
+    rows = _changed(made, lambda given: _removed(Random(seed), given))
+    found = {one.rule for one in posting_faults(made.schedule.pipeline, rows)}
+    assert PostingRule.ONCE in found
+
+
+@SLOW
+@given(built(), SEEDS)
+def test_faults_are_found_exactly_where_a_simulation_stops(made: Built, seed: int) -> None:
+    """Two neighbours of a row change places; what still runs to its end keeps all rules."""
+    random, pipeline = Random(seed), made.schedule.pipeline
+    rows = [list(row) for row in made.rows]
+    for _ in range(random.randint(1, 4)):
+        row = random.choice(rows)
+        place = random.randrange(len(row) - 1)
+        row[place : place + 2] = row[place : place + 2][::-1]
+    given_rows = tuple(map(tuple, rows))
+    assume(all(_in_order(row) for row in given_rows))
+    runs = simulate(pipeline, given_rows) is not None
+    assert runs == (not posting_faults(pipeline, given_rows))
+
+
+def _in_order(row: ActionRow) -> bool:
+    """Whether a row's own F, B and W, its sends and receives follow each other."""
+    place = {action: number for number, cell in enumerate(row) for action in cell}
+
+    def behind(action: Action, *kinds: str) -> Iterator[bool]:
+        for kind in kinds:
+            before = place.get(action._replace(kind=ActionKind(kind)))
+            yield before is None or before < place[action]
+
+    kinds = {"B": ("F",), "BW": ("F",), "W": ("B",), "SEND_F": ("F",), "SEND_B": ("B", "BW")}
+    return all(all(behind(action, *kinds.get(action.kind, ()))) for action in place)
+
+
+def _rows(*lines: str) -> tuple[ActionRow, ...]:
+    """Rows of actions such as `0SEND_F1`."""
+
+    def action(text: str) -> Action:
+        return Action(ActionKind(text[1:-1]), int(text[0]), int(text[-1]))
+
+    return tuple(tuple((action(one),) for one in line.split()) for line in lines)
+
+
+def test_orders_that_do_not_match() -> None:
+    pipeline = Pipeline(stages=2, batches=2, link_mode="streams")
+
+    def faults(*lines: str) -> list[str]:
+        return list(map(str, posting_faults(pipeline, _rows(*lines))))
+
+    right = "1RECV_F0 1F0 1BW0 1SEND_B0 1RECV_F1 1F1 1BW1 1SEND_B1"
+    assert faults("0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 0BW0 0RECV_B1 0BW1", right) == []
+    assert faults("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0BW0 0RECV_B1 0BW1", right) == [
+        "matching-order: device 0: transfer 1 of its queue with device 1 is that of 0SEND_F1, "
+        "and of 1SEND_B0 there"
+    ]
+    crossed = "1RECV_F0 1F0 1RECV_F1 1F1 1BW0 1SEND_B0 1BW1 1SEND_B1"
+    late = "0F0 0SEND_F0 0RECV_B0 0BW0 0F1 0SEND_F1 0RECV_B1 0BW1"
+    assert [one.split(":")[0] for one in faults(late, crossed)] == ["matching-order"]
+    # both ends agree, and each waits for what the other does behind its own wait
+    waits = "1RECV_F0 1F0 1F1 1BW0 1SEND_B0 1RECV_F1 1BW1 1SEND_B1"
+    assert faults("0F0 0SEND_F0 0RECV_B0 0BW0 0F1 0SEND_F1 0RECV_B1 0BW1", waits) == [
+        "receive-before: device 1: 1RECV_F1 stands behind 1F1"
+    ]
+
+
+def test_a_circle_over_three_devices() -> None:
+    """Every queue agrees and every post is in its place; still the devices wait for each other."""
+    pipeline = Pipeline(stages=4, batches=1, placement=[0, 1, 2, 0], link_mode="streams")
+    rows = _rows(
+        "3RECV_F0 3F0 3BW0 3SEND_B0 0F0 0SEND_F0 0RECV_B0 0BW0",
+        "1RECV_F0 1F0 1SEND_F0 1RECV_B0 1BW0 1SEND_B0",
+        "2RECV_F0 2F0 2SEND_F0 2RECV_B0 2BW0 2SEND_B0",
+    )
+    assert list(map(str, posting_faults(pipeline, rows))) == [
+        "deadlock: device 0: 3F0 waits forever",
+        "deadlock: device 1: 1F0 waits forever",
+        "deadlock: device 2: 2F0 waits forever",
+    ]
