@@ -74,7 +74,7 @@ def profile(
         ),
     ] = None,
 ) -> int:
-    """Measure your own model, or turn measured times into a pipeline file.
+    """Turn measured times, or your own model, into a pipeline.
 
     `ppopt solve --config FILE` reads it.
     """

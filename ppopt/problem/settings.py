@@ -299,6 +299,7 @@ SETTINGS = (
         LinkMode.DELAY.value,
         choices=tuple(map(str, LinkMode)),
         placeholder="delay|streams",
+        under=Heading.TIMES,
     ),
     Setting(
         "device_speed",
