@@ -54,7 +54,7 @@ def plan_of(pipeline: Pipeline, seconds: float, limit: str) -> Plan:
         devices=pipeline.num_devices,
         batches=pipeline.batches,
         mem_limit=limit,
-        p2p=pipeline.p2p,
+        **({"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}),
         time_limit=seconds,
         workers=1,
     )
@@ -79,8 +79,9 @@ def by_hand(name: str, pipeline: Pipeline, limit: str) -> Hand | None:
 def one_by_one(plan: Plan, seconds: float) -> tuple[Fraction | None, float]:
     """The best value of all configurations, each solved for so long, and the seconds taken."""
     began, values = time.monotonic(), []
-    for one in plan.space:
-        found = ppopt.solve(plan.space.pipeline(one), time_limit=seconds, workers=1)
+    for row in plan.rows:
+        pipeline = plan.space.pipeline(row.configuration)
+        found = ppopt.solve(pipeline, time_limit=seconds, workers=1)
         if found.value is not None:
             values.append(found.value)
     return min(values, default=None), time.monotonic() - began

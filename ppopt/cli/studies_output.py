@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -16,8 +17,11 @@ from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
-from ppopt.studies.storage import Storage, Trial
+from ppopt.studies.storage import Storage, Trial, canonical
 from ppopt.studies.sweep import Study
+
+if TYPE_CHECKING:
+    from ppopt.schedule.schedule import Schedule
 
 MOST_SHOWN = 200
 """Rows of a table on the terminal; files hold all."""
@@ -25,17 +29,10 @@ _SCHEMA = 1
 Shown = Mapping[str, Any]
 
 
-def check_row_formats(targets: Sequence[Target]) -> None:
-    """Raise InputError where a file is asked for that cannot express rows."""
-    for target in targets:
-        if target.is_page or target.is_picture:
-            raise InputError(f"output: {target.asked}: rows are written as .csv or .json")
-
-
 def show_study(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
     """Show the rows of a sweep; return the exit code of the files."""
     shown = of_study(found)
-    code = _write(targets, shown)
+    code = _write(targets, shown, partial(_page_of_sweep, found, shown))
     if as_json:
         output.print_json(shown)
     elif not quiet:
@@ -117,7 +114,8 @@ def show_trials(
     failed = sum(row["failed"] is not None for row in rows)
     counts = {"done": len(rows) - failed, "failed": failed}
     shown = {"schema": _SCHEMA, "study": name, "storage": storage.url, **counts, "rows": rows}
-    code = _write(targets, shown)
+    keys = [one.key for one in trials]
+    code = _write(targets, shown, lambda: _page(shown, keys, storage))
     if as_json:
         output.print_json(shown)
     elif not quiet:
@@ -134,13 +132,45 @@ def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
     ]
 
 
-def _write(targets: Sequence[Target], shown: Shown) -> int:
+def _page_of_sweep(found: Study, shown: Shown) -> str:
+    with Storage(found.storage, readonly=True) as storage:
+        keys = {canonical(one.params): one.key for one in storage.trials(found.name)}
+        return _page(shown, [keys.get(canonical(row.overrides)) for row in found.rows], storage)
+
+
+def _page(shown: Shown, keys: Sequence[str | None], storage: Storage) -> str:
+    """The page of a study; raises InputError where there is no schedule to show."""
+    from ppopt.report.study import study_page  # noqa: PLC0415  plotly takes long to load
+    from ppopt.studies import outcome  # noqa: PLC0415
+
+    def schedule_of(number: int) -> Schedule | None:
+        key, limit = keys[number], shown["rows"][number].get("mem_limit")
+        stored = None if key is None else storage.result(key)
+        if stored is None:
+            return None
+        try:
+            made = outcome.schedule_of(stored)
+        except InputError as error:
+            note(f"note: left out of the page: {error}")
+            return None
+        return made and replace(made, pipeline=replace(made.pipeline, mem_limit=limit))
+
+    page = study_page(shown, schedule_of)
+    if page is None:
+        raise InputError("output: a page shows schedules, and no row has one; write .csv or .json")
+    return page
+
+
+def _write(targets: Sequence[Target], shown: Shown, page: Callable[[], str]) -> int:
     def words(target: Target) -> str:
+        if target.is_page:
+            return page()
         if target.is_order:
             return csv_of(shown["rows"])
         return json.dumps(shown, allow_nan=False) + "\n"
 
-    return output.write_each((target, partial(words, target)) for target in targets)
+    pages = [target.as_page() if target.is_picture else target for target in targets]
+    return output.write_each((target, partial(words, target)) for target in pages)
 
 
 def csv_of(rows: Sequence[Shown]) -> str:

@@ -91,7 +91,6 @@ def sweep(
     from ppopt.cli import progress, studies_output
     from ppopt.studies import sweep as sweeps
 
-    studies_output.check_row_formats(settings.output)
     grid = _grid(settings, values, where or [], shard)
     memory = None if memory_per_job is None else _bytes(memory_per_job)
     with ExitStack() as stack:
@@ -175,7 +174,9 @@ def studies(
     storage: StorageOption = STORAGE,
     output: Annotated[
         list[str] | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write its rows: .csv or .json."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write its rows: .html, .csv or .json."
+        ),
     ] = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -190,7 +191,6 @@ def studies(
     from ppopt.studies.storage import Storage
 
     targets = writable(output or [])
-    studies_output.check_row_formats(targets)
     action, *rest = words or ["list"]
     if targets and action != "show":
         raise InputError("output: name the study whose rows are to be written: show NAME")

@@ -83,7 +83,7 @@ def confirmed(schedule: Timetable) -> str | None:
     optimal = schedule.origin.status == "optimal"
     if value < stated.bound or (optimal and value > stated.bound):
         return None
-    if stated.partitions:
+    if stated.of_layers:
         from ppopt.rechecker.configurations import confirmed_at_once  # noqa: PLC0415  loads on use
 
         return confirmed_at_once(stated)
@@ -98,7 +98,7 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
-    if stated.partitions or stated.placements:
+    if stated.of_layers or stated.placements:
         return _check_configurations(stated, time_limit, workers, seed, progress)
     if stated.bound is not None:
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
@@ -124,13 +124,13 @@ def check(
 def _check_configurations(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
-    """Check a claim of all partitions, or of all placements."""
+    """Check a claim of all partitions, choices of recompute, or placements."""
     from ppopt.rechecker import configurations  # noqa: PLC0415  loads on use
 
     def check_one(one: Claim, seconds: float) -> Recheck:
         return check(one, seconds, workers, seed, progress)
 
-    if stated.partitions:
+    if stated.of_layers:
         return configurations.check_partitions(stated, time_limit, check_one)
     return configurations.check_placements(stated, time_limit, check_one)
 

@@ -32,11 +32,21 @@ class Claim(NamedTuple):
     partitions: bool = False
     """Whether it is of every partition of the model's layers, within the same limits."""
     recompute: bool = False
-    """Whether it is also of every choice of the layers that recompute."""
+    """Whether it is of every choice of the layers that recompute."""
     placements: bool = False
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     bound_time: Fraction | None = None
-    """The bound in the user's unit, where it is of every partition or placement: ticks differ."""
+    """The bound in the user's unit, where it is of several pipelines: their ticks differ."""
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether it is of every partition or of every choice of recompute."""
+        return self.partitions or self.recompute
+
+    @property
+    def configurations(self) -> str:
+        """What it is of, where it is of every partition or choice of recompute, in words."""
+        return "partitions" if self.partitions else "choices of recompute"
 
     @property
     def fused(self) -> bool:
@@ -164,8 +174,9 @@ def of_schedule(schedule: Timetable) -> Claim | None:
     claim = Claim(pipeline, span, origin.backward_kind or BackwardKind.SPLIT, ticks, devices)
     if origin.certificate is not None:
         claim = of_every(claim, origin.certificate.argument, origin.lower_bound)
-    if claim.partitions and pipeline.model is None:
-        raise InputError("certificate: it is of all partitions, but the file has no layers")
+    if claim.of_layers and pipeline.model is None:
+        every = claim.configurations
+        raise InputError(f"certificate: it is of all {every}, but the file has no layers")
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
         raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
@@ -174,16 +185,13 @@ def of_schedule(schedule: Timetable) -> Claim | None:
 
 def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
     """The claim said of every partition, choice of recompute or placement, as the argument is."""
-    partitions = argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE)
-    placements = argument is Argument.PLACEMENTS
-    if not (partitions or placements):
-        return claim
-    return claim._replace(
-        partitions=partitions,
-        recompute=argument is Argument.PARTITIONS_RECOMPUTE,
-        placements=placements,
+    made = claim._replace(
+        partitions=argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE),
+        recompute=argument in (Argument.RECOMPUTE, Argument.PARTITIONS_RECOMPUTE),
+        placements=argument is Argument.PLACEMENTS,
         bound_time=bound,
     )
+    return made if made.of_layers or made.placements else claim
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:

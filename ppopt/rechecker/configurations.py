@@ -19,24 +19,27 @@ AT_ONCE = 2.0
 
 
 def confirmed_at_once(stated: Claim) -> str | None:
-    """Why a claim of all partitions holds by arithmetic alone; None where that takes a search."""
+    """Why a claim of all partitions or choices holds by arithmetic alone.
+
+    None where that takes a search.
+    """
     left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
-    return None if left is None or left else _of_all_partitions(0, stated)
+    return None if left is None or left else _of_all(0, stated)
 
 
 def check_partitions(stated: Claim, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of all partitions: those that no device rules out, one by one."""
+    """Check a claim of all partitions, or choices: those no device rules out, one by one."""
     began = monotonic()
     every = tuple(range(stated.pipeline.num_devices))
     left = partitions.left_to_search(stated, began + time_limit / 2)
     if left is None:
-        reason = "more partitions than can be searched are ruled out by no device alone"
+        reason = f"no device alone rules out more {stated.configurations} than can be searched"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
     claims = {str(one): partitions.claim_of_partition(stated, one) for one in left}
 
     found = _check_each(claims, check, began + time_limit)
     return found or Recheck(
-        Verdict.CONFIRMED, _of_all_partitions(len(left), stated), every, monotonic() - began
+        Verdict.CONFIRMED, _of_all(len(left), stated), every, monotonic() - began
     )
 
 
@@ -86,8 +89,15 @@ def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Rech
     return left
 
 
-def _of_all_partitions(searched: int, stated: Claim) -> str:
-    """How a claim of all partitions holds, in words."""
-    words = "whatever recomputes, " if stated.recompute else ""
-    words += "in every partition of the layers one device alone needs as long, or too much memory"
+def _of_all(searched: int, stated: Claim) -> str:
+    """How a claim of all partitions, or choices of recompute, holds, in words."""
+    words = ", ".join(
+        part
+        for part, said in (
+            ("whatever recomputes", stated.recompute),
+            ("in every partition of the layers", stated.partitions),
+        )
+        if said
+    )
+    words += " one device alone needs as long, or too much memory"
     return words + (f", but in {searched}, whose schedules were searched" if searched else "")

@@ -1,7 +1,8 @@
 """Bounds over all partitions of a model: which partitions a claimed bound leaves to a search.
 
-A claim may also be of every choice of the layers that recompute. A choice of cuts is then ruled out
-where a device reaches the bound whatever its layers recompute, with no recompute elsewhere.
+A claim may also be of every choice of the layers that recompute, in all partitions or in one. A
+choice of cuts is then ruled out where a device reaches the bound whatever its layers recompute,
+with no recompute elsewhere.
 
 Devices are taken one after the other, each with every choice of where its stages begin and end. A
 choice is ruled out where the device alone reaches the bound by what it must wait for, do and hold
@@ -100,13 +101,16 @@ class _Choices:
         own = self._sums
         self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
         self._chosen_freely = claim.recompute
+        self._counts = None if claim.partitions else claim.pipeline.counts
+        """Layers of every stage, where the partition is given."""
 
     def all(self) -> Iterator[Left]:
         """Every partition that is left, with every choice of recompute that is.
 
         Raises TimeoutError after the deadline, and where there are too many choices.
         """
-        for counts in self._from(0, (None,) * (self._stages - 1)):
+        open_ = (None,) * (self._stages - 1)
+        for counts in [self._counts] if self._counts else self._from(0, open_):
             if not self._chosen_freely:
                 yield Left(counts)
                 continue

@@ -36,7 +36,12 @@ _KEYS = dict(zip(OpKind, "fbwx", strict=True))
 
 
 def page(
-    schedules: Sequence[Schedule], *, title: str = "", opening: str = "", first: int = 0
+    schedules: Sequence[Schedule],
+    *,
+    title: str = "",
+    opening: str = "",
+    first: int = 0,
+    study: bool = False,
 ) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
@@ -46,7 +51,7 @@ def page(
 
     `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
     one at a time: number `first`, from 0, then the k-th, from 1, where the address becomes
-    `#schedule-k`. The schedules must be
+    `#schedule-k`. With `study`, the opening holds the rows of a study. The schedules must be
     complete (every device runs something). Identical input gives an identical page. Raises
     InputError when there is no schedule, and where units of time differ.
     """
@@ -69,7 +74,7 @@ def page(
         sections=below,
         plotly=_plotly(),
         data=payload(shown, single=single, few=few, first=first),
-        script=script(),
+        script=script(study=study),
     )
 
 

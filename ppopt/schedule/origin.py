@@ -30,6 +30,8 @@ class Argument(StrEnum):
     """No partition of the model's layers into stages has a smaller value; no devices are named."""
     PARTITIONS_RECOMPUTE = "partitions-recompute"
     """No partition with any choice of recompute has a smaller value; no devices are named."""
+    RECOMPUTE = "recompute"
+    """No choice of recompute has a smaller value; no devices are named."""
     PLACEMENTS = "placements"
     """No placement of the stages on the devices has a smaller value; no devices are named."""
     MEMORY = "memory"

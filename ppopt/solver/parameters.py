@@ -7,6 +7,7 @@ search takes them as one frozen value, so that a benchmark can vary one and keep
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
+from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.schedule.list_scheduling import RuleStyle
@@ -435,6 +436,23 @@ class ConfigurationParams(NamedTuple):
     """Random moves in a row that may end at configurations that are known."""
 
 
+class StreamParams(NamedTuple):
+    """The search over streams (`ppopt.solver.stream_search`)."""
+
+    delay_share: float = 0.4
+    """Part of the time limit of the search over delays."""
+    factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
+    """Delays are also searched so many times as long."""
+    factor_share: float = 0.1
+    """Part of the time limit of each of these searches, at most."""
+    temperature: float = 0.01
+    """Largest loss of a step of local search that may be accepted, as part of the best value."""
+    patience: int = 400
+    """Steps without gain after which local search goes on from the best schedule."""
+    steps: int = 200_000
+    """Most steps of local search."""
+
+
 @dataclass(frozen=True)
 class SolveParams:
     """All tuning constants of a search, per method."""
@@ -458,6 +476,7 @@ class SolveParams:
     questions: QuestionParams = field(default_factory=QuestionParams)
     remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
+    streams: StreamParams = field(default_factory=StreamParams)
 
     def __repr__(self) -> str:
         """What is not the default."""

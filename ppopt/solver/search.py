@@ -34,6 +34,7 @@ from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.stream_search import search_streams
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
@@ -87,7 +88,8 @@ def solve(
     With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
     and the bound is over all placements that use all devices (`ppopt.solver.placements`).
     With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
-    over all choices (`ppopt.solver.recompute`); it goes with `partition="search"`.
+    over all choices (`ppopt.solver.recompute`). They go together: each placement then has
+    partitions and choices of its own.
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and keeps the limits, and says by how much it is better.
     A search of partition, placement or recompute starts from the hint's own, among all others.
@@ -106,6 +108,7 @@ def solve(
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
+        pipeline.refuse_streams(f"a search of {chosen}")
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
@@ -153,12 +156,12 @@ def _known_configuration(
 def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
     """What is chosen with the schedule: one of the keys of `_candidates`, or nothing."""
     recomputing = pipeline.recompute == SEARCH_RECOMPUTE
-    if placements.SEARCH in (placement, pipeline.placement):
-        pipeline.refuse_recompute_search("a search of placement")
-        return "placement"
+    chosen = "recompute" if recomputing else None
     if pipeline.partition == SEARCH:
-        return "partition and recompute" if recomputing else "partition"
-    return "recompute" if recomputing else None
+        chosen = "partition and recompute" if recomputing else "partition"
+    if placements.SEARCH not in (placement, pipeline.placement):
+        return chosen
+    return "placement" if chosen is None else "placement and others"
 
 
 def candidates_of(problem: Problem, deadline: float) -> Candidates | None:
@@ -176,6 +179,15 @@ def _candidates(chosen: str, problem: Problem, deadline: float) -> Candidates:
         from ppopt.solver.placements.candidates import PlacementCandidates  # noqa: PLC0415
 
         return PlacementCandidates(problem)
+    if chosen == "placement and others":
+        from ppopt.solver.placements.placed_candidates import PlacedCandidates  # noqa: PLC0415
+
+        def inner(pipeline: Pipeline) -> Candidates:
+            others = _chosen_with_the_schedule(pipeline, None)
+            assert others is not None
+            return _candidates(others, replace(problem, pipeline=pipeline), deadline)
+
+        return PlacedCandidates(problem, inner)
     if chosen == "partition":
         from ppopt.solver.partitions.candidates import PartitionCandidates  # noqa: PLC0415
 
@@ -202,7 +214,6 @@ def _check_names(without: frozenset[str]) -> None:
 
 def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
     """The problem of a search; raises InputError if it is too large."""
-    pipeline.refuse_streams("the search")
     problem = Problem(pipeline, objective, kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
@@ -238,6 +249,10 @@ def search_from(
 
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
+    if problem.pipeline.streams:
+        return search_streams(
+            search_from, start, problem, provenance, progress, began, stop, params
+        )
     search = Search(problem, provenance, params, progress, stop, began)
     search.run(start)
     with interrupts.recorded() as pressed:

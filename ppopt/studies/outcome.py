@@ -268,6 +268,22 @@ def read(found: StoredResult, job: Job) -> JobOutcome:
     return outcome
 
 
+def schedule_of(found: StoredResult) -> Schedule | None:
+    """The schedule of a stored outcome on the pipeline it was made for, verified with its claims.
+
+    Memory limits are not enforced: a hand strategy is not held to them. Raises InputError where it
+    is wrong.
+    """
+    native = _document(found)["schedule"]
+    if native is None:
+        return None
+    made, claims = schedule_json.schedule_from_object(native)
+    violations = verify(made, claims, enforce_limit=False)
+    if violations:
+        raise InputError(f"a stored schedule is wrong: {violations[0]}")
+    return replace(made, origin=replace(made.origin, from_file=False))
+
+
 def _document(found: StoredResult) -> dict[str, Any]:
     """The compressed JSON, whose checksum tells whether it is whole."""
     try:

@@ -63,6 +63,34 @@ def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
     assert (folder / "again.csv").exists()
 
 
+def test_a_page_is_of_a_sweep_or_of_what_is_stored(folder: Path) -> None:
+    """The page of a study holds the same rows and schedules as that of its sweep."""
+    done(f"{SMALL} {AXES} --study-name mine -o sweep.html")
+    done("studies show mine -o stored.html")
+    pages = [(folder / f"{name}.html").read_text() for name in ("sweep", "stored")]
+    for page in pages:
+        assert "Study mine" in page
+        assert "4 rows done" in page
+        assert page.count('<section class="schedule"') == 4
+
+
+def test_a_page_needs_a_schedule(folder: Path) -> None:
+    ran = run(f"{SMALL} batches=2 mem_limit=0.1 -o sweep.html")
+    assert ran.code == 7
+    assert "no row has one; write .csv or .json" in ran.err
+    assert not (folder / "sweep.html").exists()
+
+
+def test_what_is_damaged_is_left_out_of_the_page(folder: Path) -> None:
+    done(f"{SMALL} {AXES} --study-name mine")
+    with sqlite3.connect("ppopt.db") as link:
+        link.execute("UPDATE results SET record = x'00' WHERE strategy = '1f1b'")
+    link.close()
+    ran = done("studies show mine -o stored.html")
+    assert ran.err.count("note: left out of the page: a stored result is damaged") == 2
+    assert (folder / "stored.html").read_text().count('<section class="schedule"') == 2
+
+
 def test_failed_rows_are_told_by_the_exit_code() -> None:
     ran = run(f"{SMALL} --batches 3 chunks=1,2 strategy=1f1b --json")
     assert (ran.code, ran.json["done"], ran.json["failed"]) == (7, 1, 1)
@@ -175,7 +203,7 @@ def test_shards_are_merged() -> None:
         ("studies merge", "write `show NAME`"),
         ("studies merge sqlite:///no.db", "no.db does not exist"),
         ("studies -o x.csv", "name the study"),
-        ("studies show mine -o x.html", "written as .csv or .json"),
+        ("studies show mine -o x.txt", "unknown kind of file"),
         (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "goes without --jobs"),
     ],
 )

@@ -17,7 +17,7 @@ from ppopt.report.script import MODULES, module, script
 FOLDER = Path(ppopt.__file__).parent / "report" / "script"
 
 
-@pytest.mark.parametrize("command", ["lint", "fmt --check", "check page.js"])
+@pytest.mark.parametrize("command", ["lint", "fmt --check", "check page.js study.js"])
 def test_deno_is_content(command: str, tmp_path: Path) -> None:
     """`check` reads the types in the comments, strictly (deno.json)."""
     done = subprocess.run(
@@ -41,12 +41,15 @@ def test_every_module_is_joined_after_those_it_imports() -> None:
 def test_names_differ_between_modules() -> None:
     """They share one scope once joined."""
     names = Counter(
-        re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", script(), re.MULTILINE)
+        re.findall(
+            r"^(?:async )?(?:function|const|let|class) (\w+)", script(study=True), re.MULTILINE
+        )
     )
     assert len(names) > 50
     assert [name for name, count in names.items() if count > 1] == []
-    assert not re.search(r"^(import|export) ", script(), re.MULTILINE)
+    assert not re.search(r"^(import|export) ", script(study=True), re.MULTILINE)
 
 
 def test_the_script_stays_small() -> None:
     assert len(script()) < 80_000
+    assert len(script(study=True)) < len(script()) + 25_000

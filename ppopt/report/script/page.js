@@ -3,7 +3,7 @@
 import { link, linked, sectionOf } from "./address.js";
 import { connect } from "./controls.js";
 import { FREE, Schedule } from "./data.js";
-import { part } from "./dom.js";
+import { FURTHER, part } from "./dom.js";
 import { frontier } from "./frontier.js";
 import { frameOf } from "./layout.js";
 import { picture } from "./picture.js";
@@ -141,6 +141,7 @@ function begin(page) {
   page.waiting = false;
   connect(page);
   frontier(page);
+  for (const further of FURTHER) further(page);
   if (sectionOf(location.hash) === FREE) return;
   const section = part(page.data.single ? "tools" : location.hash.slice(1));
   if (section instanceof HTMLDetailsElement) section.open = true;

@@ -126,6 +126,52 @@ export interface Curve {
   names: { x: number; y: number; text: string }[];
 }
 
+/** The rows of a study, in `#study-data`. */
+export interface Study {
+  /** Settings that vary, each with its values in words. */
+  settings: { name: string; values: string[] }[];
+  figures: { name: string; unit: string; share: boolean; more: boolean }[];
+  rows: StudyRow[];
+  /** Numbers of the figures that the front has: memory, and time. */
+  memory: number;
+  time: number;
+  colours: { front: string; row: string; edge: string };
+  font: Record<string, unknown>;
+  hover: Record<string, unknown>;
+}
+
+/** One combination of settings. */
+export interface StudyRow {
+  /** Number of the value of every setting; -1: not given. */
+  settings: number[];
+  /** Of every figure; null: not known. */
+  figures: (number | null)[];
+  status: string;
+  proved: boolean;
+  /** Which schedule of the page it has, from 1; null: none of them. */
+  section: number | null;
+}
+
+/** What of a study is shown. */
+export interface StudyChoice {
+  /** Settings along the heat map; y may be -1: there is one row. */
+  x: number;
+  y: number;
+  /** The figure of the heat map. */
+  figure: number;
+  /** Per setting, the number of the only value that is shown; -1: all. */
+  only: number[];
+  /** Column that the table is sorted by: settings, figures, status; -1: the order of the study. */
+  sort: number;
+  down: boolean;
+  /** Rows that the table shows at most. */
+  most: number;
+}
+
+interface Clicked {
+  points?: { x: string; y: string; customdata: number | null }[];
+}
+
 interface Plotting {
   react(
     div: HTMLElement,
@@ -141,6 +187,6 @@ declare global {
   /** The page, for tests and the browser's console. */
   var ppopt: import("./page.js").Page;
   interface HTMLElement {
-    on?(event: string, react: (data: Record<string, number>) => unknown): void;
+    on?(event: string, react: (data: Record<string, number> & Clicked) => unknown): void;
   }
 }

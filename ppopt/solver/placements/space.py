@@ -56,11 +56,6 @@ class PlacementSpace:
                 f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
                 "name a placement"
             )
-        if pipeline.partition == partition.SEARCH:
-            raise InputError(
-                "placement: search does not go with partition search; search one, then the other "
-                "with what is found"
-            )
         self._problem = problem
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices

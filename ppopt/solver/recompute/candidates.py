@@ -16,7 +16,7 @@ class RecomputeCandidates(Candidates):
     """Every choice of layers that recompute that may be best."""
 
     name = "recompute"
-    argument = Argument.SEARCH
+    argument = Argument.RECOMPUTE
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError where recompute cannot be searched."""

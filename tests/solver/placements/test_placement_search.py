@@ -312,13 +312,6 @@ def test_many_devices_take_little_time_to_begin() -> None:
         solve(Pipeline(stages=129, batches=2, placement="search"))
 
 
-def test_a_search_of_partitions_and_placements_at_once_is_refused() -> None:
-    model = Model((Layer(forward=1, count=4),))
-    pipeline = model.pipeline(devices=2, batches=2, placement="search", partition="search")
-    with pytest.raises(InputError, match="placement: search does not go with partition search"):
-        solve(pipeline)
-
-
 def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     """Sixteen stages of 3 per microbatch, 16 microbatches; four devices of speed 1, four of 1/2.
 

@@ -1,0 +1,139 @@
+"""Placements, each with its own partitions or choices of recompute: both are chosen together.
+
+Every placement that stands for others has candidates of its own. A key is the device of every
+stage, then the key of these candidates. The least bound of all is the least of all placements, and
+configurations come in the order of bounds of all placements together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from fractions import Fraction
+from itertools import zip_longest
+
+from ppopt.errors import InputError
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.placements.space import Hosts, PlacementSpace
+
+MOST_TOGETHER = 120
+"""Most placements that have candidates of their own: all assignments of four stages to two devices,
+or five devices that all differ in any order."""
+Inner = Callable[[Pipeline], Candidates]
+"""The candidates of a pipeline whose placement is given."""
+
+
+class PlacedCandidates(Candidates):
+    """Every placement with the candidates of its pipeline."""
+
+    argument = Argument.SEARCH
+
+    def __init__(self, problem: Problem, inner: Inner) -> None:
+        """Raises InputError where placements or the inner candidates cannot be searched."""
+        self._space = PlacementSpace(problem)
+        self._stages = self._space.num_stages
+        placements = self._space.listed
+        if placements is None or len(placements) > MOST_TOGETHER:
+            raise InputError(
+                f"placement: search with a search of partition or recompute takes at most "
+                f"{MOST_TOGETHER} placements, here are {self._space.size}; search the placement "
+                "alone, then give the one found"
+            )
+        simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
+        order = [*simple, *(hosts for hosts in placements if hosts not in simple)]
+        self._inner = {hosts: inner(self._space.pipeline(hosts)) for hosts in order}
+        own = next(iter(self._inner.values())).name
+        self.name = f"placement with {own}"
+
+    def _of(self, key: Key) -> tuple[Hosts, Candidates, Key]:
+        """The placement of a key, its candidates, and the key among these."""
+        hosts = key[: self._stages]
+        return hosts, self._inner[hosts], key[self._stages :]
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline of a placement and a configuration of it."""
+        _, candidates, own = self._of(key)
+        return candidates.pipeline(own)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Its placement and its configuration; None: another one stands for it."""
+        hosts = pipeline.hosts[0]
+        own = self._inner[hosts].key(pipeline) if hosts in self._inner else None
+        return None if own is None else (*hosts, *own)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations with their bounds."""
+        for key in keys:
+            hosts, candidates, own = self._of(key)
+            for one in candidates.configurations([own]):
+                one.key = (*hosts, *one.key)
+                yield one
+
+    def bound(self, deadline: float) -> None:
+        """Bound the configurations of every placement, as well as may be by the deadline."""
+        for candidates in self._inner.values():
+            candidates.bound(deadline)
+
+    @property
+    def least(self) -> Fraction:
+        """No schedule of any placement is below."""
+        return min(candidates.least for candidates in self._inner.values())
+
+    def listed(self) -> list[Key]:
+        """The configurations of all placements that list their own."""
+        each = ((hosts, candidates.listed()) for hosts, candidates in self._inner.items())
+        return [(*hosts, *own) for hosts, keys in each for own in keys]
+
+    def first(self) -> Iterator[Key]:
+        """The first of every placement, then the second, and so on."""
+        rows = (
+            ((*hosts, *own) for own in candidates.first())
+            for hosts, candidates in self._inner.items()
+        )
+        for together in zip_longest(*rows):
+            yield from (key for key in together if key is not None)
+
+    def moves(self, key: Key) -> Iterator[Key]:
+        """Moves within the placement; the same on placements that differ little."""
+        hosts, candidates, own = self._of(key)
+        yield from ((*hosts, *moved) for moved in candidates.moves(own))
+        pipeline = candidates.pipeline(own)
+        for other in dict.fromkeys(map(self._space.representative, self._space.moves(hosts))):
+            if other in self._inner and (same := self._inner[other].key(pipeline)) is not None:
+                yield (*other, *same)
+
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
+        """The least bound of all placements; None: none of them has an unknown one that counts."""
+        found = []
+        for hosts, candidates in self._inner.items():
+            one = candidates.unknown(_Placed(hosts, known), ceiling)
+            if one is not None:
+                key = None if one.key is None else (*hosts, *one.key)
+                found.append(Unknown(one.bound, key))
+        return min(found, key=lambda one: (one.bound, one.key is not None), default=None)
+
+    def proof(self, search: ConfigurationSearch) -> str:
+        """The argument behind the bound over all placements, in words."""
+        scope = (
+            f"all {self._space.size} placements of {self._stages} stages that use all "
+            f"{self._space.num_devices} devices, {len(self._inner)} once devices that are alike "
+            "are exchanged, each with all its configurations"
+        )
+        if search.none:
+            return f"none of {scope} keeps the memory limits"
+        return (
+            f"over {scope}: every one but {search.examined} is ruled out by bounds of one device "
+            f"alone; of these {search.examined}, {search.searched} were searched"
+        )
+
+
+class _Placed:
+    """The known configurations of one placement."""
+
+    def __init__(self, hosts: Hosts, known: Container[Key]) -> None:
+        self._hosts, self._known = hosts, known
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, tuple) and (*self._hosts, *key) in self._known

@@ -1,0 +1,78 @@
+"""Bounds over all choices of the layers that recompute, checked without the search's code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import ppopt
+from ppopt import Argument, Certificate, InputError, Model, Pipeline, Status, Verdict
+from ppopt.rechecker import check, confirmed
+from tests.solver.recompute.test_recompute_search import MODEL, draw
+
+
+@pytest.mark.parametrize("objective", ["makespan", "device-span"])
+def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(objective: str) -> None:
+    rng = Random(91)
+    for _ in range(6):
+        pipeline, fused = draw(rng)
+        found = ppopt.solve(pipeline, fused=fused, objective=objective, workers=1)
+        assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
+        if found.status is Status.INFEASIBLE:
+            continue
+        claim = found.claim
+        assert claim is not None and claim.bound_time is not None
+        more = claim._replace(bound_time=claim.bound_time + Fraction(1, pipeline.ticks.per_unit))
+        wrong = check(more, 30.0, 1, 1, lambda _: None)
+        assert wrong.verdict is Verdict.WRONG
+        assert wrong.counterexample is not None
+        assert ppopt.verify(wrong.counterexample) == []
+
+
+def test_a_bound_of_one_choice_is_not_one_of_all() -> None:
+    """Everything recomputes needlessly: optimal for this choice, yet said of all of them."""
+    layers = [{**MODEL["layers"][0], "count": 4}]
+    given = {"stages": 2, "batches": 4, "layers": layers, "recompute": "full"}
+    alone = ppopt.solve(Pipeline(**given), fused=True, workers=1)
+    assert alone.status is Status.OPTIMAL and alone.schedule is not None
+    assert ppopt.recheck(alone, workers=1).verdict is Verdict.CONFIRMED
+    claimed = replace(alone, certificate=Certificate(Argument.RECOMPUTE))
+    assert ppopt.recheck(claimed, workers=1).verdict is Verdict.WRONG
+
+
+def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None:
+    """Arithmetic alone confirms it; without its layers the file is refused."""
+    pipeline = Pipeline(**MODEL, recompute="search", mem_limit=16)
+    found = ppopt.solve(pipeline, fused=True, workers=1)
+    assert found.status is Status.OPTIMAL and found.schedule is not None
+    file = tmp_path / "best.json"
+    found.schedule.to_json(file)
+    schedule, _ = ppopt.read_schedule(file)
+    words = confirmed(schedule)
+    assert words is not None and words.startswith("whatever recomputes one device alone")
+    assert ppopt.recheck(schedule, workers=1).verdict is Verdict.CONFIRMED
+    bare = replace(schedule, pipeline=schedule.pipeline.without_model())
+    with pytest.raises(InputError, match="of all choices of recompute, but the file has no layers"):
+        ppopt.recheck(bare)
+
+
+def test_too_many_choices_are_left_undecided() -> None:
+    """Times and savings of layers that all differ: every device has hundreds of choices."""
+    layers = [
+        {
+            "forward": 10 + number,
+            "activation": 50 + 7 * number % 13,
+            "recompute": {"time": 3 + 5 * number % 11, "activation": number % 3},
+        }
+        for number in range(24)
+    ]
+    pipeline = Model(layers).pipeline(  # type: ignore[arg-type]
+        devices=3, batches=12, partition=[8, 8, 8], recompute="search", mem_limit=900
+    )
+    found = ppopt.solve(pipeline, fused=True, workers=1, time_limit=3)
+    assert found.claim is not None and found.claim.recompute
+    assert ppopt.recheck(found, workers=1, time_limit=10).verdict is not Verdict.WRONG
