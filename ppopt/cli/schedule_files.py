@@ -36,11 +36,10 @@ class ExportFormat(StrEnum):
     """The order of operations, sends and receives."""
     PERFETTO = "perfetto"
     JSON = "json"
-    MEGATRON = "megatron"
     MEGATRON_ARGUMENTS = "megatron-arguments"
     """The partition of a model in layers."""
     TORCHTITAN = "torchtitan"
-    """The partition of a model in layers."""
+    """Its keys, with the partition of a model in layers, and beside them the order as .csv."""
 
 
 class ImportFormat(StrEnum):
@@ -200,7 +199,7 @@ def export(
     """
     from ppopt.cli.files import check_place, valid_schedule
     from ppopt.errors import InputError
-    from ppopt.formats import megatron, perfetto, schedule_json, torch_comms, torch_csv
+    from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
     from ppopt.formats.files import write
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
@@ -209,15 +208,22 @@ def export(
         ExportFormat.TORCH_COMMS: torch_comms.communication_csv,
         ExportFormat.PERFETTO: lambda made: perfetto.chrome_trace(made, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
-        ExportFormat.MEGATRON: megatron.megatron_lists,
         ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),
-        ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline),
+        ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline, order.name),
     }
 
+    order = Path(output).with_suffix(".csv")
     check_place(Path(output))
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
-    write(Path(output), writers[to](valid_schedule(file)))
+    made = valid_schedule(file)
+    text = writers[to](made)
+    if to is ExportFormat.TORCHTITAN:
+        if order == Path(output):
+            raise InputError(f"output: {output}: the order goes there; end the name in .toml")
+        check_place(order)
+        write(order, torch_csv.order_csv(made))
+    write(Path(output), text)
     return 0
 
 

@@ -52,6 +52,22 @@ DOMINANCE = DominanceParams()
 """The defaults."""
 
 
+class ConstructionParams(NamedTuple):
+    """The first schedules, within the time limit."""
+
+    first_schedule: int = 1000
+    """Operations from which the schedule of one microbatch at a time is made before all else."""
+    building_plain: float = 2e-6
+    """Estimated seconds per operation of the first rule, for plain pipelines. Each later rule is
+    estimated by the time of the last one."""
+    building: float = 6e-6
+    """The same for other pipelines."""
+    submitting: float = 1.5e-6
+    """Seconds per operation to time and keep a schedule that is built."""
+    grace: float = 0.5
+    """Seconds by which a rule may overrun the time limit."""
+
+
 class PriorityRuleParams(NamedTuple):
     """Which priority rules list scheduling tries.
 
@@ -430,6 +446,8 @@ class ConfigurationParams(NamedTuple):
     bounding: float = 4.0
     """Units of work in which the least bounds are raised by subsets of devices, at first; at each
     level of effort twice as many."""
+    least_work: float = 0.01
+    """Least units of work that are counted for raising a bound."""
     bounding_step: float = 1.0
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
@@ -461,6 +479,7 @@ class SolveParams:
     """Names of methods that are left out, to measure their contribution."""
     rounds: RoundParams = field(default_factory=RoundParams)
     cp_sat: CpSatParams = CP_SAT
+    construction: ConstructionParams = field(default_factory=ConstructionParams)
     priority_rules: PriorityRuleParams = field(default_factory=PriorityRuleParams)
     steady_state: SteadyStateParams = field(default_factory=SteadyStateParams)
     pool: PoolParams = field(default_factory=PoolParams)

@@ -47,8 +47,6 @@ TIME_LIMIT = 60.0
 MOST_OPERATIONS = 2_000_000
 """Largest number of operations of a problem."""
 MOST_WORKERS = 1024
-FIRST_SCHEDULE = 1000
-"""Operations from which the schedule of one microbatch at a time is made before all else."""
 
 
 _LOG = logger(__name__)
@@ -323,7 +321,7 @@ class Search:
         try:
             warm_starts.apply_warm_start(incumbent, self.clock, start)
             with interrupts.heard():
-                if problem.operations >= FIRST_SCHEDULE:
+                if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
                 self._take(self._construction())
                 self._take(self._improvement())
@@ -376,7 +374,7 @@ class Search:
                     on(view, method)
                     for pool, view in self.parts
                     for method in (
-                        ListScheduling(pool, params.priority_rules),
+                        ListScheduling(pool, params.priority_rules, params.construction),
                         HandStrategies(pool),
                     )
                 )
