@@ -113,7 +113,9 @@ def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
 def show_frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
     """Show memory against time; return the exit code of the files."""
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
-    code = _files(settings, schedules, lambda _: _dump(shown), shown)
+    code = _files(
+        settings, schedules, lambda _: _dump(shown), lambda: _frontier_page(shown, schedules)
+    )
     if _table_wanted(settings, shown):
         _print_frontier(shown, found)
     return code
@@ -134,10 +136,10 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
 def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     """Show a plan; return the exit code of the files.
 
-    A page shows the schedules of all configurations, the best first; other files hold the best.
+    A page shows its table and the schedules of its configurations; other files hold the best one.
     """
-    schedules = [row.schedule for row in found.rows if row.schedule is not None]
-    code = _files(settings, schedules, schedule_json.dumps)
+    made = [row.schedule for row in found.rows if row.schedule is not None]
+    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(shown, found))
     if _table_wanted(settings, shown):
         if found.best is not None:
             print(f"best: {found.best.configuration}")
@@ -201,16 +203,17 @@ def _files(
     settings: Settings,
     schedules: Sequence[Schedule],
     as_json: Callable[[Schedule], str],
-    of_frontier: Mapping[str, Any] | None = None,
+    page: Callable[[], str] | None = None,
 ) -> int:
     """Write the files asked for, the first schedule as the best; return the exit code.
 
-    Every file is tried. One line names each that cannot be written.
+    `page` makes the page, where that is more than the schedules. Every file is tried. One line
+    names each that cannot be written.
     """
 
     def words(target: Target) -> str:
         if target.is_page:
-            return page_of(schedules, of_frontier)
+            return page_of(schedules) if page is None else page()
         dumps = torch_csv.order_csv if target.is_order else as_json
         return dumps(schedules[0])
 
@@ -233,12 +236,23 @@ def write_each(files: Iterable[tuple[Target, Callable[[], str]]]) -> int:
     return code
 
 
-def page_of(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
-    """The HTML page of schedules, or of a frontier and its schedules."""
-    from ppopt.report.frontier import frontier_page  # noqa: PLC0415
+def page_of(schedules: Sequence[Schedule]) -> str:
+    """The HTML page of schedules."""
     from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
-    return page(schedules) if of_frontier is None else frontier_page(of_frontier, schedules)
+    return page(schedules)
+
+
+def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
+    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
+
+    return frontier_page(shown, schedules)
+
+
+def _plan_page(shown: Mapping[str, Any], found: Plan) -> str:
+    from ppopt.report.plan_page import plan_page  # noqa: PLC0415  plotly takes long to load
+
+    return plan_page(shown, [row.schedule for row in found.rows])
 
 
 def write_target(target: Target, words: str) -> None:
