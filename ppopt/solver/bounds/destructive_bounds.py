@@ -15,6 +15,7 @@ from math import inf
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import model
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
 
 FIRST_STEPS = 64
 """The first step up is the distance between bound and value, divided by this number."""
@@ -64,7 +65,7 @@ class TargetSequence:
 @interrupts.deferred()
 def feasibility_model(
     problem: Problem, target: int, devices: Iterable[int] | None = None
-) -> model.CpSatModel:
+) -> CpSatModel:
     """Model of all schedules of at most `target` ticks, of all devices or of a subset."""
     built = model.build_model(problem, horizon=target, bound=0, devices=devices)
     built.cp.proto.clear_objective()

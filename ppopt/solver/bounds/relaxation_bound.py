@@ -14,6 +14,7 @@ from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_m
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import CP_SAT, RelaxationParams
@@ -154,7 +155,7 @@ def raise_by_subset(
     return subset_bound(devices, outcome.bound), outcome
 
 
-def _solve_relaxed(built: model.CpSatModel, limits: SolverLimits) -> cpsat.CpSatOutcome:
+def _solve_relaxed(built: CpSatModel, limits: SolverLimits) -> cpsat.CpSatOutcome:
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     if outcome.interrupted:
         raise KeyboardInterrupt

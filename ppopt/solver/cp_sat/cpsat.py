@@ -15,7 +15,7 @@ from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.cp_sat.model import CpSatModel
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
 _ORDERING = (

@@ -22,7 +22,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
-from ppopt.solver.cp_sat.model import CpSatModel, steps
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel, steps
 from ppopt.solver.cp_sat.order_literals import add_order_literals
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.pairs import candidate_pairs

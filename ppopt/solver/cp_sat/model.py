@@ -14,78 +14,23 @@ still has two different microbatches, because F of a microbatch ends before its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Constraints, durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel, steps
 from ppopt.solver.cp_sat.order_literals import add_order_literals
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
-from ppopt.solver.relaxation.pairs import Pair, candidate_pairs
+from ppopt.solver.relaxation.pairs import candidate_pairs
 from ppopt.solver.relaxation.symmetry import canonical
-
-
-@dataclass(frozen=True)
-class CpSatModel:
-    """A CP-SAT model of some devices of a pipeline, the others replaced by delays.
-
-    `start[code]` holds the variable of an operation number.
-    """
-
-    problem: Problem
-    devices: frozenset[int]
-    """The devices kept."""
-    cp: cp_model.CpModel
-    start: dict[int, cp_model.IntVar]
-    objective: cp_model.IntVar
-    duration: Ints
-    """Duration of every operation number run alone, in ticks."""
-    horizon: int
-    """Largest objective of the model, in ticks."""
-    bound: int
-    """Least objective of the model, in ticks."""
-    step: int
-    """Ticks by which a schedule must be better than another one to count as better, so that CP-SAT
-    does not improve by one tick at a time."""
-    latest: int
-    """Last instant of the model, in ticks."""
-    pairs: dict[Pair, cp_model.IntVar]
-    """Whether two operations run as one."""
-    end: dict[int, cp_model.LinearExpr]
-    """End of every operation number."""
-    split: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """Per number of a W that is not in every schedule: whether it is there, with its B, and its BW
-    is not."""
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The pipeline of the problem."""
-        return self.problem.pipeline
-
-    @property
-    def instants(self) -> bool:
-        """Whether some operations have no length."""
-        return not all(self.duration[code] for code in self.start)
-
-    def low(self, steps: float) -> int:
-        """Lower bound of the objective in ticks, from CP-SAT's bound on the number of steps.
-
-        `steps` is a whole number up to rounding of floats; the objective is greater than
-        `bound + step (steps - 1)`.
-        """
-        if self.step == 1:
-            return round(steps)
-        return self.bound + max(0, self.step * (round(steps) - 1) + 1)
 
 
 @interrupts.deferred()
@@ -140,14 +85,6 @@ def build_model(
     add_order_literals(model, shared, {})
     cp.minimize(value if step == 1 else steps(model))
     return model
-
-
-def steps(model: CpSatModel) -> cp_model.IntVar:
-    """Steps from the bound to the objective, rounded up."""
-    most = -(-(model.horizon - model.bound) // model.step)
-    steps = model.cp.new_int_var(0, most, "")
-    model.cp.add(model.objective <= model.bound + model.step * steps)
-    return steps
 
 
 def _add_origin(model: CpSatModel, subsets: Sequence[DeviceSubset]) -> None:

@@ -19,15 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from ppopt.problem.instance import Instance, OperationClass
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams
-
-if TYPE_CHECKING:
-    from ppopt.solver.cp_sat.model import CpSatModel
 
 
 class Member(NamedTuple):

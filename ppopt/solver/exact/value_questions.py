@@ -20,7 +20,8 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Budget
-from ppopt.solver.cp_sat import cpsat, model
+from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
 from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import Section, SteadyStatePattern
@@ -117,7 +118,7 @@ def _none_within(problem: Problem, target: int) -> Bound:
 
 
 def _solve_feasibility(
-    built: model.CpSatModel, budget: Budget, part: float, turn: int
+    built: CpSatModel, budget: Budget, part: float, turn: int
 ) -> cpsat.CpSatOutcome:
     focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
     limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
@@ -127,7 +128,7 @@ def _solve_feasibility(
 
 
 @interrupts.deferred()
-def _repeat(built: model.CpSatModel, apart: int) -> None:
+def _repeat(built: CpSatModel, apart: int) -> None:
     """Make the microbatches of the middle follow one another at a distance of `apart` ticks."""
     pipeline = built.pipeline
     first = pipeline.num_devices
