@@ -24,6 +24,9 @@ the sources state. What is derived, per microbatch and device (Megatron-LM's ten
 - Workspace of B and BW: 2 bytes for each gradient that is alive at once, of the residual stream and
   of the feed-forward's inner vectors. Of the head, F too: logits in FP32, 4 bytes, as
   `vocab_parallel_cross_entropy` of Megatron-LM makes them. W needs none.
+- Throughput: a device stands for t x c GPUs, whose peak is `peak_flops`. `flops_per_microbatch` are
+  those that the model needs: F, and twice as much in BW (PaLM, arXiv 2204.02311, appendix B); what
+  FlashAttention computes again does not count.
 - Recompute (off unless `--recompute` says so): F keeps what is handed to the layer, 2 bytes an
   element (`kept`), and the backward repeats F: full recompute, as arXiv 2205.05198 calls it.
 """
@@ -113,6 +116,8 @@ class Row:
     """Of F, and of B and BW."""
     kept: int = 0
     """What F keeps with recompute."""
+    flops: float = 0
+    """FLOPs of F and BW of a microbatch, of all ranks; not in the file, their sum is."""
 
     def text(self) -> str:
         """Write the layer as an entry of the list, in YAML."""
@@ -222,6 +227,7 @@ class Writer:
             output=0 if role == "head" else _handed_on(block, many),
             workspace=(_mib(block.loss * many), _mib(max(block.passing, block.loss) * many)),
             kept=_mib(2 * block.given * many),
+            flops=(6 * block.weights + 3 * block.scores) * (tokens or setup.sequence),
         )
 
     def embedding(self, hidden: int, words: int) -> Row:
@@ -290,6 +296,9 @@ class File(NamedTuple):
                 f"# A microbatch is a sequence of {setup.sequence} tokens; parallelism: {shared}.",
                 f"stages: {setup.devices}",
                 f"batches: {setup.batches}",
+                f"tokens_per_microbatch: {setup.sequence}",
+                f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
+                f"peak_flops: {round(setup.tensor * setup.context * PEAK)}",
                 f"link: {{bandwidth: {self.link / 1e9:g}GB/s}}",
                 *([self.more] if self.more else []),
                 "",

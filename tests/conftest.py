@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from tests import browser
 from tests.browser import View
+
+NO_TORCHTITAN = (
+    "tests with torchtitan and megatron-core were skipped: pip install spmd_types==0.2.3 tyro, and "
+    "pip install --no-deps torchtitan==0.3.0 megatron-core==0.16.1"
+)
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +51,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if browser.found() is None:
         terminalreporter.section("no browser", red=True, bold=True)
         terminalreporter.write_line(browser.ABSENT, red=True, bold=True)
+    if find_spec("torchtitan") is None:
+        terminalreporter.section("no torchtitan", red=True, bold=True)
+        terminalreporter.write_line(NO_TORCHTITAN, red=True, bold=True)

@@ -12,6 +12,7 @@ torchtitan/distributed/pipeline_parallel.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from ppopt.errors import InputError
@@ -65,23 +66,32 @@ def _mtp_layers(stages: _STAGES, devices: int) -> int:
     return roles.count("mtp")
 
 
-def torchtitan_keys(pipeline: Pipeline) -> str:
+def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
     """Write the table `parallelism` of torchtitan, as TOML, that cuts its model as the pipeline is.
 
-    The schedule named is one whose stages sit as the pipeline's do. Raises InputError where there
-    are no layers, or torchtitan has no such module or place.
+    The schedule named is one whose stages sit as the pipeline's do. `order` is the name of the file
+    with the order, as PyTorch reads it. Raises InputError where torchtitan has no such module or
+    place, and without `order` where there are no layers.
     """
-    stages = _with_ends(pipeline, "torchtitan")
-    parts = [[name for layer in stage for name in layer] for stage in _module_names(stages)]
+    parts: list[list[str]] = []
+    if pipeline.model is not None or not order:
+        stages = _with_ends(pipeline, "torchtitan")
+        parts = [[name for layer in stage for name in layer] for stage in _module_names(stages)]
     lines = [
         "[parallelism]",
         f"pipeline_parallel_degree = {pipeline.num_devices}",
         f'pipeline_parallel_schedule = "{_torchtitan_schedule(pipeline)}"',
-        f"num_pp_microbatches = {pipeline.batches}",
-        "module_fqns_per_model_part = [",
-        *(f"    [{', '.join(map(_quoted, part))}]," for part in parts),
-        "]",
     ]
+    if order:
+        lines += [f"pipeline_parallel_schedule_csv = {json.dumps(order)}"]
+    lines += [
+        "# torchtitan 0.3.0 and older: pipeline_parallel_microbatch_size = "
+        f"local_batch_size / {pipeline.batches}",
+        f"num_pp_microbatches = {pipeline.batches}",
+    ]
+    if parts:
+        lines += ["module_fqns_per_model_part = ["]
+        lines += [f"    [{', '.join(map(_quoted, part))}]," for part in parts] + ["]"]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +127,7 @@ def _torchtitan_schedule(pipeline: Pipeline) -> str:
         return "ZBVZeroBubble"
     raise InputError(
         "torchtitan: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
-        "placement linear, interleaved or v"
+        "placement linear, interleaved or v, or run this one with ppopt.torch.runtime"
     )
 
 

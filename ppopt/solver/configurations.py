@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Key = tuple[int, ...]
 """What tells a configuration from the others, such as the device of every stage."""
 Stop = Callable[[Progress], bool]
-TURN = 0.01
-"""Least units of work that are counted for raising a bound."""
 
 
 class SolveOne(Protocol):
@@ -273,7 +271,7 @@ class ConfigurationSearch:
         self._refine(one, problem)
         if not self.is_open(one):
             self._raise_bound()
-            return TURN
+            return self._params.least_work
         if one.bounding is None:
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
 
@@ -290,7 +288,7 @@ class ConfigurationSearch:
         self._strongest = bounding.base or self._strongest
         one.bound = max(one.bound, ticks.time(bounding.bound))
         self._raise_bound()
-        return max(work, TURN)
+        return max(work, self._params.least_work)
 
     def _climb(self) -> None:
         """Try the moves of the best configuration, while one of them is better.

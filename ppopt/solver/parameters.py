@@ -6,7 +6,8 @@ search takes them as one frozen value, so that a benchmark can vary one and keep
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.schedule.list_scheduling import RuleStyle
@@ -49,6 +50,22 @@ class DominanceParams(NamedTuple):
 
 DOMINANCE = DominanceParams()
 """The defaults."""
+
+
+class ConstructionParams(NamedTuple):
+    """The first schedules, within the time limit."""
+
+    first_schedule: int = 1000
+    """Operations from which the schedule of one microbatch at a time is made before all else."""
+    building_plain: float = 2e-6
+    """Estimated seconds per operation of the first rule, for plain pipelines. Each later rule is
+    estimated by the time of the last one."""
+    building: float = 6e-6
+    """The same for other pipelines."""
+    submitting: float = 1.5e-6
+    """Seconds per operation to time and keep a schedule that is built."""
+    grace: float = 0.5
+    """Seconds by which a rule may overrun the time limit."""
 
 
 class PriorityRuleParams(NamedTuple):
@@ -429,10 +446,29 @@ class ConfigurationParams(NamedTuple):
     bounding: float = 4.0
     """Units of work in which the least bounds are raised by subsets of devices, at first; at each
     level of effort twice as many."""
+    least_work: float = 0.01
+    """Least units of work that are counted for raising a bound."""
     bounding_step: float = 1.0
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
     """Random moves in a row that may end at configurations that are known."""
+
+
+class StreamParams(NamedTuple):
+    """The search over streams (`ppopt.solver.stream_search`)."""
+
+    delay_share: float = 0.4
+    """Part of the time limit of the search over delays."""
+    factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
+    """Delays are also searched so many times as long."""
+    factor_share: float = 0.1
+    """Part of the time limit of each of these searches, at most."""
+    temperature: float = 0.01
+    """Largest loss of a step of local search that may be accepted, as part of the best value."""
+    patience: int = 400
+    """Steps without gain after which local search goes on from the best schedule."""
+    steps: int = 200_000
+    """Most steps of local search."""
 
 
 @dataclass(frozen=True)
@@ -443,6 +479,7 @@ class SolveParams:
     """Names of methods that are left out, to measure their contribution."""
     rounds: RoundParams = field(default_factory=RoundParams)
     cp_sat: CpSatParams = CP_SAT
+    construction: ConstructionParams = field(default_factory=ConstructionParams)
     priority_rules: PriorityRuleParams = field(default_factory=PriorityRuleParams)
     steady_state: SteadyStateParams = field(default_factory=SteadyStateParams)
     pool: PoolParams = field(default_factory=PoolParams)
@@ -458,3 +495,15 @@ class SolveParams:
     questions: QuestionParams = field(default_factory=QuestionParams)
     remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
+    streams: StreamParams = field(default_factory=StreamParams)
+
+    def __repr__(self) -> str:
+        """What is not the default."""
+        usual = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory()
+            for one in fields(self)
+        }
+        changed = {
+            name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]
+        }
+        return f"SolveParams({', '.join(f'{name}={value!r}' for name, value in changed.items())})"

@@ -34,6 +34,7 @@ from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.stream_search import search_streams
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
@@ -46,8 +47,6 @@ TIME_LIMIT = 60.0
 MOST_OPERATIONS = 2_000_000
 """Largest number of operations of a problem."""
 MOST_WORKERS = 1024
-FIRST_SCHEDULE = 1000
-"""Operations from which the schedule of one microbatch at a time is made before all else."""
 
 
 _LOG = logger(__name__)
@@ -107,6 +106,7 @@ def solve(
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
+        pipeline.refuse_streams(f"a search of {chosen}")
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
@@ -212,7 +212,6 @@ def _check_names(without: frozenset[str]) -> None:
 
 def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
     """The problem of a search; raises InputError if it is too large."""
-    pipeline.refuse_streams("the search")
     problem = Problem(pipeline, objective, kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
@@ -248,6 +247,10 @@ def search_from(
 
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
+    if problem.pipeline.streams:
+        return search_streams(
+            search_from, start, problem, provenance, progress, began, stop, params
+        )
     search = Search(problem, provenance, params, progress, stop, began)
     search.run(start)
     with interrupts.recorded() as pressed:
@@ -318,7 +321,7 @@ class Search:
         try:
             warm_starts.apply_warm_start(incumbent, self.clock, start)
             with interrupts.heard():
-                if problem.operations >= FIRST_SCHEDULE:
+                if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
                 self._take(self._construction())
                 self._take(self._improvement())
@@ -371,7 +374,7 @@ class Search:
                     on(view, method)
                     for pool, view in self.parts
                     for method in (
-                        ListScheduling(pool, params.priority_rules),
+                        ListScheduling(pool, params.priority_rules, params.construction),
                         HandStrategies(pool),
                     )
                 )

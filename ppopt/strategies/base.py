@@ -20,6 +20,12 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 
+ADAPTIVE_SECONDS = 1e-4
+"""Estimated seconds per operation of a strategy that adapts to the times: twice the slowest one
+measured."""
+FIXED_SECONDS = 5e-6
+"""The same for all other strategies; the slowest of them simulate rounds of equal length."""
+
 
 class Options(NamedTuple):
     """Options of some strategies; None: the default of the strategy."""
@@ -106,6 +112,10 @@ class Strategy:
         """The orders that `build` gives, cached; they do not depend on the memory limit."""
         options = self.with_defaults(pipeline, options)
         return _built(self, _changed(pipeline, mem_limit=None), options)
+
+    def seconds(self, pipeline: Pipeline) -> float:
+        """Estimated time to make its orders for a pipeline."""
+        return (ADAPTIVE_SECONDS if self.adaptive else FIXED_SECONDS) * pipeline.num_codes
 
     def _units(self, pipeline: Pipeline) -> dict[str, int | None]:
         """Routes and slices of the strategy's own pipeline, by field."""

@@ -13,7 +13,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
-from ppopt.solver.heuristics.construction import ADAPTIVE, FIXED, stated
+from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.studies.evaluate import evaluate
@@ -53,7 +53,7 @@ def baseline(result: Result) -> Baseline | None:
     deadline = time.monotonic() + limit - result.solve_seconds
     pipeline, found, skipped = _own(result), [], []
     for strategy in _strategies(result, pipeline):
-        seconds = (ADAPTIVE if strategy.adaptive else FIXED) * pipeline.num_codes
+        seconds = strategy.seconds(pipeline)
         if seconds > min(LONGEST, deadline - time.monotonic()):
             skipped.append(strategy.name)
             continue

@@ -21,6 +21,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
@@ -103,6 +104,8 @@ def plan(
     provenance = provenance_of(time_limit, workers, seed)
     if not isinstance(model, Model):
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
+    if LinkMode.read(fields.get("link_mode", LinkMode.DELAY)) is LinkMode.STREAMS:
+        raise InputError("link_mode: a plan does not know streams; use link_mode delay, then solve")
     counts = _listed(batches)
     limit = _limit(model, devices, counts, mem_limit, fields)
     limited = limit is not None

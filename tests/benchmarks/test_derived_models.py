@@ -157,3 +157,13 @@ def test_published_layout_of_deepseek_v3_is_a_partition() -> None:
     pipe = model.pipeline(devices=16, batches=24, partition="Et*3|(tt|)*29,m|L")
     assert (pipe.num_chunks, pipe.resolved_placement) == (2, "interleaved")
     assert pipe.counts == (4, *[2] * 29, 1, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flops_are_those_of_the_times_but_for_what_attention_computes_again(name: str) -> None:
+    """Times are work / (0.4 x peak); of attention's 3.5 parts of F and BW the model needs 3."""
+    pipe, model = ppopt.read_pipeline(name), ppopt.read_model(name)
+    seconds = sum(layer.forward + layer.backward for layer in model.layers) / 1000
+    share = pipe.flops_per_microbatch / (seconds * pipe.peak_flops)
+    assert Fraction(12, 35) < share < Fraction(2, 5)
+    assert pipe.tokens_per_microbatch in (4096, 8192, 131072)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ppopt.cli.schedule_files import ExportFormat
-from ppopt.formats import megatron, perfetto, schedule_json, torch_comms, torch_csv
+from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
 from ppopt.formats.schedule_json import read_schedule
 from tests.cli.cli_json import EVALUATED, assert_types
 from tests.cli.cli_run import done, run, shown
@@ -28,7 +28,6 @@ WRITERS = {
     "torch-comms": torch_comms.communication_csv,
     "perfetto": perfetto.chrome_trace,
     "json": schedule_json.dumps,
-    "megatron": megatron.megatron_lists,
 }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from ppopt.errors import InputError
+from ppopt.formats.torch_csv import read_order
 from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 from ppopt.problem.layers import Layer
 from ppopt.problem.pipeline import Model, Pipeline
@@ -131,6 +133,54 @@ def test_export_writes_them(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     done("export made.json --to torchtitan -o keys.toml")
     keys = tomllib.loads((tmp_path / "keys.toml").read_text())["parallelism"]
     assert [len(part) for part in keys["module_fqns_per_model_part"]] == [7, 6, 6, 8]
-    done("eval 1f1b --stages 2 --batches 2 -o plain.json")
-    assert run("export plain.json --to torchtitan -o other.toml").code == 2
-    assert not (tmp_path / "other.toml").exists()
+    assert keys["pipeline_parallel_schedule_csv"] == "keys.csv"
+    assert read_order(tmp_path / "keys.csv").placement == (0, 1, 2, 3)
+
+
+def test_what_torchtitan_cannot_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages by hand have an order and no modules; uneven counts and wide Vs have no name."""
+    monkeypatch.chdir(tmp_path)
+    done("eval 1f1b --stages 2 --batches 3 -o plain.json")
+    done("export plain.json --to torchtitan -o plain.toml")
+    assert tomllib.loads((tmp_path / "plain.toml").read_text())["parallelism"] == {
+        "pipeline_parallel_degree": 2,
+        "pipeline_parallel_schedule": "1F1B",
+        "pipeline_parallel_schedule_csv": "plain.csv",
+        "num_pp_microbatches": 3,
+    }
+    for placement, chunks in (("0,1,1", ""), ("v", "--chunks 4")):
+        done(
+            f"solve --stages 2 --batches 2 --placement {placement} {chunks} -o odd.json".replace(
+                "--stages 2", "" if "," in placement else "--stages 2"
+            )
+        )
+        ran = run("export odd.json --to torchtitan -o odd.toml")
+        assert ran.code == 2
+        assert "or run this one with ppopt.torch.runtime" in ran.err
+    assert run("export plain.json --to torchtitan -o plain.csv").code == 2
+    assert not {"odd.toml", "odd.csv"} & {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("placement", "partition"),
+    [("linear", [3, 2, 2, 4]), ("interleaved", [2, 1, 1, 1, 1, 1, 1, 3])],
+)
+def test_megatron_core_reads_the_layout(placement: str, partition: list[int]) -> None:
+    """Its own parser and its own checks; rank r, chunk c is stage c x ranks + r."""
+    from megatron.core.transformer.pipeline_parallel_layer_layout import (  # noqa: PLC0415
+        PipelineParallelLayerLayout,
+    )
+
+    layers = (Layer(1, role="embedding"), Layer(1, count=9), Layer(1, role="head"))
+    pipe = Model(layers).pipeline(devices=4, batches=4, placement=placement, partition=partition)
+    words = shlex.split(megatron_arguments(pipe))
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    ranks = int(given["--pipeline-model-parallel-size"])
+    read = PipelineParallelLayerLayout(given["--pipeline-model-parallel-layout"], ranks)
+    read.validate_layer_layout(int(given["--num-layers"]), 0)
+    stages = [read.layout[s % ranks][s // ranks] for s in range(len(partition))]
+    assert [len(stage) for stage in stages] == partition
+    assert stages[0][0].name == "embedding"
+    assert stages[-1][-1].name == "loss"

@@ -23,10 +23,11 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bounds.device_bounds import Bound
-from ppopt.solver.heuristics.construction import ADAPTIVE, initial_orders
+from ppopt.solver.heuristics.construction import initial_orders
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.result import Provenance
 from ppopt.strategies import Options, registry
+from ppopt.strategies.base import ADAPTIVE_SECONDS
 from tests.cli.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
 from tests.cli.cli_run import done, run, shown
 from tests.factories import schedules
@@ -233,7 +234,7 @@ def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> 
     long = Pipeline(stages=4, batches=2000)
     tried = len(list(initial_orders(split(long))))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]
-    soon = time.monotonic() + ADAPTIVE * long.num_codes
+    soon = time.monotonic() + ADAPTIVE_SECONDS * long.num_codes
     assert len(list(initial_orders(split(long), soon))) == tried - len(slow) > 10
     assert len(list(initial_orders(split(long), time.monotonic()))) == 1
 

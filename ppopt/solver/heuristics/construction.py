@@ -22,21 +22,8 @@ from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
-from ppopt.solver.parameters import PriorityRuleParams
+from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
-
-ADAPTIVE = 1e-4
-"""Estimated seconds per operation of a strategy that adapts to the times: twice the slowest one
-measured."""
-FIXED = 5e-6
-"""The same for all other strategies; the slowest of them simulate rounds of equal length."""
-BUILDING = {True: 2e-6, False: 6e-6}
-"""Estimated seconds per operation of the first rule, for plain pipelines and for others. Each later
-rule is estimated by the time of the last one."""
-SUBMITTING = 1.5e-6
-"""Seconds per operation to time and keep a schedule that is built."""
-GRACE = 0.5
-"""Seconds by which a rule or strategy may overrun the time limit."""
 
 
 class ListScheduling:
@@ -44,10 +31,16 @@ class ListScheduling:
 
     name = "list scheduling"
 
-    def __init__(self, pool: Pool, params: PriorityRuleParams = PriorityRuleParams()) -> None:
-        self._pool = pool
-        self._rules = iter(priority_rules(pool.problem.instance, params))
-        self._seconds = BUILDING[pool.scheduler.plain] * pool.problem.operations
+    def __init__(
+        self,
+        pool: Pool,
+        rules: PriorityRuleParams = PriorityRuleParams(),
+        params: ConstructionParams = ConstructionParams(),
+    ) -> None:
+        self._pool, self._params = pool, params
+        self._rules = iter(priority_rules(pool.problem.instance, rules))
+        building = params.building_plain if pool.scheduler.plain else params.building
+        self._seconds = building * pool.problem.operations
 
     def supports(self, problem: Problem) -> bool:
         """Problems without slices, which list scheduling cannot handle."""
@@ -55,8 +48,10 @@ class ListScheduling:
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Build the schedule of the next rule, unless that would overrun the time limit."""
-        submitting = SUBMITTING * self._pool.problem.operations
-        left = inf if incumbent.value is None else budget.clock.left + GRACE - submitting
+        params, left = self._params, inf
+        if incumbent.value is not None:
+            submitting = params.submitting * self._pool.problem.operations
+            left = budget.clock.left + params.grace - submitting
         rule = next(self._rules, None)
         if rule is None or left < self._seconds:
             return Outcome(exhausted=True)
@@ -120,14 +115,9 @@ def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders |
     yield list_scheduling.one_at_a_time(problem.instance)
     placed = stated(pipeline)
     for strategy in registry().values():
-        if _in_time(strategy, pipeline, deadline):
+        if time.monotonic() + strategy.seconds(pipeline) < deadline:
             orders = _hand_made(strategy, placed)
             yield None if orders is None else of_kind(pipeline, orders, kind)
-
-
-def _in_time(strategy: Strategy, pipeline: Pipeline, deadline: float) -> bool:
-    seconds = (ADAPTIVE if strategy.adaptive else FIXED) * pipeline.num_codes
-    return time.monotonic() + seconds < deadline
 
 
 def stated(pipeline: Pipeline) -> Pipeline:

@@ -1,0 +1,143 @@
+"""The network of a schedule over streams: devices and links as machines of one job shop.
+
+Nodes are the positions of the operations (the two of an overlapped pair share one) and the
+transfers. Every machine runs its nodes in its own order, and nodes wait for others besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import data_flow
+from ppopt.problem.objective import Objective
+from ppopt.schedule import timing
+from ppopt.schedule.communication import queues_of_schedule
+from ppopt.schedule.link_queues import posted_early
+from ppopt.schedule.orders import codes, split_of
+from ppopt.schedule.schedule import Schedule
+
+Sequences = list[list[int]]
+"""Nodes of every machine in order: devices, then links."""
+
+
+class StreamNetwork:
+    """What a schedule leaves as it is when the orders of its devices and links change."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.pipeline = schedule.pipeline
+        orders, queues = schedule.orders, queues_of_schedule(schedule)
+        self._links, self._split = queues.links, split_of(self.pipeline, orders)
+        self._entries: list[list[int]] = []
+        """Entries of the orders at every position."""
+        self.start: Sequences = []
+        """The orders of the schedule."""
+        for order in orders:
+            first = len(self._entries)
+            for entry in order.tolist():
+                if entry < 0:
+                    self._entries[-1].append(entry)
+                else:
+                    self._entries.append([entry])
+            self.start.append(list(range(first, len(self._entries))))
+        self.computed = len(self._entries)
+        carried = np.concatenate([*queues.order, np.empty(0, dtype=np.int64)])
+        self._carried: list[int] = carried.tolist()
+        ends = np.cumsum([self.computed, *map(len, queues.order)]).tolist()
+        self.start += [list(range(*pair)) for pair in pairwise(ends)]
+        net = timing.network(self.pipeline, orders, queues)
+        self.duration: list[int] = net.duration.tolist()
+        self.size = len(self.duration)
+        self.after: list[list[int]] = [[] for _ in self.duration]
+        self.before: list[list[int]] = [[] for _ in self.duration]
+        for one, other in self._waits(net):
+            self.after[one].append(other)
+            self.before[other].append(one)
+        self._takes, self._gives = self._memory()
+
+    def _waits(self, net: timing.Network) -> Iterator[tuple[int, int]]:
+        """What nodes wait for whatever the orders are."""
+        flow = data_flow(self.pipeline, self._split)
+        position = np.empty(self.pipeline.num_codes, dtype=np.int64)
+        position[net.ops] = net.place
+        device = net.device
+        before, after = position[flow.before], position[flow.after]
+        here = device[before] == device[after]
+        yield from zip(before[here].tolist(), after[here].tolist(), strict=True)
+        links = self._links
+        node = np.full(len(links.link), -1)
+        node[self._carried] = self.computed + np.arange(len(self._carried))
+        numbers = links.numbers
+        makers = position[links.producers(self._split)[numbers]]
+        users = position[links.consumers(self._split)[numbers]]
+        yield from zip(makers.tolist(), node[numbers].tolist(), strict=True)
+        yield from zip(node[numbers].tolist(), users.tolist(), strict=True)
+
+    def _memory(self) -> tuple[list[int], list[int]]:
+        """What every position takes at its start and gives at its end."""
+        takes, gives, ticks = [], [], self.pipeline.ticks
+        for entries in self._entries:
+            ops = [self.pipeline.op(int(code)) for code in codes(np.array(entries))]
+            if len(ops) == 1:
+                both = ticks.held_alone(ops[0].kind, ops[0].stage)
+            else:
+                tables = (ticks.takes, ticks.gives)
+                one, two = (sum(table[op.kind][op.stage] for op in ops) for table in tables)
+                both = one, two
+            takes.append(both[0])
+            gives.append(both[1])
+        return takes, gives
+
+    def fits(self, device: int, sequence: Sequence[int]) -> bool:
+        """Whether a device keeps its memory limit in this order."""
+        room = self.pipeline.ticks.room(device)
+        if room is None:
+            return True
+        held = 0
+        for node in sequence:
+            held += self._takes[node]
+            if held > room:
+                return False
+            held -= self._gives[node]
+        return True
+
+    def ends(self, sequences: Sequences) -> list[int] | None:
+        """Earliest end of every node, in ticks; None where orders wait in a circle."""
+        missing = [len(nodes) for nodes in self.before]
+        following = [-1] * self.size
+        for sequence in sequences:
+            for one, other in pairwise(sequence):
+                following[one] = other
+                missing[other] += 1
+        end = [0] * self.size
+        ready = [node for node in range(self.size) if not missing[node]]
+        left = self.size
+        while ready:
+            node = ready.pop()
+            left -= 1
+            end[node] += self.duration[node]
+            reached, then = end[node], following[node]
+            for other in self.after[node] if then < 0 else (*self.after[node], then):
+                if end[other] < reached:  # noqa: PLR1730  max() takes as long as all the rest
+                    end[other] = reached
+                missing[other] -= 1
+                if not missing[other]:
+                    ready.append(other)
+        return None if left else end
+
+    def schedule(self, sequences: Sequences, objective: Objective) -> Schedule:
+        """The schedule of these orders."""
+        devices = self.pipeline.num_devices
+        orders: list[Ints] = [
+            np.array([entry for node in sequence for entry in self._entries[node]], dtype=np.int64)
+            for sequence in sequences[:devices]
+        ]
+        order = [
+            np.array([self._carried[node - self.computed] for node in sequence], dtype=np.int64)
+            for sequence in sequences[devices:]
+        ]
+        queues = posted_early(self._links, order, self._split)
+        return timing.schedule(self.pipeline, orders, objective, queues=queues)

@@ -1,0 +1,70 @@
+"""The least makespan over streams, by trying every order of devices and links.
+
+A second implementation: jobs are appended one after the other in every possible order, each as soon
+as its device or link is free and what it needs has ended. For a handful of jobs only.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from ppopt.problem.operation import Op
+from ppopt.problem.pipeline import Pipeline
+from tests.factories.schedules import BW, B, F, W, given, taken
+from tests.factories.streams import Job, _length, _machine, _needs
+
+
+def least_makespan(pipeline: Pipeline, *, whole: bool) -> int | None:
+    """Ticks; None where the memory limits allow no schedule."""
+    places = list(product(range(pipeline.num_stages), range(pipeline.batches)))
+    split = dict.fromkeys(places, not whole)
+    jobs: list[Job] = [
+        (Op(kind, *place),) for place in places for kind in ((F, BW) if whole else (F, B, W))
+    ]
+    jobs += [
+        (kind, stage, microbatch)
+        for stage, microbatch in places
+        for kind, other in (("F", stage + 1), ("B", stage - 1))
+        if (other, microbatch) in split and pipeline.device(other, 0) != pipeline.device(stage, 0)
+    ]
+    needs = {job: _needs(pipeline, split, job) for job in jobs}
+    machine = {job: _machine(pipeline, job) for job in jobs}
+    length = {job: _length(pipeline, job) for job in jobs}
+    seen: dict[tuple[object, ...], bool] = {}
+    best: list[int] = []
+
+    def fits(device: int, job: Job, held: dict[int, int]) -> bool:
+        limits = pipeline.ticks.limits
+        (op,) = job
+        return (
+            limits is None or held[device] + taken(pipeline.ticks, op[0], op[1]) <= limits[device]
+        )
+
+    def go(ends: dict[object, int], free: dict[object, int], held: dict[int, int]) -> None:
+        if len(ends) == len(jobs):
+            best.append(max(free.values()))
+            return
+        key = (frozenset(ends.items()), frozenset(free.items()))
+        if key in seen or (best and max(free.values(), default=0) >= min(best)):
+            return
+        seen[key] = True
+        for job in jobs:
+            name = job if isinstance(job[0], str) else job[0]
+            if name in ends or not all(one in ends for one in needs[job]):
+                continue
+            where = machine[job]
+            after = dict(held)
+            if not isinstance(job[0], str):
+                if not fits(where, job, held):
+                    continue
+                op = job[0]
+                change = taken(pipeline.ticks, op.kind, op.stage)
+                change -= given(pipeline.ticks, op.kind, op.stage)
+                after[where] += change
+            begin = max([free.get(where, 0), *(ends[one] for one in needs[job])])
+            end = begin + length[job]
+            go(ends | {name: end}, free | {where: end}, after)
+
+    static = dict(enumerate(pipeline.ticks.static))
+    go({}, {}, static)
+    return min(best, default=None)

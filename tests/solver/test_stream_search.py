@@ -1,0 +1,90 @@
+"""The search over streams against every order of devices and links, and what its results say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ppopt import Pipeline, evaluate, recheck, solve, verify
+from ppopt.errors import InputError
+from ppopt.schedule.communication import queues_of_schedule
+from ppopt.solver.heuristics.stream_network import StreamNetwork
+from ppopt.solver.stream_search import SCOPE
+from tests.factories.streams import append_all
+from tests.oracles.streams_exhaustive import least_makespan
+
+
+def tiny(seed: int) -> Pipeline:
+    """A pipeline of two or three stages and two microbatches, with transfers that matter."""
+    random = Random(seed)
+    stages = 2 + seed % 2
+
+    def each(*choices: int) -> list[int]:
+        return [random.choice(choices) for _ in range(stages)]
+
+    return Pipeline(
+        stages=stages,
+        batches=2,
+        forward=each(1, 2, 3),
+        backward=[4] * stages,
+        weight=each(1, 2),
+        p2p=random.choice((1, 2, 3)),
+        backward_p2p=random.choice((None, 1, 2)),
+        mem_limit=random.choice((None, None, 2, 1)),
+        link_mode="streams",
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int) -> None:
+    pipeline, whole = tiny(seed), seed % 2 == 1
+    least = least_makespan(pipeline, whole=whole)
+    assert least is not None
+    kind = "whole" if whole else "split"
+    found = solve(pipeline, backward_kind=kind, time_limit=3, workers=1)
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+    assert found.lower_bound <= least / pipeline.ticks.per_unit <= found.value
+    assert found.value == least / pipeline.ticks.per_unit
+    assert (found.status == "optimal") == (found.value == found.lower_bound)
+    assert found.proof.endswith(SCOPE)
+
+
+def test_the_network_has_the_times_of_the_schedule() -> None:
+    for seed in range(20):
+        made = append_all(tiny(seed), Random(seed)).schedule
+        network = StreamNetwork(made)
+        ends = network.ends(network.start)
+        assert ends is not None
+        assert max(ends) == made.metrics.makespan
+        again = network.schedule(network.start, made.objective)
+        assert again.metrics == made.metrics
+        assert [q.tolist() for q in queues_of_schedule(again).order] == [
+            q.tolist() for q in queues_of_schedule(made).order
+        ]
+
+
+def test_a_result_over_streams_is_checked_again() -> None:
+    found = solve(Pipeline(stages=3, batches=4, p2p=1, link_mode="streams"), time_limit=5)
+    assert recheck(found).verdict in ("confirmed", "undecided")
+    over = replace(found.pipeline, link_mode="delay")
+    assert solve(over, time_limit=5).value <= found.value
+    assert found.value <= evaluate(found.pipeline, "zb-1p").metrics.makespan
+
+
+def test_a_hint_over_streams_is_never_lost() -> None:
+    pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
+    hint = evaluate(pipeline, "1f1b")
+    found = solve(pipeline, hint=hint, time_limit=1, workers=1)
+    assert found.hint is not None
+    assert found.hint.value == hint.metrics.makespan
+    assert found.value <= found.hint.value
+
+
+def test_infeasible_limits_and_what_is_refused() -> None:
+    pipeline = Pipeline(stages=2, batches=2, mem_limit=0, link_mode="streams")
+    assert solve(pipeline).status == "infeasible"
+    with pytest.raises(InputError, match="link_mode: a search of placement does not know streams"):
+        solve(replace(pipeline, placement="search"))

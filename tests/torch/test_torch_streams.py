@@ -1,0 +1,76 @@
+"""Communication orders in PyTorch's own runtime: read by its loader, run with exact gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ppopt import Pipeline, evaluate, solve
+from ppopt.errors import RunError
+from ppopt.formats import torch_comms, torch_csv
+from ppopt.schedule.actions import Action, ActionKind
+from ppopt.torch import execution
+from ppopt.torch.world import World
+from tests.factories.streams import append_all
+from tests.torch.torch_jobs import RANKS, run_text
+
+STREAMS = Pipeline(stages=RANKS, batches=6, p2p="0.5", link_mode="streams")
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "zbv", "interleaved", "interleaved-overlap"])
+def test_strategies(world: World, strategy: str) -> None:
+    made = evaluate(STREAMS, strategy)
+    ran = execution.run(world, made, seconds_per_unit=1e-4)
+    assert ran.difference <= 1e-12
+    assert ran.gradients == 2 * made.pipeline.num_stages
+
+
+def test_solved_and_what_pytorch_adds_to_its_operations(world: World) -> None:
+    """The solved order with its sends and receives; and its operations alone."""
+    unequal = replace(STREAMS, forward=[1, 2, 1, 2], mem_limit="1f1b")
+    found = solve(unequal, time_limit=2, workers=1).schedule
+    assert found is not None
+    for text in (torch_comms.communication_csv(found), torch_csv.order_csv(found)):
+        ran = execution.run(world, found, text=text, seconds_per_unit=1e-4)
+        assert ran.difference <= 1e-12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_posts(world: World, seed: int) -> None:
+    """Random placements on all four ranks; every post where it was appended."""
+    random = Random(seed)
+    hosts = [*range(RANKS), *(random.randrange(RANKS) for _ in range(3))]
+    random.shuffle(hosts)
+    pipeline = Pipeline(
+        stages=len(hosts), batches=3, placement=hosts, p2p="0.5", link_mode="streams"
+    )
+    made = append_all(pipeline, random)
+    numbers = torch_csv.microbatch_numbers(made.schedule)
+    rows = [
+        (*row, *((Action(ActionKind.REDUCE_GRAD, stage),) for stage in pipeline.hosted[0][rank]))
+        for rank, row in enumerate(made.rows)
+    ]
+    text = torch_comms.written(rows, numbers)
+    ran = execution.run(world, made.schedule, text=text, seconds_per_unit=1e-4)
+    assert ran.difference <= 1e-12
+
+
+def test_ends_that_do_not_match_are_seen_by_the_links() -> None:
+    """Two ranks that post in different orders, which gloo lets pass and NCCL does not."""
+    pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode="streams")
+    made = evaluate(pipeline, "gpipe")
+    text = torch_comms.communication_csv(made)
+    one, other = text.splitlines()
+    crossed = other.replace("1RECV_F0,1RECV_F1", "1RECV_F1,1RECV_F0")
+    assert crossed != other
+    with World(2) as two, pytest.raises(RunError, match="their post number 0 is of two transfers"):
+        execution.run(two, made, text=f"{one}\n{crossed}\n", seconds_per_unit=1e-4)
+
+
+def test_pytorch_itself_reads_the_file(world: World) -> None:
+    """Without any of our stages' waits: the plain text in the plain runtime."""
+    made = evaluate(STREAMS, "zbv")
+    text = torch_comms.communication_csv(made)
+    assert run_text(world, text, made.pipeline.hosts[0], 6) <= 1e-12

@@ -1,0 +1,62 @@
+"""torchtitan's own functions cut a model, place its stages and run the order that was exported."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ppopt.errors import RunError
+from ppopt.torch.world import World
+from tests.cli.cli_run import done
+from tests.torch import titan_jobs
+from tests.torch.torch_jobs import RANKS
+
+LAYERS = 8
+MODEL = f"""
+layers:
+  - {{role: embedding, forward: 1}}
+  - {{forward: 2, count: {LAYERS}}}
+  - {{role: head, forward: 1}}
+"""
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torchtitan") is None, reason="torchtitan is not installed"
+)
+
+
+def exported(folder: Path, options: str) -> Path:
+    """Solve a model in layers, and export the schedule for torchtitan."""
+    (folder / "model.yaml").write_text(MODEL)
+    best, keys = folder / "best.json", folder / "keys.toml"
+    done(f"solve --batches 8 --time-limit 1 --quiet {options} --config", folder / "model.yaml",
+         "-o", best)  # fmt: skip
+    done("export --to torchtitan", best, "-o", keys)
+    return keys
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--stages 4",
+        "--stages 4 --placement interleaved",
+        "--stages 4 --placement v",
+        "--placement 0,1,1,0",
+        "--stages 4 --placement v --backward split",
+    ],
+)
+def test_gradients_are_exact(world: World, tmp_path: Path, options: str) -> None:
+    keys = exported(tmp_path, options)
+    found = world.run(titan_jobs.trained, [(keys, LAYERS, None)] * RANKS)
+    assert max(found) <= 1e-12
+
+
+def test_the_wrong_name_does_not_run(tmp_path: Path) -> None:
+    """A V under a name that stands for a loop: stages sit elsewhere than the order says."""
+    keys = exported(tmp_path, "--placement 0,1,1,0")
+    with World(2) as world:
+        assert max(world.run(titan_jobs.trained, [(keys, LAYERS, None)] * 2)) <= 1e-12
+        world.patience = 20
+        with pytest.raises(RunError, match=r"has not answered in 20 s|Error"):
+            world.run(titan_jobs.trained, [(keys, LAYERS, "Interleaved1F1B")] * 2)
