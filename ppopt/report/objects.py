@@ -156,13 +156,13 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     strategy on paper and the one that is better on average, or is null.
     """
     optimum = comparison.optimum
-    hand = best((row.schedule for row in comparison.hands), optimum)
-    searched = of_result(optimum, hand)
+    hands = [row.schedule for row in comparison.hands]
+    searched = of_result(optimum, best(hands, optimum))
     return {
         "schema": SCHEMA,
         **{key: searched[key] for key in _SEARCHED},
         **unit_names(optimum.pipeline),
-        "rows": [_row(row, optimum, hand) for row in comparison.rows],
+        "rows": [_row(row, comparison, hands) for row in comparison.rows],
         "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
     }
@@ -172,23 +172,23 @@ def _robustness(comparison: Comparison) -> dict[str, Any]:
     steadiest, fragile = comparison.steadiest, comparison.fragile
     if steadiest is None:
         return {}
-    name = partial(_strategy, optimum=comparison.optimum)
+    name = partial(_strategy, comparison=comparison)
     pair = fragile and dict(zip(("best", "rival"), map(name, fragile), strict=True))
     return {"steadiest": name(steadiest), "fragile": pair}
 
 
-def _strategy(row: ComparisonRow, optimum: Result) -> str:
-    made_by = row.schedule.origin.strategy
-    return "optimal" if row.schedule is optimum.schedule else str(made_by)
+def _strategy(row: ComparisonRow, comparison: Comparison) -> str:
+    return "optimal" if comparison.search(row) else str(row.schedule.origin.strategy)
 
 
-def _row(row: ComparisonRow, optimum: Result, hand: Baseline | None) -> dict[str, Any]:
-    if row.schedule is optimum.schedule:
-        shown = of_result(optimum, hand) | _jitter(row.jitter)
+def _row(row: ComparisonRow, comparison: Comparison, hands: Sequence[Schedule]) -> dict[str, Any]:
+    search = comparison.search(row)
+    if search is not None:
+        shown = of_result(search, best(hands, search)) | _jitter(row.jitter)
     else:
         shown = of_evaluation(row.schedule, row.seconds, row.jitter)
     return shown | {
-        "strategy": _strategy(row, optimum),
+        "strategy": _strategy(row, comparison),
         "fits_limit": row.fits_limit,
         "ratio_to_best": _number(row.ratio_to_best),
         "ratio_to_optimum": _number(row.ratio_to_optimum),
