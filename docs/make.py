@@ -28,9 +28,13 @@ from ppopt.strategies import registry
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 MODELS = ROOT / "models" / "README.md"
-PICTURE = ROOT / "docs" / "solve-4x8.svg"
-SCHEDULE = PICTURE.with_suffix(".json")
-"""The schedule that the picture shows."""
+STRATEGIES = ROOT / "docs" / "strategies.md"
+PICTURES = {
+    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8),
+    ROOT / "docs" / "llama-3.1-8b.svg": ppopt.read_pipeline("llama-3.1-8b"),
+}
+"""Picture -> the pipeline whose optimum in the memory of 1F1B it shows. The schedule of each stands
+beside it as JSON."""
 MEASURED = ("tutorial.md", "pytorch.md")
 """Documents whose commands measure: tests of their own run them."""
 SLOW = "<!-- slow -->"
@@ -77,9 +81,9 @@ def guides() -> list[Path]:
     ]
 
 
-def solve() -> ppopt.Schedule:
-    """Search the schedule of the picture; one worker, so that it repeats itself."""
-    found = ppopt.solve(ppopt.Pipeline(stages=4, batches=8), mem_limit="1f1b", workers=1)
+def solve(pipeline: ppopt.Pipeline) -> ppopt.Schedule:
+    """Search the schedule of a picture; one worker, so that it repeats itself."""
+    found = ppopt.solve(pipeline, mem_limit="1f1b", workers=1)
     assert found.schedule is not None
     assert found.status is ppopt.Status.OPTIMAL
     return found.schedule
@@ -186,13 +190,21 @@ def renewed(document: str) -> str:
 
 
 def main() -> None:
-    """Renew the picture, the guides (those named, or all), and the table of settings."""
-    schedule = solve()
-    schedule.to_json(SCHEDULE)
-    PICTURE.write_text(svg(schedule), encoding="utf-8")
+    """Renew the guides that are named; without a name all guides, the pictures and the tables."""
+    if not sys.argv[1:]:
+        renew_pictures()
     for guide in map(Path, sys.argv[1:]) if sys.argv[1:] else guides():
         guide.write_text(renewed(guide.read_text(encoding="utf-8")), encoding="utf-8")
-    MODELS.write_text(_with_tables(MODELS.read_text(encoding="utf-8")), encoding="utf-8")
+    for document in (MODELS, STRATEGIES):
+        document.write_text(_with_tables(document.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def renew_pictures() -> None:
+    """Search the schedules of the pictures again and draw them."""
+    for picture, pipeline in PICTURES.items():
+        schedule = solve(pipeline)
+        schedule.to_json(picture.with_suffix(".json"))
+        picture.write_text(svg(schedule), encoding="utf-8")
 
 
 if __name__ == "__main__":

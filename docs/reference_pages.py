@@ -42,9 +42,9 @@ def fill(_: object, __: str, source: list[str]) -> None:
 
 def commands() -> Iterator[str]:
     """Every command with its arguments and options, in the order and the groups of `--help`."""
-    for name, command in typer.main.get_command(application()).commands.items():
-        if command.hidden:
-            continue
+    group = typer.main.get_command(application())
+    for name in group.list_commands(None):
+        command = group.commands[name]
         context = command.make_context(f"ppopt {name}", [], resilient_parsing=True)
         usage = " ".join([context.info_name, *command.collect_usage_pieces(context)])
         yield f"## {name}\n\n{_escaped(command.help)}\n\n```text\n{usage}\n```\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
@@ -12,8 +13,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
+from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
 from ppopt.errors import InputError, RunError, VerificationError
-from ppopt.problem.settings import LIMIT_1F1B, NAMED
+from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
 
 EXIT_BUG = 1
@@ -29,8 +31,22 @@ EXIT_INCOMPLETE = 7
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
 
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", help="Only the exit code.")]
+_FLAGS = {one.flag: one for one in SETTINGS} | {"-o": NAMED["output"]}
+_FIELDS = {one.field: one for one in SETTINGS if "_" in one.field}
+_FIELD = re.compile(rf"(?<![\w./-])({'|'.join(_FIELDS)})(?![\w./-])")
+"""Such a name in Python, standing alone: no part of the name of a file."""
+_EXAMPLE = re.compile(r"Example: `(ppopt [^`]*)`")
+
+JsonFlag = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object and nothing else.", rich_help_panel=Heading.OUTPUT
+    ),
+]
+QuietFlag = Annotated[
+    bool,
+    typer.Option("--quiet", help="Print nothing on stdout.", rich_help_panel=Heading.OUTPUT),
+]
 ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
 
 
@@ -50,17 +66,18 @@ class Group(TyperGroup):
         comes after that, printing included, is not cut short.
         """
         words = sys.argv[1:] if args is None else args
+        self._main_shell_completion(dict(extra), prog_name or "ppopt")
         with interrupts.recorded(inner=True):
             try:
                 with interrupts.heard():
                     code = self._run(words, prog_name or "ppopt", extra)
                 print(end="", flush=True)
             except InputError as error:
-                fail(str(error))
+                fail(_as_typed(str(error), words))
             except (RunError, VerificationError) as error:
                 fail(str(error), EXIT_BUG)
             except _UsageError as error:
-                fail(error.format_message())
+                fail(_usage_words(error))
             except KeyboardInterrupt:
                 streams.interrupted(words)
             except BrokenPipeError:
@@ -79,9 +96,40 @@ class Group(TyperGroup):
         except typer.Exit as end:
             return end.exit_code
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, in the order of work."""
+        return in_order_of_work(super().list_commands(ctx))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in groups, each with its first sentence."""
+        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        limit = formatter.width - 6 - max(len(name) for name, _ in shown)
+        write_sections(
+            formatter,
+            by_heading(
+                (name, one.get_short_help_str(limit))
+                for name, one in shown
+                if one is not None and not one.hidden
+            ),
+        )
+
 
 class Command(TyperCommand):
     """A command whose `--mem-limit` may stand bare, at the end or before another option."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options in groups; the help option stands in the last one."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        sections |= {heading.value: [] for heading in Heading}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if one.param_type_name == "argument" else "Options"
+                panel = getattr(one, "rich_help_panel", None) or kind
+                is_help = one.name == "help" and any(sections[each.value] for each in Heading)
+                name = record[0] if kind == "Options" else record[0].split(" <")[0]  # no type
+                sections[Heading.OUTPUT if is_help else panel].append((name, record[1]))
+        write_sections(formatter, sections)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Fill in the value of a bare `--mem-limit` before parsing; refuse words left over.
@@ -95,12 +143,12 @@ class Command(TyperCommand):
         for word, following in pairwise([*words, "-"]):
             bare = word == "--mem-limit" and following.startswith("-")
             valued = word in options and not getattr(options[word], "is_flag", False)
-            if valued and not bare and following in options:
+            if valued and not bare and following in options and not ctx.resilient_parsing:
                 raise InputError(f"{word}: needs a value, and {following} follows")
             filled.append(f"--mem-limit={LIMIT_1F1B}" if bare else word)
         ctx.allow_extra_args = True
         left = super().parse_args(ctx, filled)
-        if left:
+        if left and not ctx.resilient_parsing:
             file = "--config" in options and Path(left[0]).is_file()
             way = f"--config {left[0]} reads a pipeline; " if file else ""
             raise InputError(f"{left[0]}: not expected here; {way}see ppopt {ctx.info_name} --help")
@@ -116,6 +164,46 @@ def _by_flag(word: str, options: Collection[str]) -> str:
     return f"{setting.flag}{equals}{value}" if setting.flag in options else word
 
 
+def _as_typed(message: str, words: Sequence[str]) -> str:
+    """Name the flag that was typed, or else the key of files, where an error begins with a setting.
+
+    Errors of the library begin with its name in Python.
+    """
+    name, colon, rest = message.partition(":")
+    setting = NAMED.get(name, name)
+    options = (word.partition("=")[0] for word in words if word.startswith("-"))
+    flags = {_setting_of(option): option for option in options}
+    typed = setting in flags
+
+    def named(found: re.Match[str]) -> str:
+        one = _FIELDS[found[0]]
+        return one.flag if typed else one.name
+
+    rest = _FIELD.sub(named, rest)
+    if typed:
+        return f"{flags[setting]}{colon}{rest}"
+    return f"{name if isinstance(setting, str) else setting.name}{colon}{rest}"
+
+
+def _setting_of(flag: str) -> Setting | str:
+    """The setting of a flag; of an option that is none, its name."""
+    name = flag.lstrip("-").replace("-", "_")
+    return _FLAGS[flag] if flag in _FLAGS else NAMED.get(name, name)
+
+
+def _usage_words(error: Any) -> str:
+    """A usage error in one line: the nearest option, and an example of the command."""
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    context, option = error.ctx, getattr(error, "option_name", None)
+    if option is not None and context is not None and getattr(error, "possibilities", None):
+        known = [name for one in context.command.params for name in one.opts]
+        message = f"No such option: {option}; did you mean {nearest(option, known)}?"
+    found = None if context is None else _EXAMPLE.search(context.command.help or "")
+    if found and isinstance(error, typer.BadParameter):
+        message = f"{message}; for example `{' '.join(found[1].split())}`"
+    return str(message)
+
+
 def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
     """Exit with a line on stderr and an exit code."""
     if code == EXIT_INPUT:
@@ -126,10 +214,12 @@ def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
 
 app = typer.Typer(
     cls=Group,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Schedules of pipeline-parallel training: hand strategies evaluated, optima proved.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the best schedule of a pipeline-parallel training step, with a proof, and compare "
+    "it with the published hand strategies. Begin with `ppopt solve --stages 4 --batches 8 "
+    "--mem-limit`, or with `ppopt init model.yaml`.",
 )
 
 
@@ -145,7 +235,10 @@ def _version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "-V", "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

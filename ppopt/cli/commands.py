@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
-from ppopt.cli.settings import Settings, note_equal_chunks, with_settings
+from ppopt.cli.settings import (
+    OF_STRATEGIES,
+    Settings,
+    note_equal_chunks,
+    one_of,
+    with_settings,
+    with_settings_but,
+)
 from ppopt.errors import InputError
+from ppopt.problem.settings import Heading
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
@@ -32,13 +40,21 @@ JitterOption = Annotated[
     typer.Option(
         "--jitter",
         metavar="SHARE",
-        help="Run the order under random times, of this relative standard deviation (0.1).",
+        help="Run each order under random times too, of this relative standard deviation: 0.1.",
+        rich_help_panel=Heading.STRATEGIES,
     ),
 ]
 
 
+def _strategy_names(incomplete: str) -> list[str]:
+    """Complete the name of a strategy in a shell."""
+    from ppopt.strategies import names
+
+    return one_of(names())(incomplete)
+
+
 @command
-@with_settings
+@with_settings_but(*OF_STRATEGIES)
 def solve(
     settings: Settings,
     hint: Annotated[
@@ -46,7 +62,9 @@ def solve(
         typer.Option(
             "--hint",
             metavar="FILE",
-            help="A schedule to start from: .json, or PyTorch's .csv; needs no further flags.",
+            help="Start from a schedule of your own, .json or PyTorch's .csv, and say what is "
+            "gained; without further flags the pipeline is that of the file.",
+            rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
     storage: Annotated[
@@ -54,14 +72,18 @@ def solve(
         typer.Option(
             "--storage",
             metavar="URL",
-            help="Keep the result, or take it from there: sqlite:///ppopt.db.",
+            help="Take the result from a storage, or keep it there: sqlite:///ppopt.db.",
+            rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option("--without", metavar="METHOD", hidden=True)
     ] = None,
 ) -> int:
-    """Find the best schedule, with a bound and a proof."""
+    """Find the best schedule, with a lower bound and a proof.
+
+    Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
+    """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
     from ppopt.solver.parameters import SolveParams
@@ -75,7 +97,7 @@ def solve(
         raise InputError("storage: keeps searches without --hint and --without; leave them out")
     interrupts.only_record()
     hand, not_stored = None, 0
-    with progress.shown(quiet=settings.quiet) as line:
+    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         if storage is None:
             result = search(
                 pipeline,
@@ -117,19 +139,30 @@ def _stored(
 
 
 @command
-@with_settings
+@with_settings_but("workers")
 def eval_(
     settings: Settings,
-    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="See `ppopt strategies`.")],
+    strategy: Annotated[
+        str,
+        typer.Argument(
+            metavar="STRATEGY",
+            help="Its name; `ppopt strategies` lists them.",
+            autocompletion=_strategy_names,
+        ),
+    ],
     jitter: JitterOption = None,
 ) -> int:
-    """Evaluate one hand strategy."""
+    """Evaluate one hand strategy.
+
+    Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
+    """
     from ppopt.cli import output, progress
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
     from ppopt.problem.pipeline import SEARCH_RECOMPUTE
     from ppopt.report.objects import of_evaluation
+    from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
     from ppopt.studies.evaluate import evaluate
     from ppopt.studies.partition_choice import TIME_LIMIT, choose_partition
@@ -174,37 +207,83 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.show_result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
+    return output.show_result(
+        settings, of_evaluation(schedule, seconds, spread, choice, cheap_loss(schedule)), schedule
+    )
 
 
 @command
 @with_settings
-def compare(settings: Settings, jitter: JitterOption = None) -> int:
-    """Compare every hand strategy that applies with the optimum."""
+def compare(
+    settings: Settings,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            "--placement",
+            metavar="LIST",
+            help="Placements whose best schedule is searched (default: linear): linear, "
+            "interleaved, v, several of them, or the device of every stage.",
+            rich_help_panel=Heading.PIPELINE,
+        ),
+    ] = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            "--strategies",
+            metavar="LIST",
+            help="Hand strategies to evaluate (default: all that apply): 1f1b,zb-1p.",
+            rich_help_panel=Heading.STRATEGIES,
+        ),
+    ] = None,
+    jitter: JitterOption = None,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Print further tables: causes of idle time, memory of every device, throughput, "
+            "layers of every stage, and why strategies do not apply.",
+            rich_help_panel=Heading.OUTPUT,
+        ),
+    ] = False,
+) -> int:
+    """Compare hand strategies with the best schedule found.
+
+    Every strategy has its own placement and number of chunks. The best schedule is searched for the
+    placement asked for; with `--placement linear,v` for several. Example: `ppopt compare --stages 4
+    --batches 8 --mem-limit`.
+    """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_comparison
     from ppopt.studies.compare import compare as compare_all
 
     output.refuse_orders(settings, "comparison")
-    pipeline = settings.pipeline()
+    pipeline, *others = settings.pipelines(placement)
+    chosen = _strategies(strategies)
     options, deviation = strategy_options(settings), _deviation(jitter)
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet) as line:
+    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         comparison = compare_all(
             pipeline,
+            also=others,
+            strategies=chosen,
             options=options,
             jitter=deviation,
             **search_options(settings),
             progress=line.update,
         )
-    code = output.show_comparison(settings, of_comparison(comparison), comparison)
+    shown = of_comparison(comparison)
+    code = output.show_comparison(settings, shown, comparison, details=details)
     return code or exit_code(comparison.optimum.status)
 
 
 @command
 @with_settings
 def frontier(settings: Settings) -> int:
-    """Find memory against time: every limit at which the optimum changes."""
+    """Show how much faster a step gets with more memory.
+
+    Every memory limit at which the best schedule changes is searched, with a bound, beside the hand
+    strategies. Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
+    """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_frontier
     from ppopt.studies.frontier import frontier as explore
@@ -213,7 +292,7 @@ def frontier(settings: Settings) -> int:
     pipeline = settings.pipeline()
     options = strategy_options(settings)
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet) as line:
+    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
     code = output.show_frontier(settings, of_frontier(found), found)
     return code or exit_code(found.status)
@@ -221,7 +300,7 @@ def frontier(settings: Settings) -> int:
 
 @command
 def strategies() -> int:
-    """List the hand strategies."""
+    """List the hand strategies, each with its rule and source."""
     import ppopt
 
     return _print_lines(ppopt.strategies())
@@ -229,7 +308,7 @@ def strategies() -> int:
 
 @command
 def models() -> int:
-    """List the pipelines that come with ppopt."""
+    """List the pipelines and models that come with ppopt."""
     import ppopt
 
     return _print_lines(ppopt.models())
@@ -280,6 +359,19 @@ def search_options(settings: Settings) -> dict[str, Any]:
     names = ("objective", "backward_kind", "fused", "time_limit", "workers", "seed")
     given = {name: settings.get(name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _strategies(words: str | None) -> list[str] | None:
+    """The hand strategies that are named; raises InputError on an unknown one."""
+    from ppopt.strategies import resolve
+
+    if words is None:
+        return None
+    named = [word.strip().lower() for word in words.split(",") if word.strip()]
+    try:
+        return [resolve(name).name for name in named if name != "optimal"]
+    except InputError as error:
+        raise InputError(f"strategies{str(error).removeprefix('strategy')}") from None
 
 
 def _deviation(jitter: str | None) -> float | None:

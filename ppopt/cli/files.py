@@ -13,9 +13,9 @@ from ppopt.formats.files import failed, resolved
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
 
-WRITERS = (".html", ".json", ".csv")
-PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
-"""Picture files that older configs name: a page of the same name is written instead."""
+WRITERS = (".html", ".svg", ".png", ".json", ".csv")
+OTHER_PICTURES = (".jpg", ".jpeg", ".pdf")
+"""Picture files that are not written: a page of the same name is written instead."""
 
 
 class Target(NamedTuple):
@@ -23,12 +23,21 @@ class Target(NamedTuple):
 
     path: Path
     asked: Path
-    """The name that the user gave; it differs from `path` for a picture."""
+    """The name that the user gave; it differs from `path` where a page is written instead."""
 
     @property
     def is_page(self) -> bool:
         """Whether it is an HTML page."""
         return self.path.suffix.lower() == ".html"
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is a picture of one schedule."""
+        return self.path.suffix.lower() in (".svg", ".png")
+
+    def as_page(self) -> Target:
+        """The page of the same name."""
+        return Target(self.path.with_suffix(".html"), self.asked)
 
     @property
     def is_order(self) -> bool:
@@ -47,10 +56,10 @@ def writable(names: Sequence[str]) -> tuple[Target, ...]:
 def _target(name: str) -> Target:
     path = Path(name)
     suffix = path.suffix.lower()
-    if suffix in PICTURES:
-        return Target(path.with_suffix(".html"), path)
+    if suffix in OTHER_PICTURES:
+        return Target(path, path).as_page()
     if suffix not in WRITERS:
-        raise InputError(f"output: {path}: unknown kind of file; end it in {' or '.join(WRITERS)}")
+        raise InputError(f"output: {path}: unknown kind of file; end it in {', '.join(WRITERS)}")
     return Target(path, path)
 
 

@@ -20,7 +20,10 @@ def init(
         Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
     ] = None,
 ) -> int:
-    """Write a commented model file that runs as it is; without FILE, print it."""
+    """Write a commented model file that runs as it is.
+
+    Without FILE, print it. Example: `ppopt init model.yaml`.
+    """
     from importlib.resources import files  # noqa: PLC0415  commands load on use
 
     text = (files("ppopt.formats") / "template.yaml").read_text(encoding="utf-8")

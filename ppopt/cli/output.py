@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,15 @@ from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
-from ppopt.report.objects import of_verification
+from ppopt.report.objects import of_result, of_verification
 from ppopt.report.plan_table import more_memory_words, plan_table, use_words
-from ppopt.report.words import STOPPED, partition_words, robustness_words, what_if
+from ppopt.report.words import (
+    STOPPED,
+    partition_words,
+    robustness_words,
+    searched_words,
+    what_if,
+)
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
@@ -49,7 +55,7 @@ def show_result(
     if _table_wanted(settings, shown):
         print_table(table.result_table({**shown, "stopped_early": stopped}))
         if schedule is not None:
-            _print_gantt(schedule)
+            _print_gantt(schedule, drawn=any(target.is_page for target in settings.output))
             _note_rounding(schedule)
     return code
 
@@ -73,17 +79,31 @@ def refuse_orders(settings: Settings, what: str) -> None:
         raise InputError(f"output: a {what} is no single order; write .html or .json")
 
 
-def show_comparison(settings: Settings, shown: Mapping[str, Any], compared: Comparison) -> int:
-    """Show the rows of a comparison; return the exit code of the files."""
-    code = _files(settings, [row.schedule for row in compared.rows], lambda _: _dump(shown))
+def show_comparison(
+    settings: Settings, shown: Mapping[str, Any], compared: Comparison, *, details: bool
+) -> int:
+    """Show the rows of a comparison; return the exit code of the files.
+
+    `details`: whether to print what the first table leaves out.
+    """
+    best = next((row.schedule for row in compared.rows if row.fits_limit), None)
+    code = _files(
+        settings, [row.schedule for row in compared.rows], lambda _: _dump(shown), drawn=best
+    )
     if _table_wanted(settings, shown):
-        _print_comparison(shown, compared)
+        rows = shown["rows"]
+        print_table(table.compare_table(rows))
+        if "steadiest" in shown:
+            print()
+            print_table(table.jitter_table(rows))
+        if details:
+            _print_details(rows)
+        for line in _comparison_words(shown, compared, details=details):
+            print(line)
     return code
 
 
-def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
-    rows = shown["rows"]
-    print_table(table.compare_table(rows))
+def _print_details(rows: Sequence[Mapping[str, Any]]) -> None:
     known = any(row["tokens_per_second"] is not None or row["mfu"] is not None for row in rows)
     rates = [table.throughput_table] if known else []
     for further in (*rates, table.why_table, table.peaks_table):
@@ -91,17 +111,24 @@ def _print_comparison(shown: Mapping[str, Any], compared: Comparison) -> None:
         print_table(further(rows))
     for line in _partitions(rows):
         print(line)
-    if "steadiest" in shown:
-        print()
-        print_table(table.jitter_table(rows))
-    for sentence in robustness_words(shown):
-        print(sentence)
-    if compared.optimum.schedule is None:
-        print(f"optimal: {compared.optimum.status}: {compared.optimum.proof}")
-    for name, reason in compared.skipped:
-        print(f"skipped {name}: {reason}")
-    if compared.optimum.interrupted:
-        print(STOPPED)
+
+
+def _comparison_words(
+    shown: Mapping[str, Any], compared: Comparison, *, details: bool
+) -> Iterator[str]:
+    """What the table does not say: a sentence each."""
+    yield ""
+    for search in compared.optima:
+        yield searched_words(of_result(search, None))
+    yield from robustness_words(shown)
+    if details:
+        yield from (f"skipped {name}: {reason}" for name, reason in compared.skipped)
+    elif compared.skipped:
+        yield f"not applicable: {', '.join(name for name, _ in compared.skipped)}"
+    if any(search.interrupted for search in compared.optima):
+        yield f"{STOPPED}: other searches may be missing"
+    if not details:
+        yield "--details adds causes of idle time and the memory of every device"
 
 
 def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
@@ -113,7 +140,9 @@ def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
 def show_frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
     """Show memory against time; return the exit code of the files."""
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
-    code = _files(settings, schedules, lambda _: _dump(shown), shown)
+    code = _files(
+        settings, schedules, lambda _: _dump(shown), lambda: _frontier_page(shown, schedules)
+    )
     if _table_wanted(settings, shown):
         _print_frontier(shown, found)
     return code
@@ -134,10 +163,12 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
 def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     """Show a plan; return the exit code of the files.
 
-    A page shows the schedules of all configurations, the best first; other files hold the best.
+    A page shows its table and the schedules of its configurations; other files hold the best one.
     """
-    schedules = [row.schedule for row in found.rows if row.schedule is not None]
-    code = _files(settings, schedules, schedule_json.dumps)
+    made = [row.schedule for row in found.rows if row.schedule is not None]
+    code = _files(
+        settings, made, schedule_json.dumps, lambda: _plan_page(shown, found), found.schedule
+    )
     if _table_wanted(settings, shown):
         if found.best is not None:
             print(f"best: {found.best.configuration}")
@@ -201,16 +232,21 @@ def _files(
     settings: Settings,
     schedules: Sequence[Schedule],
     as_json: Callable[[Schedule], str],
-    of_frontier: Mapping[str, Any] | None = None,
+    page: Callable[[], str] | None = None,
+    drawn: Schedule | None = None,
 ) -> int:
     """Write the files asked for, the first schedule as the best; return the exit code.
 
-    Every file is tried. One line names each that cannot be written.
+    Every file is tried. One line names each that cannot be written. `page` makes the page, where
+    that is more than the schedules; it stands for pictures, too, unless one is `drawn`. That is
+    the schedule that a picture shows, else the first.
     """
 
-    def words(target: Target) -> str:
+    def words(target: Target) -> str | bytes:
         if target.is_page:
-            return page_of(schedules, of_frontier)
+            return page_of(schedules) if page is None else page()
+        if target.is_picture:
+            return picture_of(drawn or schedules[0], target)
         dumps = torch_csv.order_csv if target.is_order else as_json
         return dumps(schedules[0])
 
@@ -218,10 +254,14 @@ def _files(
         for target in settings.output:
             note(f"note: there is no schedule, {target.path} is not written")
         return 0
-    return write_each((target, partial(words, target)) for target in settings.output)
+    instead = page is not None and drawn is None
+    targets = [
+        target.as_page() if instead and target.is_picture else target for target in settings.output
+    ]
+    return write_each((target, partial(words, target)) for target in targets)
 
 
-def write_each(files: Iterable[tuple[Target, Callable[[], str]]]) -> int:
+def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int:
     """Write files, each made as it is written, and name those that failed; the exit code."""
     code = 0
     for target, words in files:
@@ -233,16 +273,35 @@ def write_each(files: Iterable[tuple[Target, Callable[[], str]]]) -> int:
     return code
 
 
-def page_of(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
-    """The HTML page of schedules, or of a frontier and its schedules."""
-    from ppopt.report.frontier import frontier_page  # noqa: PLC0415
+def page_of(schedules: Sequence[Schedule]) -> str:
+    """The HTML page of schedules."""
     from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
-    return page(schedules) if of_frontier is None else frontier_page(of_frontier, schedules)
+    return page(schedules)
 
 
-def write_target(target: Target, words: str) -> None:
-    """Write a file; print a note where a picture was asked for."""
+def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
+    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
+
+    return frontier_page(shown, schedules)
+
+
+def _plan_page(shown: Mapping[str, Any], found: Plan) -> str:
+    from ppopt.report.plan_page import plan_page  # noqa: PLC0415  plotly takes long to load
+
+    return plan_page(shown, [row.schedule for row in found.rows])
+
+
+def picture_of(schedule: Schedule, target: Target) -> str | bytes:
+    """A picture of a schedule, as the name of the file says: SVG or PNG."""
+    from ppopt.report.picture import png  # noqa: PLC0415  takes long to load
+    from ppopt.report.svg import svg  # noqa: PLC0415
+
+    return png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
+
+
+def write_target(target: Target, words: str | bytes) -> None:
+    """Write a file; print a note where a page is written in place of something else."""
     write(target.path, words)
     if target.asked != target.path:
         note(f"note: {target.asked} is written as a page, {target.path}")
@@ -275,11 +334,14 @@ def print_table(renderable: RenderableType) -> None:
     print(captured.get(), end="")
 
 
-def _print_gantt(schedule: Schedule) -> None:
-    drawn = text.text_gantt(schedule, Console().width)
-    if drawn is not None:
+def _print_gantt(schedule: Schedule, *, drawn: bool) -> None:
+    """Print the schedule as text where it fits; `drawn`: whether a page shows it."""
+    lines = text.text_gantt(schedule, Console().width)
+    if lines is not None:
         print()
-        print(drawn)
+        print(lines)
+    elif not drawn:
+        print("\nThe schedule is too wide for text here; add `-o schedule.html` to see it.")
 
 
 def _note_rounding(schedule: Schedule) -> None:

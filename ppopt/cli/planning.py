@@ -10,11 +10,17 @@ import typer
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.settings import Settings, with_settings
+from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts
 
 
 def _list(flag: str, words: str) -> Any:
-    return typer.Option(flag, metavar="LIST", help=words, show_default=False)
+    """An option that takes a list; it stands with the setting of its name, if there is one."""
+    setting = NAMED.get(flag.removeprefix("--"))
+    heading = Heading.STRATEGIES if setting is None else setting.heading
+    return typer.Option(
+        flag, metavar="LIST", help=words, show_default=False, rich_help_panel=heading
+    )
 
 
 @command
@@ -48,13 +54,17 @@ def plan(
             "--runtime",
             metavar="NAME",
             help="What is to run the schedule: any, torch, or megatron (1F1B and interleaved).",
+            rich_help_panel=Heading.STRATEGIES,
         ),
     ] = "any",
 ) -> int:
-    """Find the best configuration: partition, placement, chunks, recompute and schedule."""
+    """Choose partition, placement, chunks, recompute and schedule.
+
+    Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
+    """
     from ppopt.cli import output, progress
     from ppopt.errors import InputError
-    from ppopt.formats.config import model_of
+    from ppopt.formats.config import missing, model_of
     from ppopt.report.plan_objects import of_plan
     from ppopt.studies.plan import plan as search
 
@@ -70,10 +80,10 @@ def plan(
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):
         if name not in given:
-            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
+            raise InputError(missing(name))
     model, devices = model_of(settings.values), given.pop("stages")
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet) as line:
+    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         found = search(
             model, devices=devices, **given, **search_options(settings), progress=line.update
         )

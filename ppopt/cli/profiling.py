@@ -74,7 +74,10 @@ def profile(
         ),
     ] = None,
 ) -> int:
-    """Measure your own model, or turn measured times into a pipeline file for --config."""
+    """Turn measured times, or your own model, into a pipeline.
+
+    `ppopt solve --config FILE` reads it.
+    """
     from ppopt.cli.files import check_place
     from ppopt.errors import InputError
     from ppopt.formats.files import write

@@ -91,7 +91,10 @@ def run(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """Run a schedule in PyTorch, one process per device, and check every gradient."""
+    """Run a schedule in PyTorch and check every gradient.
+
+    One process runs each device.
+    """
     from ppopt.cli.files import valid_schedule, writable
     from ppopt.errors import InputError
     from ppopt.formats import torch_csv
@@ -205,7 +208,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
 
     Returns the exit code.
     """
-    from ppopt.cli.output import page_of, write_each
+    from ppopt.cli.output import page_of, picture_of, write_each
     from ppopt.formats import schedule_json
     from ppopt.profiles.measured import measured
     from ppopt.torch import execution
@@ -215,7 +218,9 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     unit = round(seconds * 10**9) if seconds else 10**6
     found = measured(ran.records, schedule.pipeline, unit)
 
-    def words(target: Target) -> str:
+    def words(target: Target) -> str | bytes:
+        if target.is_picture:
+            return picture_of(found, target)
         if not target.is_page:
             return schedule_json.dumps(found)
         predicted = [execution.predicted_schedule(schedule)] if seconds else []

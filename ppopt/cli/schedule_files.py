@@ -20,7 +20,7 @@ from ppopt.cli.application import (
     ScheduleFile,
     command,
 )
-from ppopt.cli.settings import Settings, with_settings
+from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, with_settings_but
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
@@ -64,7 +64,10 @@ def verify(
         int | None, typer.Option("--workers", metavar="N", help="Threads, for the bound.")
     ] = None,
 ) -> int:
-    """Re-check a schedule file: every rule, every figure it claims, and its bound if asked."""
+    """Check every rule and every figure of a schedule file.
+
+    With `--bound` its lower bound is proved again, by code that shares nothing with the search.
+    """
     from ppopt.cli import output
     from ppopt.formats.schedule_json import read_schedule
     from ppopt.verifier import verify as check
@@ -86,7 +89,7 @@ def _recheck(
     from ppopt.formats.fields import within
     from ppopt.rechecker import recheck
 
-    with progress.shown(quiet=quiet) as line:
+    with progress.shown(quiet=quiet, limit=time_limit) as line:
 
         def follow(devices: int) -> None:
             line.update(f"the bound again, by the rules of {devices} devices")
@@ -114,19 +117,29 @@ def _bound_code(again: Recheck | None) -> int:
 def view(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="The page to write (.html).")
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The page to write (.html), or of one schedule a picture (.svg, .png).",
+        ),
     ],
 ) -> int:
-    """Draw schedule files on one HTML page."""
+    """Draw schedule files on one HTML page.
+
+    Example: `ppopt view best.json 1f1b.json -o both.html`.
+    """
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.cli.output import page_of, write_target
+    from ppopt.cli.output import page_of, picture_of, write_target
     from ppopt.errors import InputError
 
     (target,) = writable([output])
-    if not target.is_page:
-        raise InputError(f"output: {target.path}: a page ends in .html")
+    if not target.is_page and not (target.is_picture and len(files) == 1):
+        only = "; a picture (.svg, .png) shows one schedule" if target.is_picture else ""
+        raise InputError(f"output: {target.path}: a page ends in .html{only}")
     drawn = [valid_schedule(file) for file in files]
-    write_target(target, page_of(drawn))
+    write_target(target, page_of(drawn) if target.is_page else picture_of(drawn[0], target))
     return 0
 
 
@@ -136,7 +149,7 @@ def check(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """Solve or evaluate a reference schedule again, and say what changed."""
+    """Make a reference schedule again and say what changed."""
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
@@ -180,7 +193,10 @@ def export(
         ),
     ] = None,
 ) -> int:
-    """Write a schedule file in the format of another tool."""
+    """Write a schedule in the format of another tool.
+
+    Example: `ppopt export best.json --to perfetto -o trace.json`.
+    """
     from ppopt.cli.files import check_place, valid_schedule
     from ppopt.errors import InputError
     from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
@@ -208,11 +224,28 @@ def export(
         check_place(order)
         write(order, torch_csv.order_csv(made))
     write(Path(output), text)
+    if to is ExportFormat.TORCH_CSV:
+        _note_loss(made)
     return 0
 
 
+def _note_loss(schedule: Schedule) -> None:
+    """Say what a file of operations alone loses where links are streams."""
+    from ppopt.cli.streams import note
+    from ppopt.report.words import percent
+    from ppopt.schedule.communication import cheap_loss
+
+    loss = cheap_loss(schedule)
+    if loss is not None and loss.share:
+        note(
+            f"note: PyTorch adds its own sends and receives: {percent(float(loss.share))} longer "
+            "than in the order of the schedule's times where links are streams (predicted); "
+            "--to torch-comms writes that order"
+        )
+
+
 @command
-@with_settings
+@with_settings_but(*OF_STRATEGIES, *(name for name in OF_SEARCHES if name != "objective"))
 def import_(
     settings: Settings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to read.")],
@@ -220,7 +253,10 @@ def import_(
         ImportFormat, typer.Option("--from", help="What the file is.", show_default=False)
     ],
 ) -> int:
-    """Read an order of another tool, time it, and verify it."""
+    """Read the order of another tool, time it and verify it.
+
+    Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
+    """
     from ppopt.cli import output
     from ppopt.formats import torch_comms, torch_csv
     from ppopt.formats.documents import label

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +19,10 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import shown
 from ppopt.problem.settings import (
     COUNTS,
+    NAMED,
     SETTINGS,
     STAGE_COSTS,
+    Heading,
     Part,
     Setting,
     Shape,
@@ -55,6 +58,31 @@ class Settings:
                 note_equal_chunks(described)
             return described
         return replace(default, mem_limit=self.values["mem_limit"]) if given else default
+
+    def pipelines(self, placements: str | None) -> list[Pipeline]:
+        """Build the pipeline of every placement of a list of names; of a list of devices, one."""
+        if placements is None:
+            return [self.pipeline()]
+        names = [name.strip() for name in placements.split(",")]
+        if len(names) == 1 or any(map(_WHOLE.fullmatch, names)):
+            return [self._placed(placements).pipeline()]
+        chunked = {key: value for key, value in self.values.items() if key != "chunks"}
+        linear = replace(self, values=chunked)
+        return [(linear if name == "linear" else self)._placed(name).pipeline() for name in names]
+
+    def _placed(self, placement: str) -> Settings:
+        """The settings with the placement of a flag."""
+        from ppopt.formats.config import canonical  # noqa: PLC0415  commands load on use
+
+        given = canonical({"placement": _value(NAMED["placement"], placement)})
+        return replace(self, values=self.values | given)
+
+    @property
+    def seconds(self) -> float:
+        """The time limit of a search."""
+        from ppopt.solver.search import TIME_LIMIT  # noqa: PLC0415  commands load on use
+
+        return float(self.get("time_limit", TIME_LIMIT))
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a setting of the run, or the default where it is not given."""
@@ -95,13 +123,36 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
         )
 
 
-def _parameter(setting: Setting) -> Parameter:
+def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:
+    """Complete the beginning of a word, in a shell, to one of some words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [str(word) for word in words if str(word).startswith(incomplete.lower())]
+
+    return complete
+
+
+def _model_names(incomplete: str) -> list[str]:
+    from ppopt.formats.models import models  # noqa: PLC0415  commands load on use
+
+    return one_of(models())(incomplete)
+
+
+def _parameter(setting: Setting, hidden: bool) -> Parameter:
     """Make the option of a setting."""
     names = ("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,)
     metavar = setting.placeholder or setting.shape.value or None
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
     words = f"{setting.described[0].upper()}{setting.described[1:]}."
-    option = typer.Option(*names, help=words, metavar=metavar, show_default=False)
+    option = typer.Option(
+        *names,
+        help=words,
+        metavar=metavar,
+        show_default=False,
+        rich_help_panel=setting.heading,
+        hidden=hidden,
+        autocompletion=one_of(setting.choices) if setting.choices else None,
+    )
     default = False if setting.shape is Shape.FLAG else None
     return Parameter(
         setting.field, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
@@ -109,6 +160,8 @@ def _parameter(setting: Setting) -> Parameter:
 
 
 _FLAGS = tuple(setting for setting in SETTINGS if setting.has_flag)
+OF_STRATEGIES = tuple(one.field for one in _FLAGS if one.heading is Heading.STRATEGIES)
+OF_SEARCHES = tuple(one.field for one in _FLAGS if one.heading is Heading.SEARCH)
 
 
 def with_settings(function: Callable[..., int]) -> Callable[..., int]:
@@ -116,12 +169,24 @@ def with_settings(function: Callable[..., int]) -> Callable[..., int]:
 
     A parameter of the command takes the place of the setting of the same name.
     """
+    return _with_settings(function, ())
+
+
+def with_settings_but(*unused: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The same, the help leaving out settings that make no difference to the command.
+
+    They are accepted, so that all commands can be called with the same options.
+    """
+    return partial(_with_settings, unused=unused)
+
+
+def _with_settings(function: Callable[..., int], unused: Sequence[str]) -> Callable[..., int]:
     own = inspect.signature(function, eval_str=True)
     theirs = inspect.signature(_settings, eval_str=True)
     files = [theirs.parameters[name] for name in ("config", "model")]
     printing = [theirs.parameters[name] for name in ("json", "quiet")]
     flags = [setting for setting in _FLAGS if setting.field not in own.parameters]
-    shared = [*files, *map(_parameter, flags), *printing]
+    shared = [*files, *(_parameter(one, one.field in unused) for one in flags), *printing]
     mine = [item for name, item in own.parameters.items() if name != "settings"]
 
     def run(**values: Any) -> int:
@@ -130,7 +195,7 @@ def with_settings(function: Callable[..., int]) -> Callable[..., int]:
 
     parameters = sorted(
         (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *shared)),
-        key=lambda item: item.default is not Parameter.empty,
+        key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
     )
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -138,16 +203,38 @@ def with_settings(function: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def _place_in_help(item: Parameter) -> int:
+    """Position of the group of an option; options of no group come first."""
+    (option,) = item.annotation.__metadata__
+    panel = getattr(option, "rich_help_panel", None)
+    return list(Heading).index(panel) if panel in set(Heading) else -1
+
+
 def _settings(
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML, JSON or TOML file; flags override it.", metavar="FILE"),
+        typer.Option(
+            help="Read a pipeline or a model from a YAML, JSON or TOML file; flags override it.",
+            metavar="FILE",
+            rich_help_panel=Heading.PIPELINE,
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A ready pipeline; see `ppopt models`.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="Take a pipeline or model that comes with ppopt; see `ppopt models`.",
+            metavar="NAME",
+            rich_help_panel=Heading.PIPELINE,
+            autocompletion=_model_names,
+        ),
     ] = None,
     json: JsonFlag = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no table.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="Print no progress and no table.", rich_help_panel=Heading.OUTPUT
+        ),
+    ] = False,
     **flags: Any,
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""

@@ -169,7 +169,8 @@ def _write(targets: Sequence[Target], shown: Shown, page: Callable[[], str]) -> 
             return csv_of(shown["rows"])
         return json.dumps(shown, allow_nan=False) + "\n"
 
-    return output.write_each((target, partial(words, target)) for target in targets)
+    pages = [target.as_page() if target.is_picture else target for target in targets]
+    return output.write_each((target, partial(words, target)) for target in pages)
 
 
 def csv_of(rows: Sequence[Shown]) -> str:

@@ -83,7 +83,11 @@ def sweep(
         str, typer.Option("--shard", metavar="I/N", help="Only every N-th row, from the I-th.")
     ] = "1/1",
 ) -> int:
-    """Solve every combination of settings, and keep the results in a storage."""
+    """Search a grid of settings and keep every result.
+
+    Results are kept in a storage; the same command goes on where an earlier one ended. Example:
+    `ppopt sweep --stages 4 batches=8,16 strategy=optimal,1f1b --mem-limit`.
+    """
     from ppopt.cli import progress, studies_output
     from ppopt.studies import sweep as sweeps
 
@@ -177,7 +181,11 @@ def studies(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """List the studies of a storage, show and export one, or merge storages."""
+    """List, show and export what sweeps have kept.
+
+    Without words all studies of the storage are listed. Example: `ppopt studies show NAME -o
+    rows.csv`.
+    """
     from ppopt.cli import studies_output
     from ppopt.cli.files import writable
     from ppopt.studies.storage import Storage

@@ -138,12 +138,18 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
         given.setdefault("stages", len(set(where)) if "model" in given else len(where))
     for name in ("stages", "batches"):
         if name not in given:
-            raise InputError(f"{name}: missing; give --{name} or `{name}:` in the config")
+            raise InputError(missing(name))
     if "model" in given:
         model = model_of(given)
         more = {name: given[name] for name in given if name not in ("model", "name", "stages")}
         return model.pipeline(devices=given["stages"], **more)
     return Pipeline(**given)
+
+
+def missing(name: str) -> str:
+    """Say that a number is missing, and where to write it."""
+    example = {"stages": 4, "batches": 8}[name]
+    return f"{name}: missing; give --{name} {example}, or `{name}: {example}` in the config"
 
 
 def _whole(value: object, setting: Setting) -> int:
@@ -252,8 +258,8 @@ def _partition(value: object, setting: Setting) -> object:
 
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
-        known = " or ".join(map(str, setting.choices))
-        raise InputError(f"{shown(value)} is unknown; use {known}")
+        *others, last = map(str, setting.choices)
+        raise InputError(f"{shown(value)} is unknown; use {', '.join(others)} or {last}")
     return str(value)
 
 

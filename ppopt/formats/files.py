@@ -8,7 +8,7 @@ import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 from ppopt.errors import InputError
 from ppopt.loggers import logger
@@ -24,7 +24,7 @@ _PART = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
 """Names of temporary files: `.NAME.RANDOM.ppopt-part`."""
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file whole: into a temporary file of the same folder, which then replaces it.
 
     Where `path` is a link, the file it points to is written. Temporary files that processes left
@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> None:
         try:
             with _new_part(path) as file:
                 part = Path(file.name)
-                file.write(text)
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 part.chmod(mode)
                 part.replace(path)
@@ -68,16 +68,14 @@ def resolved(path: Path) -> Path:
     return found
 
 
-def _new_part(path: Path) -> TextIO:
+def _new_part(path: Path) -> IO[bytes]:
     """Create a temporary file for a path, locked for as long as it is open.
 
     Where another process took it for one of a dead process before it was locked, it is made again.
     """
     while True:
         file = tempfile.NamedTemporaryFile(  # noqa: SIM115  closed by the caller
-            "w",
-            encoding="utf-8",
-            newline="\n",
+            "wb",
             dir=path.parent,
             prefix=f".{path.name[:100]}.",
             suffix=SUFFIX,
@@ -85,7 +83,7 @@ def _new_part(path: Path) -> TextIO:
         )
         _lock(file.fileno(), wait=True)
         if os.fstat(file.fileno()).st_nlink:
-            return file  # type: ignore[return-value]
+            return file
         file.close()
 
 

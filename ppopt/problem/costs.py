@@ -56,6 +56,9 @@ class StageCosts(NamedTuple):
         workspaces = (field for field in WORKSPACES.values() if any(getattr(self, field)))
         return (*always, *kept, *workspaces)
 
+    def __repr__(self) -> str:
+        return f"StageCosts({len(self.forward)} stages)"
+
 
 WORKSPACES = {
     OpKind.F: "forward_workspace",
@@ -242,6 +245,10 @@ class Ticks(NamedTuple):
     def memory(self, ticks: int) -> Fraction:
         """Ticks to the user's unit of memory."""
         return Fraction(ticks, self.memory_per_unit)
+
+    def __repr__(self) -> str:
+        units = f"{self.per_unit} per unit of time, {self.memory_per_unit} per unit of memory"
+        return f"Ticks({units})"
 
 
 def ticks_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Self
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_times import complete
+from ppopt.problem.exact import plain
 from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
 
 MOST_LAYERS = 4096
@@ -191,6 +193,20 @@ class Layer:
     """Unit of its memory, as `time_unit`."""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
+
+    def __repr__(self) -> str:
+        """What is not the default; times and memory as numbers."""
+        given = (
+            (one.name, getattr(self, one.name), one.default)
+            for one in dataclasses.fields(self)
+            if one.init
+        )
+        said = [
+            f"{name}={plain(value) if isinstance(value, Fraction) else value!r}"
+            for name, value, default in given
+            if value != default and value is not None
+        ]
+        return f"Layer({', '.join(said)})"
 
     def __post_init__(self) -> None:
         if self.role not in LETTERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -551,6 +552,26 @@ class Pipeline:
     def memory_text(self, ticks: int) -> str:
         """Write an amount of memory with its unit, where that is known: `80 GiB`."""
         return _with_unit(self.ticks.memory(ticks), self.memory_unit)
+
+    def spelled_out(self) -> str:
+        """Every field with its value: the words that tell pipelines apart."""
+        values = (
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in dataclasses.fields(self)
+            if one.repr
+        )
+        return f"{type(self).__name__}({', '.join(values)})"
+
+    def __repr__(self) -> str:
+        named = f"{self.name}: " if self.name else ""
+        parts = [
+            f"{self.num_devices} devices",
+            *([] if self.num_stages == self.num_devices else [f"{self.num_stages} stages"]),
+            f"{self.batches} microbatches",
+            self.resolved_placement if self.named_placement else "explicit placement",
+            *([] if self.limits is None else ["memory limits"]),
+        ]
+        return f"Pipeline({named}{', '.join(parts)})"
 
 
 class Model(Layers):

@@ -88,6 +88,18 @@ class Unit(StrEnum):
     MEMORY = "memory"
 
 
+class Heading(StrEnum):
+    """The group of a setting in the help of a command, in this order."""
+
+    PIPELINE = "Pipeline"
+    TIMES = "Times and links"
+    MEMORY = "Memory"
+    UNITS = "Units and throughput"
+    STRATEGIES = "Strategies"
+    SEARCH = "Search"
+    OUTPUT = "Output"
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting: its names, the values it takes, and what it means."""
@@ -120,6 +132,8 @@ class Setting:
     has_flag: bool = True
     own_flag: str = ""
     """Name on the command line where it is not that of files."""
+    under: Heading | None = None
+    """Its group in the help, where that does not follow from the unit and the part."""
 
     @property
     def name(self) -> str:
@@ -139,7 +153,17 @@ class Setting:
     @property
     def described(self) -> str:
         """The meaning, with the default where there is one."""
-        return self.meaning if self.default is None else f"{self.meaning} ({self.default})"
+        return self.meaning if self.default is None else f"{self.meaning} (default: {self.default})"
+
+    @property
+    def heading(self) -> Heading:
+        """Its group in the help of a command."""
+        if self.under is not None:
+            return self.under
+        if self.part is Part.RUN:
+            return Heading.SEARCH
+        of_unit = {Unit.TIME: Heading.TIMES, Unit.MEMORY: Heading.MEMORY}
+        return Heading.PIPELINE if self.unit is None else of_unit[self.unit]
 
     @property
     def flag(self) -> str:
@@ -167,7 +191,7 @@ def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
 
 
 def _count(field: str, meaning: str) -> Setting:
-    return Setting(field, Shape.COUNT, meaning, least=1)
+    return Setting(field, Shape.COUNT, meaning, least=1, under=Heading.UNITS)
 
 
 def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
@@ -179,24 +203,30 @@ def _text(field: str, shape: Shape, meaning: str, part: Part = Part.ABOUT) -> Se
 
 
 SETTINGS = (
-    _size("stages", "P", "devices; with a placement list, stages", aliases=("num_stages",)),
+    _size(
+        "stages",
+        "P",
+        "number of devices; with a placement list, number of stages",
+        aliases=("num_stages",),
+    ),
     _size(
         "batches",
         "M",
-        "microbatches",
+        "number of microbatches",
         aliases=("num_batches", "num_microbatches", "microbatches"),
     ),
     _size(
         "chunks",
         "V",
-        "equal stages into which each device's share is cut",
-        default="1, or 2 by placement",
+        "stages per device; without layers, each device's share is cut into that many equal parts",
+        default="1; 2 with the placements interleaved and v",
         aliases=("num_chunks",),
     ),
     Setting(
         "placement",
         Shape.PLACEMENT,
-        "linear, interleaved, v, the device of every stage as a list, or search: the best of all",
+        "which device hosts each stage: linear, interleaved, v, a list with the device of every "
+        "stage, or search for the best of all",
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
     ),
@@ -211,33 +241,34 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "of a model in layers: even, balanced (the largest F + BW of a stage is least), search "
-        "(chosen with the schedule, with a bound over all partitions), layers per stage as a list, "
-        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "how many layers of the model each stage holds: balanced (the slowest stage is as fast as "
+        "possible), even, search (chosen with the schedule, with a bound over all partitions), "
+        "a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
     ),
     Setting(
         "recompute",
         Shape.CHOICE,
-        "of a model in layers: none recomputes, all do (full), or which do is chosen with the "
+        "which layers of the model are recomputed: none, all (full), or those chosen with the "
         "schedule (search)",
         "as the layers say",
         choices=("none", "full", "search"),
+        under=Heading.MEMORY,
     ),
-    _time("forward", "forward_times", "F", default=1),
+    _time("forward", "forward_times", "time of F, the forward pass of a stage", default=1),
     _time(
         "backward",
         "backward_times",
-        "BW, the full backward: B and W together",
+        "time of BW, the full backward pass: B and W together",
         default="2 F, or B + W",
     ),
-    _time("weight", "weight_times", "W, the weight gradient; B = BW - W", default="half of BW"),
-    _time("backward_input", "input_times", "B, the input gradient", default="BW - W"),
+    _time("weight", "weight_times", "time of W, the weight gradient", default="half of BW"),
+    _time("backward_input", "input_times", "time of B, the input gradient", default="BW - W"),
     Setting(
         "p2p",
         Shape.LINKS,
-        "delay between devices; in files also a matrix [from][to], or a list with the delay after "
-        "every stage but the last",
+        "time to send an activation to the next device; in files also a matrix [from][to], or a "
+        "list with the delay after every stage but the last",
         0,
         key="p2p_time",
         unit=Unit.TIME,
@@ -246,7 +277,7 @@ SETTINGS = (
     Setting(
         "backward_p2p",
         Shape.LINKS,
-        "the same on the way back, of gradients",
+        "time to send a gradient back, where it differs",
         "p2p_time",
         key="backward_p2p_time",
         unit=Unit.TIME,
@@ -255,9 +286,10 @@ SETTINGS = (
     Setting(
         "link",
         Shape.LINK,
-        "of a model in layers, in place of p2p_time: the delay after a stage is latency + output "
-        "of its last layer / bandwidth, as latency=10us,bandwidth=50GB/s; in files "
+        "for a model in layers, in place of p2p_time: latency=10us,bandwidth=50GB/s; the delay "
+        "after a stage is latency + output of its last layer / bandwidth. In files "
         "{latency: 10us, bandwidth: 50GB/s}; backward: the same for the way back",
+        under=Heading.TIMES,
     ),
     Setting(
         "link_mode",
@@ -267,6 +299,7 @@ SETTINGS = (
         LinkMode.DELAY.value,
         choices=tuple(map(str, LinkMode)),
         placeholder="delay|streams",
+        under=Heading.TIMES,
     ),
     Setting(
         "device_speed",
@@ -274,10 +307,15 @@ SETTINGS = (
         "speed of the devices, one number or one per device: an operation takes its time / speed",
         1,
         least=0,
+        under=Heading.TIMES,
     ),
-    _memory("activation", "memory that F takes, and that B and W together give back", 1),
-    _memory("memory_b", "signed change of memory by B; W gives back the rest", 0, least=None),
-    _memory("static", "memory always held: weights, optimizer state", 0, per_microbatch=False),
+    _memory("activation", "memory that F takes for a microbatch, until W or BW gives it back", 1),
+    _memory(
+        "memory_b", "change of memory by B, mostly negative; W gives back the rest", 0, least=None
+    ),
+    _memory(
+        "static", "memory that is always held: weights, optimizer state", 0, per_microbatch=False
+    ),
     _workspace("workspace", "memory that F, B and BW need only while they run", "0"),
     _workspace("forward_workspace", "workspace of F", "workspace"),
     _workspace("input_workspace", "workspace of B", "workspace"),
@@ -299,8 +337,8 @@ SETTINGS = (
     Setting(
         "mem_limit",
         Shape.DEVICES,
-        "memory limit, one number or one per device; bare, or true in files: the largest device "
-        "peak of 1F1B, one route's static memory included",
+        "memory limit of every device, or a list; without a value, or true in files: the largest "
+        "device peak of 1F1B on the same pipeline, one route's static memory included",
         unit=Unit.MEMORY,
         least=0,
     ),
@@ -323,7 +361,7 @@ SETTINGS = (
     Setting(
         "routes",
         Shape.WHOLE,
-        "2: half of the microbatches run through the devices the other way",
+        "2: half of the microbatches run through the devices in the other direction",
         1,
         choices=(1, 2),
     ),
@@ -334,6 +372,7 @@ SETTINGS = (
         "that of the numbers",
         choices=tuple(units.SCALES[Unit.TIME]),
         placeholder="UNIT",
+        under=Heading.UNITS,
     ),
     Setting(
         "memory_unit",
@@ -342,29 +381,33 @@ SETTINGS = (
         "that of the numbers",
         choices=tuple(units.SCALES[Unit.MEMORY]),
         placeholder="UNIT",
+        under=Heading.UNITS,
     ),
-    _count("tokens_per_microbatch", "tokens of a microbatch, for tokens per second"),
-    _count("flops_per_microbatch", "FLOPs of a microbatch in the whole model, F and BW, for MFU"),
-    _count("peak_flops", "FLOPs per second of a device (of speed 1) at most, for MFU"),
+    _count("tokens_per_microbatch", "tokens of a microbatch, to show tokens per second"),
+    _count(
+        "flops_per_microbatch", "FLOPs of a microbatch in the whole model, F and BW, to show MFU"
+    ),
+    _count("peak_flops", "most FLOPs per second of a device (of speed 1), to show MFU"),
     _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
     _run(
         "objective",
         Shape.CHOICE,
-        "makespan or device-span",
+        "what to minimise: makespan, or device-span, the longest time from the first to the last "
+        "operation of a device",
         "makespan",
         choices=("makespan", "device-span"),
     ),
     _run(
         "backward_kind",
         Shape.CHOICE,
-        "kind of backwards: B and W (split), BW (whole), or the better of both per stage and "
-        "microbatch (mixed)",
+        "how the backward pass runs: as B and W (split), as BW (whole), or as the better of both "
+        "per stage and microbatch (mixed)",
         BackwardKind.MIXED.value,
         choices=tuple(map(str, BackwardKind)),
         own_flag="--backward",
     ),
     _run("fused", Shape.FLAG, "short for --backward whole"),
-    _run("time_limit", Shape.SECONDS, "seconds to search", 60),
+    _run("time_limit", Shape.SECONDS, "seconds to search at most", 60),
     _run("workers", Shape.WHOLE, "processors to search with", "all", least=1),
     _run("seed", Shape.WHOLE, "seed of the search", 0, least=0),
     _run(
@@ -373,13 +416,16 @@ SETTINGS = (
         "microbatches per group of interleaved strategies",
         "the least, P or more, that leaves 0, P or more: P where P divides M",
         least=1,
+        under=Heading.STRATEGIES,
     ),
-    _run("waves", Shape.WHOLE, "waves of hanayo", 2, least=1),
+    _run("waves", Shape.WHOLE, "waves of hanayo", 2, least=1, under=Heading.STRATEGIES),
     _run(
         "output",
         Shape.FILES,
-        "file to write: .html, .json or .csv (order for PyTorch); a flag may be repeated",
+        "file to write: page (.html), picture (.svg, .png), exact schedule (.json), or order for "
+        "PyTorch (.csv); may be repeated",
         aliases=("output_file",),
+        under=Heading.OUTPUT,
     ),
     _text("source", Shape.LINE, "where the numbers come from"),
     _text("description", Shape.LINE, "what the file describes"),

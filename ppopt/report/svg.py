@@ -245,9 +245,11 @@ def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     """Write the times below the rows: round ones, and the end."""
     per_unit, unit = schedule.pipeline.ticks.per_unit, schedule.pipeline.time_unit
     end = Fraction(frame.last, per_unit)
-    least = end * _TICK_ROOM / (WIDTH - LEFT - RIGHT)
-    step = _step(least)
-    rounds = [step * k for k in range(int(end / step) + 1) if end - step * k > least]
+    last = measured(round(end, 3), unit)
+    per_pixel = end / (WIDTH - LEFT - RIGHT)
+    step = _step(per_pixel * _TICK_ROOM)
+    room = per_pixel * max(_TICK_ROOM, round(_LETTER * (len(last) + 4)))
+    rounds = [step * k for k in range(int(end / step) + 1) if end - step * k > room]
     times = [*rounds, end]
     places = [_px(frame.x(float(time * per_unit))) for time in times]
     lines = "".join(f"M{x} {TOP}V{_px(frame.bottom + 3)}" for x in places)
@@ -255,7 +257,7 @@ def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     anchors = ["middle"] * len(rounds) + ["end"]
     for time, x, anchor in zip(times, places, anchors, strict=True):
         y = _px(frame.bottom + 16)
-        words = measured(time, unit if anchor == "end" else None)
+        words = last if anchor == "end" else number(time)
         yield f'<text x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 

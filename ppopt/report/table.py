@@ -23,11 +23,13 @@ from ppopt.report.words import (
     measured,
     number,
     objective_words,
+    operations_alone_words,
     partition_words,
     per_device,
     percent,
     placement_words,
     recompute_words,
+    short_placement,
     spread,
     status_words,
     throughput_words,
@@ -65,6 +67,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "peak memory": _memory(figures),
         "verified": _verified(figures),
         "under jitter": jitter_words(figures),
+        "for PyTorch": operations_alone_words(figures),
         "your schedule": hint_words(figures),
         "proof": str(figures.get("proof") or ""),
         "time taken": _with(number, figures.get("solve_seconds"), " s"),
@@ -125,28 +128,28 @@ def _memory(figures: Mapping[str, Any]) -> Text:
 def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Strategies side by side, a row each, in the order given.
 
-    Rows have the keys of `rows` in `ppopt compare --json`; `span` is the device span, `bubble`
-    the bubble rate of the objective, `memory` the largest device peak, and the last two columns
-    are the ratios to the best row that fits and to the optimum of the same placement.
+    Rows have the keys of `rows` in `ppopt compare --json`. The third column is the objective,
+    `bubble` the bubble rate of it, `memory` the largest device peak, and the last two columns are
+    the ratios to the best row that fits and to the optimum of the same placement, empty where that
+    is not known.
     """
     time, memory = (_unit(rows, key) for key in ("time_unit", "memory_unit"))
-    makespan, span, held = (
-        headed(*pair).replace(" (", "\n(")
-        for pair in (("makespan", time), ("span", time), ("memory", memory))
+    objective = objective_words(rows[0] if rows else {})
+    value, held = (
+        headed(*pair).replace(" (", "\n(") for pair in ((objective, time), ("memory", memory))
     )
-    names = ("strategy", "placement", makespan, span, "bubble", held, "/ best", "/ opt.")
+    names = ("strategy", "placement", value, "bubble", held, "/ best", "/ opt.")
     table = _table(*names, left=2)
     for row in rows:
         peaks = row.get("peak_memory")
         cells = (
-            _name(row),
-            _where(row),
-            _short(row.get("makespan")),
-            _short(row.get("device_span")),
+            title(row),
+            short_placement(row),
+            _short(row.get("value")),
             percent(row.get("bubble_rate")),
             _held(_short(max(peaks)) if peaks else NONE, row),
             _short(row.get("ratio_to_best")),
-            _short(row.get("ratio_to_optimum")),
+            _ratio(row.get("ratio_to_optimum")),
         )
         _add_row(table, cells, row)
     return table
@@ -202,25 +205,33 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     """Points of a frontier and hand strategies, by memory, then by value.
 
     `found` has the keys of `ppopt frontier --json`. The second column is the objective, `bubble`
-    the bubble rate of it, `/ best` the ratio to the best schedule within that memory; `over` marks
-    strategies that break the pipeline's own limits.
+    the bubble rate of it, `gap` how far a point may be from the optimum, `/ best` the ratio to the
+    best schedule within that memory; `over` marks strategies that break the pipeline's own limits.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="bold")
-    memory = headed("memory", found["memory_unit"])
-    value = headed(objective_words(found), found["time_unit"])
-    for name in (memory, value, "bubble", "/ best"):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("schedule", overflow="fold")
+    memory = headed("memory", found["memory_unit"]).replace(" (", "\n(")
+    value = headed(objective_words(found), found["time_unit"]).replace(" (", "\n(")
+    table = _table(memory, value, "bubble", "gap", "/ best", "schedule", left=0)
+    table.columns[-1].justify = "left"
     points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
     hands = [(row["memory"], row["value"], 1, row) for row in found["strategies"]]
     for memory, value, hand, row in sorted([*points, *hands], key=lambda entry: entry[:3]):
-        name = f"{title(row)}, {_where(row)}" if hand else status_words(row)
+        name = f"{title(row)}, {short_placement(row)}" if hand else _found(row)
         ratio = row["ratio_to_best"] if hand else 1
+        gap = "" if hand else percent(row["gap"])
         most = "" if hand or row["limit_proved"] else AT_MOST
         held = _held(most + _short(memory), row)
-        rest = (_short(value), percent(row["bubble_rate"]), _short(ratio), name)
+        rest = (_short(value), percent(row["bubble_rate"]), gap, _ratio(ratio), name)
         table.add_row(held, *map(Text, rest), style="dim" if hand else "bold")
     return table
+
+
+def _found(point: Mapping[str, Any]) -> str:
+    return "optimal, proved" if point["status"] == "optimal" else "best found"
+
+
+def _ratio(value: float | None) -> str:
+    """A ratio; empty where it is not known."""
+    return "" if value is None else _short(value)
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -300,15 +311,12 @@ def _name(row: Mapping[str, Any]) -> str:
     return title(row) + (f", gap {percent(gap)}" if gap else "")
 
 
-def _where(row: Mapping[str, Any]) -> str:
-    """Placement and, above one, chunks: `v/2`; a placement given as a list is `explicit`."""
-    placement, chunks = row.get("placement"), row.get("chunks")
-    if placement is None:
-        return NONE
-    words = placement if isinstance(placement, str) else "explicit"
-    return f"{words}/{chunks}" if chunks and chunks > 1 else words
-
-
 def _short(value: float | None) -> str:
-    """A number with at most three decimals, for narrow columns; `--json` has every digit."""
-    return number(None if value is None else round(value, 3))
+    """A number for narrow columns: six digits, at most three of them decimals.
+
+    `--json` has every digit.
+    """
+    if value is None:
+        return NONE
+    whole = len(str(int(abs(value))))
+    return number(round(value, min(3, max(0, 6 - whole))))

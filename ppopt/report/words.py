@@ -228,6 +228,26 @@ def status_words(figures: Mapping[str, Any]) -> str:
     return words if figures.get("checked", True) else f"the file says: {words} {UNCHECKED}"
 
 
+def searched_words(figures: Mapping[str, Any]) -> str:
+    """What a search of one placement came to: `best found, v/2: proved optimal`.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    where = f"best found, {short_placement(figures)}"
+    if figures["value"] is None:
+        return f"{where}: {status_words(figures)}; {figures['proof']}"
+    return f"{where}: {status_words(figures)}"
+
+
+def short_placement(figures: Mapping[str, Any]) -> str:
+    """Placement and, above one, chunks: `v/2`; a placement given as a list is `explicit`."""
+    placement, chunks = figures.get("placement"), figures.get("chunks")
+    if placement is None:
+        return NONE
+    words = placement if isinstance(placement, str) else "explicit"
+    return f"{words}/{chunks}" if chunks and chunks > 1 else words
+
+
 def hint_words(figures: Mapping[str, Any]) -> str:
     """The gain over the schedule that a search started from; empty without one.
 
@@ -251,6 +271,21 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
     if gain < 0:
         return f"this schedule is {percent(-gain)} longer"
     return "no schedule is better" if figures["status"] == "optimal" else "nothing better was found"
+
+
+def operations_alone_words(figures: Mapping[str, Any]) -> str:
+    """What a file of operations alone loses where links are streams."""
+    found = figures.get("operations_alone")
+    if found is None:
+        return ""
+    unit = figures.get("time_unit")
+    times = f"{measured(found['lowered'], unit)} and not {measured(found['own'], unit)}"
+    if not found["loss"]:
+        return "operations alone (torch-csv) lose nothing over streams"
+    return (
+        f"operations alone (torch-csv) take {percent(found['loss'])} longer over streams, {times}; "
+        "export --to torch-comms"
+    )
 
 
 def jitter_words(figures: Mapping[str, Any]) -> str:
@@ -300,23 +335,31 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
 
     `found` has the keys of `ppopt frontier --json`; empty without points.
     """
-    points, objective = found["points"], objective_words(found)
+    points = found["points"]
     if not points:
         return []
-    least = "least memory that works" if found["least_limit_proved"] else "least memory found to do"
-    most = "most memory worth having"
-    if not found["useful_limit_proved"]:
-        most += ", as far as known"
-    time, memory = found["time_unit"], found["memory_unit"]
-    within = "" if found["mem_limit"] is None else " within the pipeline's own limits"
-    lines = [
-        f"{least}: {measured(found['least_limit'], memory)}; {found['proof']}",
-        f"{most}: {measured(found['useful_limit'], memory)}; with any more the {objective} stays "
-        f"{measured(points[-1]['value'], time)}{within}",
-    ]
+    least = measured(found["least_limit"], found["memory_unit"])
+    if not found["least_limit_proved"]:
+        least = f"at most {least}, not proved"
+    lines = [f"least memory that works: {least}; {found['proof']}", _enough_words(found)]
     if not all(point["limit_proved"] for point in points):
-        lines.append(f"{AT_MOST.strip()}: it is not proved that less memory does not do")
+        lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective_words(found)}")
     return lines
+
+
+def _enough_words(found: Mapping[str, Any]) -> str:
+    """The most memory that is worth having, and how much of that is proved."""
+    last, objective = found["points"][-1], objective_words(found)
+    memory = measured(found["useful_limit"], found["memory_unit"])
+    value = measured(last["value"], found["time_unit"])
+    within = "" if found["mem_limit"] is None else " within the pipeline's own limits"
+    if last["status"] != "optimal":
+        return (
+            f"most memory worth having: not known; the least {objective} found, {value} (gap "
+            f"{percent(last['gap'])}), takes {memory}{within}"
+        )
+    most = f"{memory}, proved" if found["useful_limit_proved"] else f"at most {memory}, not proved"
+    return f"most memory worth having: {most}; with any more the {objective} stays {value}{within}"
 
 
 def lowered(value: int) -> str:

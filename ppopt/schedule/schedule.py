@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Metrics, metrics
@@ -125,6 +126,15 @@ class Schedule(Timetable):
         from ppopt.report.figure import figure  # noqa: PLC0415  loads on use
 
         return figure(self)
+
+    def __repr__(self) -> str:
+        ticks, figures = self.pipeline.ticks, self.metrics
+        peak = plain(ticks.memory(max(figures.peak_memory)))
+        return (
+            f"Schedule({self.origin.strategy or 'own'}: makespan "
+            f"{plain(ticks.time(figures.makespan))}, peak memory {peak}, {len(self)} operations; "
+            f"{self.pipeline!r})"
+        )
 
     def _repr_html_(self) -> str:
         """Show it in notebooks as a light inline picture."""

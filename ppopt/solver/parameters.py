@@ -6,7 +6,7 @@ search takes them as one frozen value, so that a benchmark can vary one and keep
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -448,6 +448,8 @@ class ConfigurationParams(NamedTuple):
     level of effort twice as many."""
     least_work: float = 0.01
     """Least units of work that are counted for raising a bound."""
+    subsets: int = 3
+    """Subsets of devices that raised other bounds and are tried first."""
     bounding_step: float = 1.0
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
@@ -496,3 +498,14 @@ class SolveParams:
     remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     streams: StreamParams = field(default_factory=StreamParams)
+
+    def __repr__(self) -> str:
+        """What is not the default."""
+        usual = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory()
+            for one in fields(self)
+        }
+        changed = {
+            name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]
+        }
+        return f"SolveParams({', '.join(f'{name}={value!r}' for name, value in changed.items())})"

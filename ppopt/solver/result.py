@@ -7,13 +7,15 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every
 from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
+    from ppopt.rechecker.claim import Claim
     from ppopt.schedule.schedule import Schedule
 
 
@@ -51,7 +53,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(NotebookView):
     """Outcome of `ppopt.solve`."""
 
     pipeline: Pipeline
@@ -98,11 +100,21 @@ class Result:
             return None
         return 1 - self.value / self.hint.value if self.hint.value else Fraction(0)
 
+    def __repr__(self) -> str:
+        if self.value is None:
+            return f"Result({self.status.value}: {self.proof})"
+        assert self.gap is not None
+        gap = "" if self.status is Status.OPTIMAL else f", gap {float(100 * self.gap):.2f} %"
+        words = f"{self.objective.value} {plain(self.value)}{gap}"
+        return f"Result({self.status.value}: {words}; {self.pipeline!r})"
+
     @property
     def claim(self) -> Claim | None:
         """The claimed bound, or the claim of infeasibility; None if there is neither."""
         if self.lower_bound is None and self.status is not Status.INFEASIBLE:
             return None
+        from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every  # noqa: PLC0415  on use
+
         bound = None
         if self.lower_bound is not None:
             bound = bound_in_ticks(self.pipeline, self.lower_bound)

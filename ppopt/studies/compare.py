@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,7 +13,9 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.loggers import logger
+from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Layout, Pipeline
@@ -24,7 +26,7 @@ from ppopt.solver import interrupts
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Stop, solve
-from ppopt.strategies import Options, registry
+from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import robustness
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.partition_choice import choose_partition
@@ -54,29 +56,48 @@ class ComparisonRow:
     ratio_to_best: Fraction | None
     """Against the best row that fits the limit; None where none does."""
     ratio_to_optimum: Fraction | None
-    """Against the best schedule found of the same placement; None where there is none."""
+    """Against the optimum of the same placement; None where that was not searched to its end."""
     optimum_proved: bool
-    """Whether that best schedule is proved optimal."""
+    """Whether there is such an optimum."""
     communication: int
     """Activations and gradients sent between devices; see `metrics.communication`."""
     jitter: Jitter | None
     """The order under random times, where that was asked for."""
 
+    def __repr__(self) -> str:
+        over = "" if self.fits_limit else ", over the limit"
+        return f"ComparisonRow({self.schedule.origin.strategy}: {plain(_time(self))}{over})"
+
 
 @dataclass(frozen=True)
-class Comparison:
-    """Rows sorted by value, the search of the flags' own placement, and what was left out."""
+class Comparison(NotebookView):
+    """Rows sorted by value, the searches, and what was left out."""
 
     rows: tuple[ComparisonRow, ...]
-    optimum: Result
-    """The search behind the row `optimal`; its schedule is None where none was found."""
+    optima: tuple[Result, ...]
+    """The searches behind the rows of no hand strategy, of the pipeline's own placement first;
+    the schedule of one is None where it found none."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
 
     @property
+    def optimum(self) -> Result:
+        """The search of the pipeline's own placement."""
+        return self.optima[0]
+
+    def search(self, row: ComparisonRow) -> Result | None:
+        """The search that found the schedule of a row; None for a hand strategy."""
+        return next((one for one in self.optima if one.schedule is row.schedule), None)
+
+    @property
     def hands(self) -> list[ComparisonRow]:
         """The rows of hand strategies."""
-        return [row for row in self.rows if row.schedule is not self.optimum.schedule]
+        return [row for row in self.rows if self.search(row) is None]
+
+    def __repr__(self) -> str:
+        best = next((row for row in self.rows if row.fits_limit), None)
+        words = "none fits the limit" if best is None else f"best {best!r}"
+        return f"Comparison({len(self.rows)} schedules, {len(self.skipped)} skipped; {words})"
 
     @property
     def steadiest(self) -> ComparisonRow | None:
@@ -105,6 +126,8 @@ class Comparison:
 def compare(
     pipeline: Pipeline,
     *,
+    also: Sequence[Pipeline] = (),
+    strategies: Collection[str] | None = None,
     mem_limit: Any = None,
     placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
@@ -120,35 +143,34 @@ def compare(
     stop: Stop | None = None,
     params: SolveParams = SolveParams(),
 ) -> Comparison:
-    """Evaluate all strategies, each in its own chunks and placement, beside the optimum.
+    """Evaluate strategies, each in its own chunks and placement, beside the best schedule found.
 
-    The optimum follows the pipeline's own placement and limit; every other placement that a
-    strategy uses is solved too, for its ratio. The arguments are those of `ppopt.solve`, with
-    `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
-    placement; `stop` is asked in every search. Of a pipeline of `partition="search"` every strategy
-    has the best partition found for it within `PARTITION_SECONDS`, and so has the optimum. With
-    `recompute="search"` every strategy has as little recompute as its limits ask for.
-    `time_limit` seconds cover all searches together, not the evaluation of the strategies; Ctrl-C
-    ends them all, and the random times. A search over placements is refused: strategies have
-    placements of their own. With `jitter` every order also runs under random times of that
-    relative standard deviation
+    The best schedule is searched for the pipeline's own placement and limit, and for every pipeline
+    of `also`: the same with another placement. `strategies` names the strategies to evaluate; all
+    for None. The other arguments are those of `ppopt.solve`, with `options` of strategies
+    (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
+    every search. Of a pipeline of `partition="search"` every strategy has the best partition found
+    for it within `PARTITION_SECONDS`, and so has the optimum. With `recompute="search"` every
+    strategy has as little recompute as its limits ask for. `time_limit` seconds cover all searches
+    together, not the evaluation of the strategies; Ctrl-C ends them all, and the random times. A
+    search over placements is refused: strategies have placements of their own. With `jitter` every
+    order also runs under random times of that relative standard deviation
     (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
-    if mem_limit is not None:
-        pipeline = replace(pipeline, mem_limit=mem_limit)
-    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
-    if (recomputing or pipeline.partition == SEARCH) and pipeline.limits is not None:
-        pipeline = replace(pipeline, mem_limit=pipeline.limits)
+    asked = [_limited(one, mem_limit) for one in (pipeline, *also)]
+    pipeline = asked[0]
     objective = Objective(objective)
-    for where in (placement, pipeline.placement):
+    for where in (placement, *(one.placement for one in asked)):
         refuse_placement_search(where, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind, fused)
-    made, skipped = evaluate_all(pipeline, objective, options or Options(), kind, tell=tell)
+    made, skipped = evaluate_all(
+        pipeline, objective, options or Options(), kind, only=strategies, tell=tell
+    )
     optima = _optima(
-        _problems(pipeline, [schedule for schedule, _ in made]),
+        {one.layout: one for one in asked},
         time_limit,
         objective=objective,
         backward_kind=kind,
@@ -159,29 +181,23 @@ def compare(
         stop=stop,
         params=params,
     )
-    optimum = optima[pipeline.layout]
-    if optimum.schedule is not None:
-        made = [(optimum.schedule, optimum.solve_seconds), *made]
-    rows = _rows(made, objective, optima)
+    found = [
+        (one.schedule, one.solve_seconds) for one in optima.values() if one.schedule is not None
+    ]
+    rows = _rows([*found, *made], objective, optima)
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
-    return Comparison(rows, optimum, skipped)
+    return Comparison(rows, tuple(optima.values()), skipped)
 
 
-def _problems(pipeline: Pipeline, hands: Sequence[Schedule]) -> dict[Layout, Pipeline]:
-    """What to solve, by layout: the pipeline itself first, then those of the hand strategies."""
-    problems = {pipeline.layout: pipeline}
-    for schedule in hands:
-        if (layout := schedule.pipeline.layout) != pipeline.layout:
-            problems[layout] = _searched_again(schedule.pipeline, pipeline)
-    return problems
-
-
-def _searched_again(found: Pipeline, asked: Pipeline) -> Pipeline:
-    """The pipeline of a strategy, with partition and recompute to be searched where asked for."""
-    if asked.recompute == SEARCH_RECOMPUTE:
-        found = replace(found, model=asked.model, recompute=SEARCH_RECOMPUTE)
-    return replace(found, partition=SEARCH) if asked.partition == SEARCH else found
+def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
+    """The pipeline with a limit, which is the same for every partition."""
+    if mem_limit is not None:
+        pipeline = replace(pipeline, mem_limit=mem_limit)
+    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
+    if (recomputing or pipeline.partition == SEARCH) and pipeline.limits is not None:
+        pipeline = replace(pipeline, mem_limit=pipeline.limits)
+    return pipeline
 
 
 def _optima(
@@ -191,15 +207,19 @@ def _optima(
     hint: Schedule | None,
     **search: Any,
 ) -> dict[Layout, Result]:
-    """Search all: half of the time for the first, the rest in equal parts for the others."""
+    """Search all, each for an equal part of the time left."""
     deadline = time.monotonic() + seconds
     found: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
         left = max(0.01, deadline - time.monotonic())
-        parts = len(problems) - index if index else min(2, len(problems))
+        parts = len(problems) - index
 
         def follow(state: Progress, number: int = index + 1) -> None:
-            tell(state._replace(phase=f"placement {number} of {len(problems)}, {state.phase}"))
+            if len(problems) > 1:
+                state = state._replace(
+                    phase=f"placement {number} of {len(problems)}, {state.phase}"
+                )
+            tell(state)
 
         found[space] = solve(
             problem,
@@ -250,18 +270,20 @@ def evaluate_all(
     options: Options,
     kind: BackwardKind = BackwardKind.MIXED,
     *,
+    only: Collection[str] | None = None,
     seconds: float = inf,
     tell: Callable[[str], None] = _silent,
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
 
-    Left out are also those that would take longer than what is left of `seconds`, as judged by
-    few microbatches.
+    `only`: the names of those to evaluate; all for None. Left out are also those that would take
+    longer than what is left of `seconds`, as judged by few microbatches.
     """
     made, skipped = [], []
+    chosen = registry() if only is None else {name: resolve(name) for name in only}
     deadline = time.monotonic() + seconds
     with interrupts.heard():
-        for name, strategy in registry().items():
+        for name, strategy in chosen.items():
             if kind is BackwardKind.WHOLE and not strategy.fused:
                 skipped.append((name, "it splits the backward, which --backward whole rules out"))
                 continue
@@ -273,8 +295,8 @@ def evaluate_all(
                 unplaced = strategy.unplaced(pipeline)
                 needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
                 if needed > deadline - time.monotonic():
-                    words = f"it would take {needed:.0f} seconds or so; raise the time limit"
-                    skipped.append((name, words))
+                    words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
+                    skipped.append((name, f"{words}; raise --time-limit"))
                     continue
                 schedule = _evaluated(unplaced, name, objective, own)
                 made.append((schedule, time.monotonic() - began))
@@ -324,9 +346,9 @@ def _row(made: Made, objective: Objective, optimum: Result | None) -> Comparison
     schedule, seconds = made
     figures = schedule.metrics
     value = figures.value(objective)
-    reference = None if optimum is None else optimum.value
-    ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
     proved = optimum is not None and optimum.status is Status.OPTIMAL
+    reference = optimum.value if optimum is not None and proved else None
+    ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
     return ComparisonRow(
         schedule=schedule,
         seconds=seconds,

@@ -10,8 +10,10 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
+from ppopt.notebook_view import NotebookView
 from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
@@ -45,6 +47,9 @@ class FrontierPoint(NamedTuple):
     least: bool
     """Whether it is proved that no smaller limit allows so small a value."""
 
+    def __repr__(self) -> str:
+        return f"FrontierPoint(limit {plain(self.limit)}: {self.result!r})"
+
 
 class FrontierHand(NamedTuple):
     """A hand strategy compared with the frontier."""
@@ -59,9 +64,13 @@ class FrontierHand(NamedTuple):
     """Its value over that of the best schedule found within its memory; None where its placement
     differs or it exceeds the pipeline's own limits."""
 
+    def __repr__(self) -> str:
+        strategy = self.schedule.origin.strategy
+        return f"FrontierHand({strategy}: {plain(self.value)} in {plain(self.memory)})"
+
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(NotebookView):
     """Memory against makespan or device span: the result of `ppopt.frontier`."""
 
     pipeline: Pipeline
@@ -85,6 +94,16 @@ class Frontier:
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+
+    def __repr__(self) -> str:
+        if not self.points:
+            return f"Frontier({self.status.value}: {self.proof})"
+        ends = (self.points[0], self.points[-1])
+        values = [one.result.value for one in ends if one.result.value is not None]
+        words = (
+            f"{plain(value)} in {plain(one.limit)}" for value, one in zip(values, ends, strict=True)
+        )
+        return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(words)})"
 
     def at(self, limit: object) -> FrontierPoint | None:
         """The point of the best schedule found within a limit; None where none is."""

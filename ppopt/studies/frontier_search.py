@@ -1,7 +1,9 @@
 """Explore memory against time: which limit to search next, and for how long.
 
-Bisection over the limits: an interval of limits is halved where the values at its ends differ, so
-that a run of n equal optima costs about log2(n) searches. A search starts from what is known of
+The largest limit comes first, then the least memory of the value found there: the most memory that
+is worth having. The rest is bisection over the limits: an interval of limits is halved where the
+values at its ends differ, so that a run of n equal optima costs about log2(n) searches. A search
+starts from what is known of
 neighbouring limits: the best schedule of smaller memory, the next one above the limit (repaired to
 fit), and the bound of the next larger limit. A limit that stays open is searched again, each time
 for twice as long.
@@ -10,6 +12,7 @@ for twice as long.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -38,6 +41,10 @@ LEAST = 0.05
 """Least seconds of a search."""
 DOUBLINGS = 30
 """Most doublings of the search time at one limit."""
+EDGE = 0.5
+"""Share of the time left that the search for the least memory of the best value may take."""
+EDGE_STEP = 0.01
+"""Share of a limit to which a round of this search bisects; the next round searches longer."""
 GIVEN_UP = 10.0
 """A search with at least this time limit, in seconds, that ends before half of it has given up:
 another one would end the same way."""
@@ -72,6 +79,7 @@ class Explorer:
             with interrupts.heard():
                 self._seed(hands)
                 self._search(len(self.curve.limits) - 1)
+                self._lessen()
                 while self.left > LEAST and (segment := self._next()) is not None:
                     self._search(self._place(segment))
         except KeyboardInterrupt:
@@ -89,6 +97,50 @@ class Explorer:
                 ]
         for orders in starts:
             self._take(timing.schedule(pipeline, orders, self.problem.objective))
+
+    def _lessen(self) -> None:
+        """Find less and less memory for the best value, in rounds of bisection."""
+        until = time.monotonic() + EDGE * self.left
+        while self.left > LEAST and time.monotonic() < until:
+            edge = self._edge()
+            if edge is None or not self._bisect(*edge, until):
+                return
+
+    def _edge(self) -> tuple[int, int] | None:
+        """Positions of limits: the best value is impossible at the first, found at the second.
+
+        None where nothing is found, and where the second is proved to be the least.
+        """
+        if not self.curve.found:
+            return None
+        best = self.curve.found[-1]
+        high = bisect_left(self.curve.limits, best.limit)
+        places = range(high)
+        low = bisect_left(
+            places, True, key=lambda place: self.curve.low(self.curve.limits[place]) <= best.value
+        )
+        return (low - 1, high) if low < high else None
+
+    def _bisect(self, low: int, high: int, until: float) -> bool:
+        """Halve an interval of limits until it is short; whether another round may bring more."""
+        limits, searched = self.curve.limits, False
+        while high - low > 1 and time.monotonic() < until:
+            middle = (low + high) // 2
+            if searched and limits[high] - limits[middle] < EDGE_STEP * limits[high]:
+                return True
+            if middle in self.given_up:
+                return searched
+            self._search(middle)
+            searched = True
+            edge = self._edge()
+            if edge is None:
+                return False
+            if edge[1] > middle:
+                low = middle
+            elif edge[1] <= low:
+                low = edge[0]
+            low, high = max(low, edge[0]), edge[1]
+        return searched
 
     def _take(self, made: Schedule) -> None:
         if made.fits_limits:

@@ -136,7 +136,8 @@ class Base:
         """What tells it apart from others, whatever effort is spent on its rows."""
         left_out = (*EFFORT, "output", "about", "name")
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
-        text = repr((sorted(kept.items()), self.pipeline))
+        said = None if self.pipeline is None else self.pipeline.spelled_out()
+        text = f"({sorted(kept.items())!r}, {said})"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def values(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple
 
+from ppopt.notebook_view import NotebookView
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
@@ -45,6 +46,10 @@ class PlanRow:
     """Searches of single partitions; 0: it was bounded only."""
     ruled_out_by_bounds: bool
     """Whether it is pruned by bounds that need no search of it."""
+
+    def __repr__(self) -> str:
+        value = "" if self.value is None else f", {plain(self.value)}"
+        return f"PlanRow({self.status.value}: {self.configuration}{value})"
 
     @property
     def schedule(self) -> Schedule | None:
@@ -85,7 +90,7 @@ class MoreMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(NotebookView):
     """Outcome of `ppopt.plan`; times in the user's unit."""
 
     space: PlanSpace

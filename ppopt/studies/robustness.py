@@ -46,6 +46,12 @@ class Jitter:
         """The value that 95 % of the samples do not exceed."""
         return float(np.quantile(self.values, 0.95, method="inverted_cdf"))
 
+    def __repr__(self) -> str:
+        return (
+            f"Jitter({len(self.values)} samples of deviation {self.deviation}: mean "
+            f"{self.mean:.6g}, 95 % below {self.p95:.6g}, nominal {self.nominal:.6g})"
+        )
+
     @property
     def standard_error(self) -> float:
         """Standard error of the mean."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
 from ppopt.errors import InputError
+from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -65,7 +66,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
-class Study:
+class Study(NotebookView):
     """The rows of a sweep, in the order of its grid."""
 
     name: str

@@ -58,7 +58,7 @@ EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": 
 RATED = {
     "fits_limit": FLAG,
     "ratio_to_best": NUMBER,
-    "ratio_to_optimum": NUMBER,
+    "ratio_to_optimum": KNOWN_NUMBER,
     "optimum_proved": FLAG,
     "communication": INT,
 }

@@ -164,26 +164,56 @@ class TestCompare:
     def test_ratios(self) -> None:
         """Against the best row that fits, and against the optimum of the same placement."""
         line = "--stages 2 --batches 4 --forward-times 3,4 --p2p-time 1 --mem-limit 3"
-        rows = shown(f"compare {line}")["rows"]
+        compared = done(f"compare {line} --placement linear,interleaved,v --json").out
+        rows = json.loads(compared)["rows"]
         optimum = {
             (name, chunks): shown(f"solve {line} --placement {name} --chunks {chunks} --quiet")[
                 "value"
             ]
-            for name, chunks in (("linear", 1), ("interleaved", 2), ("v", 2), ("v", 4))
+            for name, chunks in (("linear", 1), ("interleaved", 2), ("v", 2))
         }
         best = min(row["value"] for row in rows if row["fits_limit"])
         for row in rows:
-            assert row["optimum_proved"] is True
             assert row["fits_limit"] == (max(row["peak_memory"]) <= 3)
             assert row["ratio_to_best"] == pytest.approx(row["value"] / best)
             given = row["schedule"]["pipeline"]
-            if given["routes"] > 1 or "slices" in given:
-                assert row["ratio_to_optimum"] >= 1
+            searched = (row["placement"], row["chunks"]) in optimum
+            if given["routes"] > 1 or "slices" in given or not searched:
+                assert (row["ratio_to_optimum"], row["optimum_proved"]) == (None, False)
                 continue
+            assert row["optimum_proved"] is True
             assert row["ratio_to_optimum"] == pytest.approx(
                 row["value"] / optimum[row["placement"], row["chunks"]]
             )
         assert all(low["value"] <= high["value"] for low, high in pairwise(rows))
+        found = [(row["placement"], row["value"]) for row in rows if row["strategy"] == "optimal"]
+        assert sorted(found) == sorted((name, value) for (name, _), value in optimum.items())
+
+    def test_strategies(self) -> None:
+        """Only those that are named, and the search; an unknown one is refused by its name."""
+        rows = shown(f"{self.LINE} --strategies 1f1b,GPipe")["rows"]
+        assert sorted(row["strategy"] for row in rows) == ["1f1b", "gpipe", "optimal"]
+        refused = run(f"{self.LINE} --strategies 1f1b,gipe")
+        assert (refused.code, refused.err) == (
+            2,
+            "error: --strategies: 'gipe' is unknown; did you mean gpipe?\n",
+        )
+
+    def test_no_placement_is_searched_that_nobody_asked_for(self) -> None:
+        rows = shown(f"{self.LINE} --mem-limit")["rows"]
+        assert [row["placement"] for row in rows if row["strategy"] == "optimal"] == ["linear"]
+        ratios = {row["placement"] for row in rows if row["ratio_to_optimum"] is not None}
+        assert ratios == {"linear"}
+        ran = done(f"{self.LINE} --mem-limit --placement v,linear").out.splitlines()
+        assert "best found, v/2: proved optimal" in ran
+        assert "best found, linear: proved optimal" in ran
+
+    def test_the_table_fits_and_details_are_asked_for(self) -> None:
+        line = f"{self.LINE} --time-unit ms --memory-unit MiB --mem-limit"
+        short, long = (done(f"{line}{more}").out.splitlines() for more in ("", " --details"))
+        assert all(len(row) <= 80 for row in short)
+        assert any("cool-down" in row for row in long)
+        assert not any("cool-down" in row for row in short)
 
     def test_idle_time_and_communication(self) -> None:
         """Causes add up to the idle time; a tensor per boundary, direction and microbatch."""
@@ -217,7 +247,9 @@ class TestCompare:
         assert made == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
         assert all(row["placement"] == [0, 1, 1, 0] for row in found["rows"])
         assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
-        assert "skipped 1f1b: " in done("compare --batches 2 --placement 0,1,1,0").out
+        line = "compare --batches 2 --placement 0,1,1,0"
+        assert "not applicable: 1f1b, " in done(line).out
+        assert "skipped 1f1b: " in done(f"{line} --details").out
 
     def test_infeasible(self) -> None:
         ran = run(f"{self.LINE} --mem-limit 0.5 --json")
@@ -230,7 +262,8 @@ class TestCompare:
             assert row["fits_limit"] is False
             assert row["ratio_to_best"] is None
             assert row["ratio_to_optimum"] is None
-        assert "optimal: infeasible: " in run(f"{self.LINE} --mem-limit 0.5").out
+        words = run(f"{self.LINE} --mem-limit 0.5").out
+        assert "best found, linear: proved infeasible; device 0 needs 1" in words
 
     def test_table_and_files(self, tmp_path: Path) -> None:
         ran = done(f"{self.LINE} -o", tmp_path / "a.html", "-o", tmp_path / "a.json")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import ppopt
+from ppopt.report.svg import WIDTH, svg
 from ppopt.verifier import Rule
 from tests.cli.cli_json import VERIFIED, assert_types
 from tests.cli.cli_run import done, process, run, shown
@@ -78,7 +80,7 @@ class TestConfig:
 
     @pytest.mark.parametrize("suffix", [".yaml", ".json"])
     def test_flat_form(self, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The form of the starting systems loads unchanged; its picture becomes a page."""
+        """The form of the starting systems loads unchanged, and its picture is written."""
         settings = {
             "num_stages": 4,
             "num_batches": 8,
@@ -93,8 +95,9 @@ class TestConfig:
         monkeypatch.chdir(tmp_path)
         ran = done("eval 1f1b --config", path)
         assert "33" in ran.out
-        assert ran.err == "note: picture.png is written as a page, picture.html\n"
-        assert {entry.name for entry in tmp_path.iterdir()} == {path.name, "picture.html"}
+        assert ran.err == ""
+        assert {entry.name for entry in tmp_path.iterdir()} == {path.name, "picture.png"}
+        assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG\r\n")
 
     def test_output_by_flag_replaces_that_of_the_config(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,9 +122,25 @@ class TestOutput:
         assert "proved optimal" in page
 
     def test_the_same_name_twice_is_written_once(self, tmp_path: Path) -> None:
-        ran = done(f"eval 1f1b {UNIT} -o", tmp_path / "a.html", "-o", tmp_path / "a.svg")
-        assert ran.err.count("\n") == 1
+        ran = done(f"eval 1f1b {UNIT} -o", tmp_path / "a.html", "-o", tmp_path / "a.pdf")
+        assert ran.err.endswith("a.pdf is written as a page, %s\n" % (tmp_path / "a.html"))
         assert [entry.name for entry in tmp_path.iterdir()] == ["a.html"]
+
+    def test_pictures(self, tmp_path: Path) -> None:
+        """SVG is that of notebooks; PNG has twice its size. A comparison shows the best that fits:
+        ZB-1P, where GPipe holds 8 activations."""
+        made = ppopt.evaluate(ppopt.Pipeline(stages=4, batches=8), "1f1b")
+        done(f"eval 1f1b {UNIT} -o", tmp_path / "a.svg", "-o", tmp_path / "a.png")
+        assert (tmp_path / "a.svg").read_text() == svg(made)
+        data = (tmp_path / "a.png").read_bytes()
+        assert data.startswith(b"\x89PNG\r\n")
+        assert int.from_bytes(data[16:20]) == 2 * WIDTH
+        line = f"compare {UNIT} --mem-limit --strategies gpipe,zb-1p -o"
+        done(line, tmp_path / "b.svg")
+        assert "27" in (tmp_path / "b.svg").read_text()
+        ran = done("frontier --stages 2 --batches 2 -o", tmp_path / "c.svg")
+        assert "written as a page" in ran.err
+        assert (tmp_path / "c.html").exists()
 
     @pytest.mark.parametrize("line", [f"solve {SEARCHED}", f"eval zb-2p {UNIT}"])
     def test_a_second_run_writes_the_same_bytes(self, line: str, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_compare_cuts_the_layers_anew_for_every_placement(config: str) -> None:
     assert rows["1f1b"]["partition"] == rows["optimal"]["partition"] == BALANCED
     assert sum(rows["zbv"]["partition"]) == 6
     assert len(rows["zbv"]["partition"]) == 4
-    words = done(f"compare {config}").out
+    words = done(f"compare {config} --details").out
     assert "2 stages: 4 2 layers, Et*3|tL\n" in words
 
 
@@ -126,7 +126,7 @@ REFUSED = {
     "devices": ("--stages 7", "6 layers for 7 stages"),
     "chunks": ("--chunks 4", "6 layers for 8 stages"),
     "devices of a list": ("--placement 0,1,2,1", "the list has 3 devices; stages says 2"),
-    "times": ("--forward-times 2", "forward_times: the layers give the costs; leave it out"),
+    "times": ("--forward-times 2", "forward-times: the layers give the costs; leave it out"),
     "memory": ("--activation 2,3", "activation: the layers give the costs; leave it out"),
     "strategy": ("--partition 3,3 --chunks 2", "has 2 stages, the placement 4"),
 }
@@ -153,7 +153,7 @@ FILES = {
     "boolean": ("layers: [{forward: true}]", "layer 0: forward: True is not a number"),
     "zero": ("layers: [{forward: 0}]", "layer 0: forward: 0 is not above 0"),
     "negative": ("layers: [{forward: 1, static: -1}]", "layer 0: static: -1 is negative"),
-    "role": ("layers: [{forward: 1, role: encoder}]", "'encoder' is unknown; use embedding or"),
+    "role": ("layers: [{forward: 1, role: encoder}]", "'encoder' is unknown; use embedding,"),
     "count": ("layers: [{forward: 1, count: 0}]", "layer 0: count: 0 is below 1"),
     "counts": ("layers: [{forward: 1, count: 5000}]", "count: 5000 is not within 1 .. 4096"),
     "name": ("layers: [{forward: 1, name: 3}]", "layer 0: name: 3 is not text"),

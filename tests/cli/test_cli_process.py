@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from ppopt.cli import progress
+from ppopt.solver.result import Progress
 from tests.cli.cli_json import SOLVED, assert_types
 from tests.cli.cli_run import ENTRY, HARD, process
 from tests.cli.terminal import on_terminal, read_until
@@ -22,7 +25,7 @@ SMALL = "--stages 4 --batches 8"
 
 
 class TestLaziness:
-    @pytest.mark.parametrize("line", ["", "--help", "--version", "solve --help", "view --help"])
+    @pytest.mark.parametrize("line", ["", "--help", "-V", "-h", "solve -h", "view --help"])
     def test_help_loads_nothing_heavy(self, line: str) -> None:
         assert loaded(f"from ppopt.cli import main; main({line.split()!r})") == set()
 
@@ -133,13 +136,13 @@ class TestClosedPipes:
 class TestTerminal:
     def test_progress_is_shown_on_a_terminal_until_ctrl_c(self) -> None:
         search, terminal = on_terminal(f"solve {HARD} --json --time-limit 60")
-        seen = read_until(terminal, r"best \d+, bound \d+")
+        seen = read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal.SIGINT)
         seen += read_until(terminal, None)
         out, _ = search.communicate(timeout=30)
         assert search.returncode == 0
         assert json.loads(out)["status"] == "feasible"
-        assert "(Ctrl-C keeps the best)" in seen
+        assert re.search(r"\d of 60 s  best [\d.]+, gap [\d.]+ %  .*Ctrl-C keeps the best", seen)
         assert "\n" not in seen
         assert seen.endswith("\r")
         assert seen.split("\r")[-2].strip() == ""
@@ -154,10 +157,15 @@ class TestTerminal:
 def test_progress_stays_on_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line that wraps could not be rewritten in place."""
+    """A line that wraps could not be rewritten in place: a part that has no room is left out."""
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(progress, "AFTER", 0.0)
-    line = progress._Line()
-    line.update("placement " * 9)
+    line = progress._Line(60)
+    state = Progress(0, "method " * 9, Fraction(41, 2), Fraction(19))
+    line.update(state)
     line.draw()
-    assert len(capsys.readouterr().err.split("\r")[1]) == 39
+    assert capsys.readouterr().err.split("\r")[1] == "    0 of 60 s  best 20.5, gap 7.32 %"
+    line.update(state._replace(phase="cuts", value=None))
+    line.draw()
+    shown = capsys.readouterr().err.split("\r")[1]
+    assert shown.rstrip() == "    0 of 60 s  nothing found yet  cuts"

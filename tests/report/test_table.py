@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ppopt.report.table import compare_table, jitter_table, peaks_table, result_table, why_table
-from ppopt.report.words import robustness_words
+from ppopt.report.words import robustness_words, searched_words
 
 SOLVED: dict[str, Any] = {
     "status": "optimal",
@@ -29,6 +29,7 @@ SOLVED: dict[str, Any] = {
 ROW: dict[str, Any] = {
     "strategy": "1f1b",
     "status": "feasible",
+    "value": 33,
     "makespan": 33,
     "device_span": 30.5,
     "bubble_rate": 0.2727,
@@ -97,19 +98,20 @@ def test_peaks_of_many_devices_are_shortened() -> None:
 
 
 def test_strategies_side_by_side() -> None:
+    no_optimum = {"ratio_to_optimum": None}
     rows = [
         ROW,
-        ROW | {"strategy": "zbv", "placement": "v", "chunks": 2, "bubble_rate": 0.1},
+        ROW | {"strategy": "zbv", "placement": "v", "chunks": 2, "bubble_rate": 0.1} | no_optimum,
         ROW | {"strategy": "gpipe", "peak_memory": [8, 8, 8, 8], "fits_limit": False},
         ROW | {"strategy": "zb-2p", "placement": [0, 1, 1, 0], "ratio_to_best": None},
     ]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan span  bubble memory / best / opt.",
-        "─────────────────────────────────────────────────────────────",
-        "1f1b     linear          33 30.5 27.27 %      4  1.222  1.245",
-        "zbv      v/2             33 30.5    10 %      4  1.222  1.245",
-        "gpipe    linear          33 30.5 27.27 % 8 over  1.222  1.245",
-        "zb-2p    explicit        33 30.5 27.27 %      4      –  1.245",  # noqa: RUF001
+        "strategy placement makespan  bubble memory / best / opt.",
+        "────────────────────────────────────────────────────────",
+        "1f1b     linear          33 27.27 %      4  1.222  1.245",
+        "zbv      v/2             33    10 %      4  1.222",
+        "gpipe    linear          33 27.27 % 8 over  1.222  1.245",
+        "zb-2p    explicit        33 27.27 %      4      –  1.245",  # noqa: RUF001
     ]
 
 
@@ -118,11 +120,18 @@ def test_the_row_of_the_search_says_what_it_is() -> None:
     rows = [
         optimal | {"status": "optimal", "gap": 0},
         optimal | {"status": "feasible", "gap": 0.0123},
-        dict.fromkeys(ROW) | {"strategy": "optimal", "status": "infeasible"},
+        dict.fromkeys(ROW)
+        | {"strategy": "optimal", "status": "infeasible", "placement": "linear"}
+        | {"proof": "device 0 needs 4"},
     ]
     names = [line.split("  ")[0] for line in printed(compare_table(rows))[2:]]
-    assert names[:2] == ["optimal", "best found, gap 1.23 % linear"]
-    assert names[2].startswith("optimal: infeasible")
+    assert [name.split(" linear")[0] for name in names] == ["optimal", "best found", "optimal"]
+    words = [searched_words(row) for row in rows]
+    assert words == [
+        "best found, linear: proved optimal",
+        "best found, linear: not proved optimal, gap 1.23 %",
+        "best found, linear: proved infeasible; device 0 needs 4",
+    ]
 
 
 def test_the_longest_names_fit_80_columns() -> None:

@@ -10,6 +10,7 @@ import pytest
 from ppopt import Pipeline, evaluate, solve
 from ppopt.errors import RunError
 from ppopt.formats import torch_comms, torch_csv
+from ppopt.schedule.actions import Action, ActionKind
 from ppopt.torch import execution
 from ppopt.torch.world import World
 from tests.factories.streams import append_all
@@ -47,7 +48,11 @@ def test_any_order_of_posts(world: World, seed: int) -> None:
     )
     made = append_all(pipeline, random)
     numbers = torch_csv.microbatch_numbers(made.schedule)
-    text = torch_comms.written(made.rows, numbers)
+    rows = [
+        (*row, *((Action(ActionKind.REDUCE_GRAD, stage),) for stage in pipeline.hosted[0][rank]))
+        for rank, row in enumerate(made.rows)
+    ]
+    text = torch_comms.written(rows, numbers)
     ran = execution.run(world, made.schedule, text=text, seconds_per_unit=1e-4)
     assert ran.difference <= 1e-12
 

@@ -97,7 +97,9 @@ class DaskEngine:
     def submit(self, number: int, task: Task) -> None:
         """Hand over a task, under a key of all that its figures depend on."""
         job = task.job
-        digest = hashlib.sha256(repr((job.key, job)).encode()).hexdigest()
+        digest = hashlib.sha256(
+            repr((job.key, job, job.pipeline.spelled_out())).encode()
+        ).hexdigest()
         future = self._client.submit(
             perform,
             task,

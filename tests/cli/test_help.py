@@ -1,0 +1,115 @@
+"""The help of the command line, and completion in a real shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppopt.cli.help_text import COMMANDS
+from ppopt.cli.program import application
+from ppopt.problem.settings import SETTINGS, Heading
+from ppopt.strategies import names
+from tests.cli.cli_run import done
+
+NAMES = [name for group in COMMANDS.values() for name in group]
+
+
+def sections(text: str) -> dict[str, str]:
+    """The parts of a help text by their headings."""
+    found = re.findall(r"^(\S[^\n]*):\n((?:  [^\n]*\n|\n)+)", text, re.MULTILINE)
+    return dict(found)
+
+
+def test_every_command_is_in_a_group() -> None:
+    registered = [one.name for one in application().registered_commands]
+    assert sorted(NAMES) == sorted(name for name in registered if name is not None)
+
+
+def test_commands_stand_in_the_order_of_work_and_say_whole_sentences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = done("-h").out
+    assert list(sections(text))[1:] == list(COMMANDS)
+    listed = re.findall(r"^  ([a-z]+)  +([A-Z].*)$", text, re.MULTILINE)
+    assert [name for name, _ in listed] == NAMES
+    for name, words in listed:
+        assert words.endswith("."), name
+        assert not words.endswith("..."), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command(name: str) -> None:
+    text = done(f"{name} -h").out
+    assert re.match(rf"Usage: \S+ {name} ", text)
+    assert text == done(f"{name} --help").out
+    assert "list[Path]" not in text
+
+
+@pytest.mark.parametrize("name", ["solve", "eval", "compare", "frontier", "plan"])
+def test_options_stand_in_groups(name: str) -> None:
+    """Every setting under its heading, but for those that make no difference to the command."""
+    found = sections(done(f"{name} -h").out)
+    shown = [heading for heading in found if heading in set(Heading)]
+    assert shown == [one.value for one in Heading if one.value in found]
+    left_out = {"solve": {"group_size", "waves"}, "eval": {"workers"}}.get(name, set())
+    for setting in SETTINGS:
+        if setting.has_flag:
+            written = [heading for heading, rows in found.items() if f"{setting.flag} " in rows]
+            expected = [] if setting.field in left_out else [setting.heading]
+            assert written[:1] == expected, setting.flag
+    assert "-h, --help" in found["Output"]
+
+
+def test_options_without_effect_are_accepted() -> None:
+    """All commands can be called with the same options."""
+    assert "27" in done("solve --stages 4 --batches 8 --mem-limit --waves 2").out
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A bash with ppopt's completion; the words after it are completed."""
+    assert shutil.which("bash")
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "ppopt"
+    command.write_text(f"#!{sys.executable}\nfrom ppopt.cli import main\nmain()\n")
+    command.chmod(0o755)
+    script = (
+        f'PATH="{folder}:$PATH"; eval "$(ppopt --show-completion)"; '
+        "words=$(complete -p ppopt); [[ $words =~ -F\\ ([^ ]+) ]] || exit 9; "
+        'COMP_WORDS=(ppopt "$@"); COMP_CWORD=$#; "${BASH_REMATCH[1]}" ppopt; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    return ["bash", "--norc", "-c", script, "bash"]
+
+
+COMPLETED = {
+    "command": (["so"], ["solve"]),
+    "option": (["solve", "--stor"], ["--storage"]),
+    "strategy": (["eval", "zb-h"], ["zb-h1", "zb-h2"]),
+    "every strategy": (["eval", ""], list(names())),
+    "model": (["solve", "--model", "zerop"], ["zeropipe-example"]),
+    "choice": (["solve", "--stages", "4", "--objective", "dev"], ["device-span"]),
+    "after a bare limit": (["solve", "--mem-limit", "--back"], []),
+}
+
+
+@pytest.mark.parametrize(("typed", "expected"), COMPLETED.values(), ids=COMPLETED)
+def test_completion_in_bash(
+    typed: list[str], expected: list[str], bash: list[str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*bash, *typed], cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ
+    )
+    offered = done.stdout.split()
+    if expected:
+        assert offered == expected
+    else:
+        assert "--backward-times" in offered
+    assert done.stderr == ""
