@@ -183,8 +183,8 @@ class ConfigurationSearch:
         self.known: dict[Key, Configuration] = {}
         self.best: Configuration | None = None
         self._interrupted = False
-        self._strongest: tuple[int, ...] = ()
-        """The subset of devices that last raised the bound of a configuration most."""
+        self._strongest: tuple[tuple[int, ...], ...] = ()
+        """Subsets of devices that raised the bound of a configuration most, the last one first."""
         self._first: list[Configuration] = []
         """Those scheduled before all others."""
         self._begun = False
@@ -272,12 +272,13 @@ class ConfigurationSearch:
         if not self.is_open(one):
             self._raise_bound()
             return self._params.least_work
-        if one.bounding is None:
+        done = one.bounding
+        if done is None or (done.exhausted and not done.first.issuperset(self._strongest)):
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
 
             one.bounding = SubsetBounding(problem, self._request.params.subset, self._strongest)
-        ticks, bounding = problem.pipeline.ticks, one.bounding
-        work = 0.0
+        ticks, bounding, work = problem.pipeline.ticks, one.bounding, 0.0
+        assert bounding is not None
         if not bounding.exhausted:
             work = bounding.run(
                 ceil(value * ticks.per_unit),
@@ -285,7 +286,9 @@ class ConfigurationSearch:
                 self._left,
                 lambda: self._over,
             )
-        self._strongest = bounding.base or self._strongest
+        if len(bounding.base) > 1:
+            latest = dict.fromkeys((bounding.base, *self._strongest))
+            self._strongest = tuple(latest)[: self._params.subsets]
         one.bound = max(one.bound, ticks.time(bounding.bound))
         self._raise_bound()
         return max(work, self._params.least_work)

@@ -448,6 +448,8 @@ class ConfigurationParams(NamedTuple):
     level of effort twice as many."""
     least_work: float = 0.01
     """Least units of work that are counted for raising a bound."""
+    subsets: int = 3
+    """Subsets of devices that raised other bounds and are tried first."""
     bounding_step: float = 1.0
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50

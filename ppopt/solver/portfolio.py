@@ -113,6 +113,14 @@ class _Portfolio:
                 share.dynamic_program,
             ),
             *(
+                (
+                    on(view, DynamicProgram(pool.problem, params.dynamic_program)),
+                    share.dynamic_program,
+                )
+                for pool, view in parts
+                if view is not None
+            ),
+            *(
                 (on(view, method), part)
                 for pool, view in parts
                 for method, part in (

@@ -12,10 +12,10 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every
 from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
+    from ppopt.rechecker.claim import Claim
     from ppopt.schedule.schedule import Schedule
 
 
@@ -113,6 +113,8 @@ class Result(NotebookView):
         """The claimed bound, or the claim of infeasibility; None if there is neither."""
         if self.lower_bound is None and self.status is not Status.INFEASIBLE:
             return None
+        from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every  # noqa: PLC0415  on use
+
         bound = None
         if self.lower_bound is not None:
             bound = bound_in_ticks(self.pipeline, self.lower_bound)

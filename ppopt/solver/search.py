@@ -34,7 +34,6 @@ from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
-from ppopt.solver.stream_search import search_streams
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
@@ -248,6 +247,8 @@ def search_from(
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
     if problem.pipeline.streams:
+        from ppopt.solver.stream_search import search_streams  # noqa: PLC0415  loads on use
+
         return search_streams(
             search_from, start, problem, provenance, progress, began, stop, params
         )

@@ -6,7 +6,7 @@ it needs no schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds import device_bounds
@@ -22,8 +22,10 @@ from ppopt.solver.parameters import SubsetParams
 class SubsetBounding:
     """Dynamic programming over subsets of devices, continued as often as it is asked for."""
 
-    def __init__(self, problem: Problem, params: SubsetParams, first: Devices) -> None:
-        """`first`: a subset to try before others, such as one that did best in a like problem."""
+    def __init__(self, problem: Problem, params: SubsetParams, first: Sequence[Devices]) -> None:
+        """`first`: subsets to try before others, such as those that did best in a like problem."""
+        self.first = frozenset(first)
+        """These subsets."""
         self._incumbent = Incumbent(problem, device_bounds.known_bound(problem))
         self._subsets = method = SubsetDP(problem.relaxed, params, first)
         self.exhausted = not method.supports(problem.relaxed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -116,6 +117,8 @@ def test_models_in_layers_have_every_dimension() -> None:
         [any(pipe.recomputed) for pipe in drawn],
         [pipe.mem_limit is None for pipe in drawn],
         [any("workspace" in layer for layer in model) for model in models],
+        ["link" in one for one in fields],
+        ["backward" in one.get("link", {}) for one in fields],
         *(
             [any(layer["role"] == role for layer in model) for model in models]
             for role in ("embedding", "mtp", "head")
@@ -257,6 +260,28 @@ class Large(Category):
         """Yield half of it and one less."""
         yield {"number": case["number"] // 2}
         yield {"number": case["number"] - 1}
+
+
+class Endless(Large):
+    """A check that does not end, in the product or in an oracle."""
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search for an hour, or ask the oracle for spans at fine ticks."""
+        if case["oracle"]:
+            exhaustive.best(
+                Pipeline(stages=3, batches=4, p2p=200), fused=False, objective="device-span"
+            )
+        else:
+            time.sleep(3600)
+        yield from ()
+
+
+def test_an_oracle_that_does_not_end_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "HANGS", 1)
+    [found] = campaign.findings(Endless(), {"oracle": False})
+    assert found.kind == "crash-HangError"
+    with pytest.raises(SkippedError, match="the oracle was not done in time"):
+        campaign.findings(Endless(), {"oracle": True})
 
 
 def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ TIGHT = Pipeline(stages=4, batches=8, mem_limit=3)
 """Devices of tight memory delay each other, which none shows alone."""
 
 
-def followed(problem: Problem, value: int, first: tuple[int, ...] = ()) -> SubsetBounding:
+def followed(
+    problem: Problem, value: int, first: tuple[tuple[int, ...], ...] = ()
+) -> SubsetBounding:
     """The bounding of a problem towards a value, until nothing is left to do."""
     bounding = SubsetBounding(problem, SubsetParams(), first)
     while not bounding.exhausted and bounding.bound < value:
@@ -56,6 +58,6 @@ def test_several_devices_of_tight_memory_need_longer_than_any_alone() -> None:
 def test_a_subset_that_did_well_before_is_tried_first() -> None:
     problem = Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)
     known = followed(problem, 1000)
-    again = SubsetBounding(problem, SubsetParams(), known.base)
+    again = SubsetBounding(problem, SubsetParams(), [known.base])
     again.run(1000, 1.0, 60.0, lambda: False)
     assert again.bound >= known.bound

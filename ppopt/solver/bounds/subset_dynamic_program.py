@@ -8,6 +8,7 @@ three of them often need nearly as long as all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ppopt.problem.problem import Problem
@@ -51,8 +52,10 @@ class SubsetDP:
 
     name = "subset dynamic program"
 
-    def __init__(self, problem: Problem, params: SubsetParams, first: Devices = ()) -> None:
-        """`first`: a subset to try before all others, and to extend if it gives the best bound."""
+    def __init__(
+        self, problem: Problem, params: SubsetParams, first: Sequence[Devices] = ()
+    ) -> None:
+        """`first`: subsets to try before all others; the best of them may be extended."""
         self._problem = problem
         self._params = params
         self._delays = Delays(problem.instance)
@@ -68,8 +71,10 @@ class SubsetDP:
         """Its bound in ticks."""
         self._tie: Devices = ()
         """A solved subset that contains it and has the same bound: the next to be extended."""
-        self._first = first
-        self.open: dict[Devices, None] = dict.fromkeys([first] if first and self._needs else alone)
+        self._first = frozenset(first)
+        self.open: dict[Devices, None] = dict.fromkeys(first if self._needs else ()) or (
+            dict.fromkeys(self._needs)
+        )
         """The subsets to solve, in order."""
 
     def supports(self, problem: Problem) -> bool:
@@ -97,7 +102,7 @@ class SubsetDP:
             else:
                 last[devices] = None
             fruitful |= closed or raised
-            if devices == self._first and self.base != devices:
+            if devices in self._first and self._first.isdisjoint((*self.open, self.base)):
                 self.open |= dict.fromkeys(self._needs)
             budget.pay(part.spent)
         self.open = first | self.open | last
@@ -111,7 +116,7 @@ class SubsetDP:
         First a layered DP over all values below the incumbent, which solves the subset. Where that
         takes too long, layered DPs over target values nearer to the bound, which have fewer states.
         """
-        if len(devices) > 1 and not {*self.base} < {*devices}:
+        if len(devices) > 1 and not {*self.base} < {*devices} and devices not in self._first:
             return True
         assert incumbent.value is not None
         if devices not in self._asked:
