@@ -163,6 +163,7 @@ def eval_(
     from ppopt.problem.partition import SEARCH
     from ppopt.problem.pipeline import SEARCH_RECOMPUTE
     from ppopt.report.objects import of_evaluation
+    from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
     from ppopt.studies.evaluate import evaluate
     from ppopt.studies.partition_choice import TIME_LIMIT, choose_partition
@@ -207,7 +208,9 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.show_result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
+    return output.show_result(
+        settings, of_evaluation(schedule, seconds, spread, choice, cheap_loss(schedule)), schedule
+    )
 
 
 @command
