@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -162,6 +163,7 @@ def eval_(
     from ppopt.problem.partition import SEARCH
     from ppopt.problem.pipeline import SEARCH_RECOMPUTE
     from ppopt.report.objects import of_evaluation
+    from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
     from ppopt.studies.evaluate import evaluate
     from ppopt.studies.partition_choice import TIME_LIMIT, choose_partition
@@ -206,7 +208,9 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.show_result(settings, of_evaluation(schedule, seconds, spread, choice), schedule)
+    return output.show_result(
+        settings, of_evaluation(schedule, seconds, spread, choice, cheap_loss(schedule)), schedule
+    )
 
 
 @command
@@ -311,14 +315,34 @@ def models() -> int:
     return _print_lines(ppopt.models())
 
 
+class SchemaOf(StrEnum):
+    """Files that have a JSON Schema."""
+
+    CONFIG = "config"
+    SCHEDULE = "schedule"
+
+
 @command
-def schema() -> int:
-    """Print the JSON Schema of config files."""
+def schema(
+    of: Annotated[
+        SchemaOf,
+        typer.Argument(
+            metavar="[config|schedule]",
+            help="Files for --config (the default), or native schedule files (.json).",
+        ),
+    ] = SchemaOf.CONFIG,
+) -> int:
+    """Print the JSON Schema of config files or schedule files.
+
+    Example: `ppopt schema > ppopt-schema.json`; files of `ppopt init` name it, for editors.
+    """
     import json
 
     from ppopt.formats import config
+    from ppopt.formats.schedule_schema import schedule_schema
 
-    print(json.dumps(config.schema(), indent=2))
+    found = config.schema() if of is SchemaOf.CONFIG else schedule_schema()
+    print(json.dumps(found, indent=2))
     return 0
 
 

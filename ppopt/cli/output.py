@@ -140,7 +140,9 @@ def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
 def show_frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
     """Show memory against time; return the exit code of the files."""
     schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
-    code = _files(settings, schedules, lambda _: _dump(shown), shown)
+    code = _files(
+        settings, schedules, lambda _: _dump(shown), lambda: _frontier_page(shown, schedules)
+    )
     if _table_wanted(settings, shown):
         _print_frontier(shown, found)
     return code
@@ -161,10 +163,12 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
 def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     """Show a plan; return the exit code of the files.
 
-    A page shows the schedules of all configurations, the best first; other files hold the best.
+    A page shows its table and the schedules of its configurations; other files hold the best one.
     """
-    schedules = [row.schedule for row in found.rows if row.schedule is not None]
-    code = _files(settings, schedules, schedule_json.dumps)
+    made = [row.schedule for row in found.rows if row.schedule is not None]
+    code = _files(
+        settings, made, schedule_json.dumps, lambda: _plan_page(shown, found), found.schedule
+    )
     if _table_wanted(settings, shown):
         if found.best is not None:
             print(f"best: {found.best.configuration}")
@@ -228,18 +232,19 @@ def _files(
     settings: Settings,
     schedules: Sequence[Schedule],
     as_json: Callable[[Schedule], str],
-    of_frontier: Mapping[str, Any] | None = None,
+    page: Callable[[], str] | None = None,
     drawn: Schedule | None = None,
 ) -> int:
     """Write the files asked for, the first schedule as the best; return the exit code.
 
-    Every file is tried. One line names each that cannot be written. `drawn` is the schedule that a
-    picture shows, the first for None; of a frontier there is no picture, but a page.
+    Every file is tried. One line names each that cannot be written. `page` makes the page, where
+    that is more than the schedules; it stands for pictures, too, unless one is `drawn`. That is
+    the schedule that a picture shows, else the first.
     """
 
     def words(target: Target) -> str | bytes:
         if target.is_page:
-            return page_of(schedules, of_frontier)
+            return page_of(schedules) if page is None else page()
         if target.is_picture:
             return picture_of(drawn or schedules[0], target)
         dumps = torch_csv.order_csv if target.is_order else as_json
@@ -249,9 +254,9 @@ def _files(
         for target in settings.output:
             note(f"note: there is no schedule, {target.path} is not written")
         return 0
+    instead = page is not None and drawn is None
     targets = [
-        target.as_page() if of_frontier is not None and target.is_picture else target
-        for target in settings.output
+        target.as_page() if instead and target.is_picture else target for target in settings.output
     ]
     return write_each((target, partial(words, target)) for target in targets)
 
@@ -268,20 +273,31 @@ def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int
     return code
 
 
-def page_of(schedules: Sequence[Schedule], of_frontier: Mapping[str, Any] | None = None) -> str:
-    """The HTML page of schedules, or of a frontier and its schedules."""
-    from ppopt.report.frontier import frontier_page  # noqa: PLC0415
+def page_of(schedules: Sequence[Schedule]) -> str:
+    """The HTML page of schedules."""
     from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
 
-    return page(schedules) if of_frontier is None else frontier_page(of_frontier, schedules)
+    return page(schedules)
+
+
+def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
+    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
+
+    return frontier_page(shown, schedules)
+
+
+def _plan_page(shown: Mapping[str, Any], found: Plan) -> str:
+    from ppopt.report.plan_page import plan_page  # noqa: PLC0415  plotly takes long to load
+
+    return plan_page(shown, [row.schedule for row in found.rows])
 
 
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     """A picture of a schedule, as the name of the file says: SVG or PNG."""
-    from ppopt.report.picture import png  # noqa: PLC0415  takes long to load
+    from ppopt.report.picture import picture_png  # noqa: PLC0415  takes long to load
     from ppopt.report.svg import svg  # noqa: PLC0415
 
-    return png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
+    return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
 
 
 def write_target(target: Target, words: str | bytes) -> None:

@@ -224,7 +224,24 @@ def export(
         check_place(order)
         write(order, torch_csv.order_csv(made))
     write(Path(output), text)
+    if to is ExportFormat.TORCH_CSV:
+        _note_loss(made)
     return 0
+
+
+def _note_loss(schedule: Schedule) -> None:
+    """Say what a file of operations alone loses where links are streams."""
+    from ppopt.cli.streams import note
+    from ppopt.report.words import percent
+    from ppopt.schedule.communication import cheap_loss
+
+    loss = cheap_loss(schedule)
+    if loss is not None and loss.share:
+        note(
+            f"note: PyTorch adds its own sends and receives: {percent(float(loss.share))} longer "
+            "than in the order of the schedule's times where links are streams (predicted); "
+            "--to torch-comms writes that order"
+        )
 
 
 @command

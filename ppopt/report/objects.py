@@ -16,6 +16,7 @@ from ppopt.formats.figures import limits, placed, unit_names
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.report.summary import summary
+from ppopt.schedule.communication import Loss
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
@@ -84,13 +85,16 @@ def of_evaluation(
     seconds: float,
     jitter: Jitter | None = None,
     choice: PartitionChoice | None = None,
+    lowering: Loss | None = None,
 ) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
     `options` are the options of the strategy, given or its own choice. An evaluation is not random
     and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times,
     `partition_search` where the partition was chosen: the least value of the strategy over all
-    partitions lies between its `lower_bound` and the value.
+    partitions lies between its `lower_bound` and the value. `operations_alone` exists where
+    transfers take time and PyTorch can run the order: over streams, its makespan in the order of
+    its own times (`own`), as PyTorch lowers a file of operations alone (`lowered`), and the `loss`.
     """
     found = summary(schedule)
     return {
@@ -103,6 +107,7 @@ def of_evaluation(
         "options": dict(schedule.origin.options),
         **placed(schedule.pipeline),
         **_choice(choice),
+        **_operations_alone(schedule, lowering),
         "seed": 0,
         "workers": 1,
         "versions": versions(),
@@ -110,6 +115,15 @@ def of_evaluation(
         **_jitter(jitter),
         **_native(schedule),
     }
+
+
+def _operations_alone(schedule: Schedule, loss: Loss | None) -> dict[str, Any]:
+    """What PyTorch's own lowering loses, under one key; empty where it does not apply."""
+    if loss is None:
+        return {}
+    time = schedule.pipeline.ticks.time
+    figures = {"own": plain(time(loss.own)), "lowered": plain(time(loss.lowered))}
+    return {"operations_alone": figures | {"loss": round(float(loss.share), 6)}}
 
 
 def _choice(choice: PartitionChoice | None) -> dict[str, Any]:

@@ -273,6 +273,21 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
     return "no schedule is better" if figures["status"] == "optimal" else "nothing better was found"
 
 
+def operations_alone_words(figures: Mapping[str, Any]) -> str:
+    """What a file of operations alone loses where links are streams."""
+    found = figures.get("operations_alone")
+    if found is None:
+        return ""
+    unit = figures.get("time_unit")
+    times = f"{measured(found['lowered'], unit)} and not {measured(found['own'], unit)}"
+    if not found["loss"]:
+        return "operations alone (torch-csv) lose nothing over streams"
+    return (
+        f"operations alone (torch-csv) take {percent(found['loss'])} longer over streams, {times}; "
+        "export --to torch-comms"
+    )
+
+
 def jitter_words(figures: Mapping[str, Any]) -> str:
     """The effect of random times on an order; empty where there are none.
 

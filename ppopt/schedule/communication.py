@@ -329,6 +329,21 @@ class Loss(NamedTuple):
         return Fraction(self.lowered, self.own) - 1
 
 
+MOST_LOWERED = 100_000
+"""Operations of a schedule whose loss is said unasked: it takes a second or two."""
+
+
+def cheap_loss(schedule: Schedule) -> Loss | None:
+    """The same as `loss_of_lowering`, where it is quickly said and there may be any.
+
+    None where PyTorch cannot run the order, where transfers take no time, and of large schedules.
+    """
+    pipeline = schedule.pipeline
+    if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MOST_LOWERED:
+        return None
+    return loss_of_lowering(schedule) if Links(pipeline).duration.any() else None
+
+
 def loss_of_lowering(schedule: Schedule) -> Loss:
     """What PyTorch's own lowering of an order loses where links are streams."""
     made = as_streams(schedule)

@@ -48,6 +48,17 @@ def test_export(name: str, native: Path, tmp_path: Path) -> None:
     assert out.read_text() == WRITERS[name](schedule)
 
 
+def test_operations_alone_say_what_they_lose(tmp_path: Path) -> None:
+    """ZB-V at p2p 0.3: 28.9 in the order of its own times, 29.1 as PyTorch lowers it."""
+    line = f"eval zbv --stages 4 --batches 8 --p2p-time 0.3 -o {tmp_path / 'a.json'}"
+    found = shown(line)["operations_alone"]
+    assert found == {"own": 28.9, "lowered": 29.1, "loss": round(29.1 / 28.9 - 1, 6)}
+    assert "operations alone (torch-csv) take 0.69 % longer over" in done(line).out
+    err = done("export --to torch-csv", tmp_path / "a.json", "-o", tmp_path / "a.csv").err
+    assert "0.69 % longer" in err
+    assert "--to torch-comms writes that order" in err
+
+
 def test_json_comes_back_as_it_was(native: Path, tmp_path: Path) -> None:
     done("export --to json", native, "-o", tmp_path / "b.json")
     assert (tmp_path / "b.json").read_bytes() == native.read_bytes()

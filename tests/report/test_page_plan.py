@@ -1,0 +1,102 @@
+"""The page of a plan: every configuration with what is proved of it, and a link to its schedule."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt.report import plan_page as pages
+from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_page import plan_page
+from tests.browser import View, serious
+
+MODEL = ppopt.Model(
+    [ppopt.Layer(forward=time, activation=4, recompute={"time": 40}) for time in (3, 1, 4, 1, 5)],
+    name="tiny",
+)
+"""Recompute costs more than all else: with it no configuration is good."""
+
+
+@cache
+def planned(batches: tuple[int, ...] = (4,)) -> ppopt.Plan:
+    return ppopt.plan(
+        MODEL, devices=2, batches=batches, mem_limit=40, placement="linear", chunks=1,
+        recompute=("none", "full"), workers=1, time_limit=20,
+    )  # fmt: skip
+
+
+def page_of(plan: ppopt.Plan) -> str:
+    return plan_page(of_plan(plan), [row.schedule for row in plan.rows])
+
+
+def data(page: str) -> dict[str, Any]:
+    found = re.search(r'id="plan">(.*?)</script>', page)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def table(page: str) -> list[list[str]]:
+    """Cells of the table as text, the head first."""
+    (found,) = re.findall(r"<section class=\"plan\">.*?(<table>.*?</table>)", page, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", found)
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+    return [[re.sub("<[^>]*>", "", cell) for cell in row] for row in cells]
+
+
+def test_rows_stand_best_first_with_their_bounds() -> None:
+    plan = planned()
+    assert plan.status is ppopt.Status.OPTIMAL
+    head, best, other = table(page_of(plan))
+    assert head[:3] == ["configuration", "status", "makespan"]
+    assert best[:2] == ["linear, recompute none", "optimal"]
+    assert best[2] == best[3] == str(plan.value)
+    assert best[-1] == "best"
+    assert other[:4] == ["linear, recompute full", "pruned", "–", str(plan.rows[1].lower_bound)]  # noqa: RUF001
+    assert other[-1].endswith("slower or more")
+
+
+def test_the_whole_space_is_in_words_and_in_data() -> None:
+    plan = planned()
+    page = page_of(plan)
+    assert "tiny: plan" in page
+    assert "gap 0 % over the whole space" in page
+    assert "Over all 2 configurations: 1 are ruled out by their bounds alone" in page
+    assert "10 % more memory (44 each)" in page
+    found = data(page)
+    assert [row["section"] for row in found["rows"]] == ["schedule-1", None]
+    assert "solve_seconds" not in found
+    assert page_of(plan) == page
+
+
+def test_several_batches_compare_per_microbatch() -> None:
+    plan = planned((2, 4))
+    head, *rows = table(page_of(plan))
+    assert head[1] == "microbatches"
+    assert head[3] == "per microbatch"
+    assert [row[1] for row in rows[:2]] == ["4", "2"]
+    assert plan.best is not None
+    assert plan.best.per_microbatch is not None
+    assert float(rows[0][3]) == float(plan.best.per_microbatch)
+
+
+def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned((2, 4))
+    assert sum(row.schedule is not None for row in plan.rows) == 2
+    monkeypatch.setattr(pages, "MOST_OPERATIONS", 1)
+    found = data(page_of(plan))
+    assert [row["section"] for row in found["rows"]][:2] == ["schedule-1", None]
+
+
+def test_a_click_shows_the_schedule_of_a_row(view: View) -> None:
+    view.open(page_of(planned((2, 4))), fresh=True)
+    links = view.run("return document.querySelectorAll('.plan table a').length")
+    assert links == 2
+    view.click(".plan tr:nth-child(2) a")
+    view.wait(lambda: view.run("return ppopt.view.only") == 1, "the second schedule")
+    assert serious(view) == []
+    view.quiet()
