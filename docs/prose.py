@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 def documents() -> list[Path]:
     """What users and contributors read: neither records nor the history of changes."""
-    named = ("CONTRIBUTING.md", "models/README.md")
+    named = ("README.md", "CONTRIBUTING.md", "models/README.md")
     guides = sorted((ROOT / "docs").rglob("*.md"))
     return [ROOT / name for name in named] + [
         path for path in guides if "_site" not in path.parts and path.name != "unequal.md"

@@ -294,10 +294,10 @@ def _plan_page(shown: Mapping[str, Any], found: Plan) -> str:
 
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     """A picture of a schedule, as the name of the file says: SVG or PNG."""
-    from ppopt.report.picture import png  # noqa: PLC0415  takes long to load
+    from ppopt.report.picture import picture_png  # noqa: PLC0415  takes long to load
     from ppopt.report.svg import svg  # noqa: PLC0415
 
-    return png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
+    return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
 
 
 def write_target(target: Target, words: str | bytes) -> None:

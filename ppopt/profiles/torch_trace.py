@@ -1,17 +1,16 @@
-"""Read traces of torch.profiler, one file per rank: the ranges of the runtime without the waits.
+"""Read traces of torch.profiler, one file per rank: the times of operations without the waits.
 
 PyTorch's pipeline runtime records a range for every action: `PP:1F0`, `PP:1I0`, `PP:1W0`, `PP:1B0`
-(torch 2.13, schedules.py). On an accelerator, an operation takes the range of its kernels
-(`gpu_user_annotation`). Otherwise, and for an operation without kernels (the B of stage 0, which
-does nothing), it takes the range on the CPU (`user_annotation`).
+(torch 2.13, schedules.py). On an accelerator, an operation takes the time from the start of its
+first kernel to the end of its last one. Its kernels are those whose launch, on any thread, begins
+within its range on the CPU: autograd launches the kernels of a backward from a thread of its own,
+which ranges of kernels (`gpu_user_annotation`) therefore miss. A trace without launches has these
+ranges alone. An operation without kernels (the B of stage 0, which does nothing) takes its range on
+the CPU (`user_annotation`).
 
 A CPU range includes the wait for a receive. An operation that began before its input was ready is
 therefore given the median duration of similar operations that did not wait, counted back from its
 end. Ranges of sends and receives show which stages exist.
-
-A range of kernels covers kernels that were launched from the operation's own thread. Autograd
-launches those of a backward from other threads, so the range may miss them. Launches are therefore
-compared with the ranges, and a trace with kernels outside is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from math import inf
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -42,8 +40,8 @@ _GPU = "gpu_user_annotation"
 """Category of a range of kernels."""
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 """Categories of calls that launch kernels."""
-_ROUNDING = 1.0
-"""Microseconds by which a kernel may exceed its range."""
+_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of what runs on the accelerator."""
 _LATEST = 2**62
 
 
@@ -104,8 +102,7 @@ def _records(trace: object, rank: int) -> RankTrace:
     named = [event for event in events if isinstance(event, dict) and _is_range(event)]
     times: Counter[Op] = Counter()
     records: dict[tuple[Op, int], Record] = {}
-    _check_kernels([event for event in events if isinstance(event, dict)], named)
-    for event in _counted(named):
+    for event in _counted(named, [event for event in events if isinstance(event, dict)]):
         op, start, length = _operation(event)
         begin = base + start
         if (op, begin) in records:
@@ -120,43 +117,59 @@ def _records(trace: object, rank: int) -> RankTrace:
     return RankTrace(rank, list(records.values()), followed)
 
 
-def _counted(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ranges of kernels, and CPU ranges of operations without kernels."""
-    with_kernels = {event["name"] for event in events if event.get("cat") == _GPU}
-    return [e for e in events if e.get("cat") == _GPU or e["name"] not in with_kernels]
-
-
-def _check_kernels(events: Sequence[dict[str, Any]], named: Sequence[dict[str, Any]]) -> None:
-    """Raise InputError where a kernel ran outside the range of the operation that launched it.
-
-    An operation launches a kernel where the call, on any thread, begins within its CPU range. It
-    and its kernel share a correlation number. NCCL's kernels are no part of an operation.
-    """
-    launched = {
+def _counted(
+    named: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The ranges that count: of the kernels where an operation has any, else on the CPU."""
+    on_cpu = [event for event in named if event.get("cat") != _GPU]
+    with_kernels = {event["name"] for event in named if event.get("cat") == _GPU}
+    launches = {
         number: event for event in events if (number := _correlation(event, *_LAUNCHES)) is not None
     }
-    operations = sorted(
-        (*_span(event), event["name"]) for event in named if event.get("cat") != _GPU
-    )
-    ranges: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for event in named:
-        if event.get("cat") == _GPU:
-            ranges[event["name"]].append(_span(event))
+    if launches and on_cpu:
+        return _ranges_of_kernels(on_cpu, events, launches, with_kernels)
+    return [e for e in named if e.get("cat") == _GPU or e["name"] not in with_kernels]
+
+
+def _ranges_of_kernels(
+    on_cpu: Sequence[dict[str, Any]],
+    events: Sequence[dict[str, Any]],
+    launches: Mapping[int, dict[str, Any]],
+    with_kernels: Container[str],
+) -> list[dict[str, Any]]:
+    """The operations, from the first to the last of the kernels that each launched.
+
+    A kernel and the call that launched it share a correlation number. NCCL's kernels are no part of
+    an operation.
+    """
+    operations = sorted(on_cpu, key=_span)
+    begins = [_span(operation)[0] for operation in operations]
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for kernel in events:
-        number, name = _correlation(kernel, "kernel"), str(kernel.get("name"))
-        if number not in launched or name.startswith("nccl"):
+        number = _correlation(kernel, *_KERNELS)
+        if number is None or number not in launches or str(kernel.get("name")).startswith("nccl"):
             continue
-        (call, _), (start, end) = _span(launched[number]), _span(kernel)
-        index = bisect(operations, (call, inf)) - 1
-        if index < 0 or operations[index][1] < call:
-            continue
-        begin, _, operation = operations[index]
-        if not any(a - _ROUNDING <= start and end <= b + _ROUNDING for a, b in ranges[operation]):
+        call, _ = _span(launches[number])
+        index = bisect(begins, call) - 1
+        if index >= 0 and call <= _span(operations[index])[1]:
+            found[index].append(_span(kernel))
+    for index, operation in enumerate(operations):
+        if index not in found and operation["name"] in with_kernels:
             raise InputError(
-                f"{operation} at {begin:g}: kernel {shown(name)} that it launched ran outside its "
-                "range of kernels, so its time is wrong in this trace; measure with "
+                f"{operation['name']} at {begins[index]:g}: it has kernels, and none was launched "
+                "within it; record the launches too (CUDA graphs have none), or measure with "
                 "ppopt.torch.Profiler"
             )
+    return [
+        operation | _range_over(found[index]) if index in found else operation
+        for index, operation in enumerate(operations)
+    ]
+
+
+def _range_over(spans: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """From the first start to the last end, as an event has it."""
+    start = min(start for start, _ in spans)
+    return {"ts": start, "dur": max(end for _, end in spans) - start}
 
 
 def _correlation(event: dict[str, Any], *categories: str) -> int | None:
@@ -202,7 +215,7 @@ def _operation(event: dict[str, Any]) -> tuple[Op, int, int]:
 
 def _microseconds(value: object) -> float:
     number = finite(value)
-    if not 0 <= number < 1e15:
+    if not 0 <= number < 4e15:  # older ones count from 1970
         raise InputError(f"{shown(value)} is no time in microseconds")
     return number
 

@@ -35,26 +35,26 @@ def html_of(value: object) -> str:
 @html_of.register
 def _(value: Result) -> str:
     figures = of_result(value, None) | {"stopped_early": value.interrupted}
-    return _picture(value.schedule) + html_table(result_table(figures))
+    return _picture(value.schedule) + notebook_table(result_table(figures))
 
 
 @html_of.register
 def _(value: Comparison) -> str:
     words = [searched_words(of_result(search, None)) for search in value.optima]
-    return html_table(compare_table(of_comparison(value)["rows"])) + _lines(words)
+    return notebook_table(compare_table(of_comparison(value)["rows"])) + _lines(words)
 
 
 @html_of.register
 def _(value: Frontier) -> str:
     found = of_frontier(value)
-    return html_table(frontier_table(found)) + _lines(what_if(found) or [value.proof])
+    return notebook_table(frontier_table(found)) + _lines(what_if(found) or [value.proof])
 
 
 @html_of.register
 def _(value: Plan) -> str:
     found = of_plan(value)
     of_best = {**found, "strategy": None, "stopped_early": value.interrupted}
-    tables = html_table(result_table(of_best)) + html_table(plan_table(found))
+    tables = notebook_table(result_table(of_best)) + notebook_table(plan_table(found))
     return _picture(value.schedule) + tables + _lines(use_words(found))
 
 
@@ -66,10 +66,10 @@ def _(value: Study) -> str:
     ]
     more = len(value.rows) - len(rows)
     said = [repr(value), *([f"{more} more rows: to_frame() has all"] if more else [])]
-    return html_table(sweep_table(rows)) + _lines(said)
+    return notebook_table(sweep_table(rows)) + _lines(said)
 
 
-def html_table(table: Table) -> str:
+def notebook_table(table: Table) -> str:
     """A table of the terminal as HTML; its numbers stand to the right as there."""
     columns = [list(column.cells) for column in table.columns]
     sides = [f' style="text-align:{column.justify}"' for column in table.columns]

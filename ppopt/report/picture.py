@@ -9,7 +9,7 @@ SCALE = 2
 """Dots per pixel of the SVG picture, for screens of fine resolution."""
 
 
-def png(schedule: Schedule) -> bytes:
+def picture_png(schedule: Schedule) -> bytes:
     """Draw a schedule on white; letters need a font of the system."""
     import resvg_py  # noqa: PLC0415  loads on use
 

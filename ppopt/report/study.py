@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 Shown = Mapping[str, Any]
 
 
-class Figure(NamedTuple):
+class StudyFigure(NamedTuple):
     """A figure of a row."""
 
     name: str
@@ -48,18 +48,18 @@ def _per_microbatch(row: Shown) -> float | None:
     return None if value is None or not batches else value / batches
 
 
-_PER_MICROBATCH = Figure("time per microbatch", _per_microbatch, "time_unit")
-_VALUE = Figure("value", lambda row: row.get("value"), "time_unit")
-_MEMORY = Figure("memory", _memory, "memory_unit")
+_PER_MICROBATCH = StudyFigure("time per microbatch", _per_microbatch, "time_unit")
+_VALUE = StudyFigure("value", lambda row: row.get("value"), "time_unit")
+_MEMORY = StudyFigure("memory", _memory, "memory_unit")
 _FIGURES = (
     _PER_MICROBATCH,
     _VALUE,
     _MEMORY,
-    Figure("lower bound", lambda row: row.get("lower_bound"), "time_unit"),
-    Figure("gap", lambda row: row.get("gap"), share=True),
-    Figure("bubble rate", lambda row: row.get("bubble_rate"), share=True),
-    Figure("tokens per second", lambda row: row.get("tokens_per_second"), more=True),
-    Figure("MFU", lambda row: row.get("mfu"), share=True, more=True),
+    StudyFigure("lower bound", lambda row: row.get("lower_bound"), "time_unit"),
+    StudyFigure("gap", lambda row: row.get("gap"), share=True),
+    StudyFigure("bubble rate", lambda row: row.get("bubble_rate"), share=True),
+    StudyFigure("tokens per second", lambda row: row.get("tokens_per_second"), more=True),
+    StudyFigure("MFU", lambda row: row.get("mfu"), share=True, more=True),
 )
 
 
