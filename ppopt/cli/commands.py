@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -314,14 +315,34 @@ def models() -> int:
     return _print_lines(ppopt.models())
 
 
+class SchemaOf(StrEnum):
+    """Files that have a JSON Schema."""
+
+    CONFIG = "config"
+    SCHEDULE = "schedule"
+
+
 @command
-def schema() -> int:
-    """Print the JSON Schema of config files."""
+def schema(
+    of: Annotated[
+        SchemaOf,
+        typer.Argument(
+            metavar="[config|schedule]",
+            help="Files for --config (the default), or native schedule files (.json).",
+        ),
+    ] = SchemaOf.CONFIG,
+) -> int:
+    """Print the JSON Schema of config files or schedule files.
+
+    Example: `ppopt schema > ppopt-schema.json`; files of `ppopt init` name it, for editors.
+    """
     import json
 
     from ppopt.formats import config
+    from ppopt.formats.schedule_schema import schedule_schema
 
-    print(json.dumps(config.schema(), indent=2))
+    found = config.schema() if of is SchemaOf.CONFIG else schedule_schema()
+    print(json.dumps(found, indent=2))
     return 0
 
 

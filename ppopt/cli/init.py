@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from ppopt.cli.streams import note
 from ppopt.errors import InputError
 
 SUFFIXES = (".yaml", ".yml")
+SCHEMA = "ppopt-schema.json"
+"""The JSON Schema beside a new file: editors complete its keys by it."""
 
 
 @command
@@ -22,7 +25,8 @@ def init(
 ) -> int:
     """Write a commented model file that runs as it is.
 
-    Without FILE, print it. Example: `ppopt init model.yaml`.
+    Without FILE, print it. Its JSON Schema is written beside it, so that editors with a YAML
+    language server complete and check the keys. Example: `ppopt init model.yaml`.
     """
     from importlib.resources import files  # noqa: PLC0415  commands load on use
 
@@ -31,6 +35,7 @@ def init(
         print(text, end="")
         return 0
     from ppopt.cli.files import check_place  # noqa: PLC0415  commands load on use
+    from ppopt.formats.config import schema  # noqa: PLC0415
     from ppopt.formats.files import write  # noqa: PLC0415
 
     if file.suffix.lower() not in SUFFIXES:
@@ -38,6 +43,10 @@ def init(
     check_place(file)
     if file.exists():
         raise InputError(f"{file}: exists already; name a new file")
-    write(file, text.replace("model.yaml", file.name))
+    beside = file.with_name(SCHEMA)
+    named = text.replace("model.yaml", file.name)
+    write(file, f"# yaml-language-server: $schema={SCHEMA}\n{named}")
+    if not beside.exists():
+        write(beside, json.dumps(schema(), indent=2) + "\n")
     note(f"{file}: written; `ppopt solve --config {file}` solves it")
     return 0

@@ -43,12 +43,12 @@ from ppopt.problem.settings import (
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
 _SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
 _WHERE_KNOWN = ("time_unit", "memory_unit", *(setting.field for setting in COUNTS))
-_REQUIRED = (
+REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
     *("p2p_time", "mem_limit"),
 )
-_OPTIONAL = (
+OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
     "link_mode",
@@ -143,7 +143,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
     Raises InputError where the object is no pipeline, or where the costs in the file are not
     those that the user's own form in the file gives.
     """
-    file = section(value, _REQUIRED, _OPTIONAL)
+    file = section(value, REQUIRED, OPTIONAL)
     for key in ("stages", "batches", "devices"):
         within(key, whole, file[key], 1, LARGEST_GRID)
     within("routes", whole, file["routes"], 1, 2)

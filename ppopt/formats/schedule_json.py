@@ -60,14 +60,16 @@ LARGEST_FILE = 2**28
 LARGEST_INT = 2**62
 """Numbers in `ops` and `claims` lie within this, either sign: sums of two fit int64."""
 
-_UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
+UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
 _FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair", "link")
 _CODES = {kind.name: int(kind) for kind in OpKind}
 _SENDS = {"SEND_F": int(OpKind.F), "SEND_B": int(OpKind.B)}
 """Kinds of transfers."""
-_TOTALS = ("makespan", "device_span")
-_LISTS = ("busy", "peak_memory")
-_RATIOS = ("bubble_overhead", "bubble_rate")
+KINDS = (*_CODES, *_SENDS)
+"""Names of all kinds in `ops`."""
+TOTALS = ("makespan", "device_span")
+LISTS = ("busy", "peak_memory")
+RATIOS = ("bubble_overhead", "bubble_rate")
 
 
 def schedule_to_object(schedule: Schedule) -> dict[str, Any]:
@@ -178,10 +180,10 @@ def schedule_from_object(
     `expected` is a pipeline that the schedule may belong to. If the object describes exactly this
     pipeline, it is used, because making a pipeline takes most of the time.
     """
-    file = section(document, ("schema", *_UNITS, "pipeline", "ops"), ("origin", "claims"))
+    file = section(document, ("schema", *UNITS, "pipeline", "ops"), ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] != SCHEMA:
         raise InputError(f"schema: {shown(file['schema'])} is not {SCHEMA}, the one that is read")
-    unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in _UNITS)
+    unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in UNITS)
     stated, model = file.get("origin", {}), None
     if isinstance(stated, dict):
         stated = dict(stated)
@@ -303,13 +305,13 @@ def _coarse(ticks: int, coarser: int) -> int:
 
 
 def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int) -> dict[str, Any]:
-    stated = section(value, (), (*_TOTALS, *_LISTS, *_RATIOS, "objective"))
+    stated = section(value, (), (*TOTALS, *LISTS, *RATIOS, "objective"))
     checked: dict[str, Any] = {}
     for key, figure in stated.items():
         tick = memory_coarser if key == "peak_memory" else coarser
-        if key in _TOTALS:
+        if key in TOTALS:
             checked[key] = within(key, _ticks, figure, tick)
-        elif key in _LISTS:
+        elif key in LISTS:
             figures = within(key, wholes, figure, pipeline.num_devices, -LARGEST_INT, LARGEST_INT)
             checked[key] = [within(key, _coarse, entry, tick) for entry in figures]
         elif key == "objective":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ppopt.errors import InputError
 from ppopt.problem import layout, placement
@@ -93,6 +94,31 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
         lines += ["module_fqns_per_model_part = ["]
         lines += [f"    [{', '.join(map(_quoted, part))}]," for part in parts] + ["]"]
     return "\n".join(lines) + "\n"
+
+
+def deepspeed_module(pipeline: Pipeline) -> str:
+    """Write the subclass of DeepSpeed's PipelineModule that cuts its layers as the pipeline is cut.
+
+    No `partition_method` of DeepSpeed takes counts of layers: `uniform`, `parameters` and
+    `type:REGEX` balance weights. So the class sets the bounds that `_partition_layers` sets, for
+    one layer spec per layer of the model, in its order (deepspeed/runtime/pipe/module.py of
+    deepspeedai/DeepSpeed, 12e65a6). Raises InputError where there are no layers, or a rank would
+    have more than one stage.
+    """
+    if pipeline.model is None:
+        raise InputError("deepspeed cuts layers, and this schedule knows stages alone")
+    devices = pipeline.num_devices
+    if pipeline.routes > 1 or pipeline.hosts[0] != placement.named("linear", devices, 1):
+        raise InputError("deepspeed: it puts stage s on rank s; solve with placement linear")
+    parts = [0, *accumulate(pipeline.counts)]
+    return (
+        "from deepspeed.pipe import PipelineModule\n\n\n"
+        "class PartitionedPipeline(PipelineModule):\n"
+        f'    """{parts[-1]} layer specs over {devices} stages."""\n\n'
+        "    def _partition_layers(self, method=None):\n"
+        f"        self.parts = {parts}\n"
+        "        self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])\n"
+    )
 
 
 def _quoted(name: str) -> str:

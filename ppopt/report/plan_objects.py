@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
+from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain
 from ppopt.report.objects import of_result
 from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow
@@ -83,7 +83,11 @@ def _more(found: MoreMemory | None) -> dict[str, Any] | None:
 
 def _use(plan: Plan) -> dict[str, str | None]:
     """What trainers read of the best partition; null where they do not take it."""
-    writers = {"megatron_arguments": megatron_arguments, "torchtitan": torchtitan_keys}
+    writers = {
+        "megatron_arguments": megatron_arguments,
+        "torchtitan": torchtitan_keys,
+        "deepspeed": deepspeed_module,
+    }
     found: dict[str, str | None] = dict.fromkeys(writers)
     if plan.best is not None:
         for name, write in writers.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from rich import box
@@ -112,5 +113,9 @@ def use_words(shown: Mapping[str, Any]) -> list[str]:
         lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
     if shown["use"]["torchtitan"] is not None:
         lines.append("  torchtitan: ppopt export best.json --to torchtitan -o parallelism.toml")
+    if shown["use"]["deepspeed"] is not None:
+        part = "" if shown["strategy"] == "1f1b" else ", the partition alone"
+        parts = [0, *accumulate(shown["partition"])]
+        lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
     lines.append("  PyTorch: ppopt export best.json --to torch-csv -o best.csv")
     return lines

@@ -172,7 +172,7 @@ class TestSolve:
         ran = run(f"{self.ASKED} --json")
         assert ran.code == 7
         assert json.loads(ran.out)["value"] == 14
-        assert ran.err.startswith("error: --storage: a.db: it is read-only")
+        assert ran.err.startswith("error: storage: a.db: it is read-only")
 
     def test_it_does_not_go_with_a_hint(self) -> None:
         done("eval 1f1b --stages 3 --batches 4 -o hint.json")

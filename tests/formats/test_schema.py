@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, parse_config, pipeline_of, schema
 from ppopt.formats.documents import parse_json
+from ppopt.formats.schedule_schema import schedule_schema
 from ppopt.problem.settings import NAMED, SETTINGS
 from tests.cli.cli_run import done
 from tests.formats.test_config import SAMPLES, values
@@ -81,3 +82,37 @@ def test_what_the_reader_takes_is_valid(name: str, value: object) -> None:
     except InputError:
         return
     assert VALIDATOR.is_valid(json.loads(text))
+
+
+SCHEDULES = sorted((Path(__file__).parents[2] / "docs").glob("*.json"))
+
+
+class TestSchedules:
+    """The schema of native schedule files."""
+
+    def test_the_command_prints_it(self) -> None:
+        Draft202012Validator.check_schema(schedule_schema())
+        assert json.loads(done("schema schedule").out) == schedule_schema()
+        assert json.loads(done("schema config").out) == schema()
+
+    @pytest.mark.parametrize(
+        "line",
+        ["dualpipe", "seq-1f1b", "1f1b --p2p-time 1 --link-mode streams", "zbv --static 2.5"],
+    )
+    def test_files_are_valid(self, line: str, tmp_path: Path) -> None:
+        done(f"eval {line} --stages 4 --batches 8 --quiet -o", tmp_path / "a.json")
+        document = json.loads((tmp_path / "a.json").read_text())
+        validator = Draft202012Validator(schedule_schema())
+        assert [error.message for error in validator.iter_errors(document)] == []
+        for broken in (
+            document | {"operations": []},
+            document | {"ops": [["F", 0, 0, 0, 0]]},
+            document | {"ops": [["X", 0, 0, 0, 0, 1]]},
+            document | {"pipeline": document["pipeline"] | {"mem": 3}},
+            {key: value for key, value in document.items() if key != "pipeline"},
+        ):
+            assert not validator.is_valid(broken)
+
+    @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+    def test_files_of_the_docs_are_valid(self, path: Path) -> None:
+        Draft202012Validator(schedule_schema()).validate(json.loads(path.read_text()))

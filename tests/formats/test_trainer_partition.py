@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+import ppopt
 from ppopt.errors import InputError
 from ppopt.formats.torch_csv import read_order
-from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
+from ppopt.formats.trainer_partition import (
+    deepspeed_module,
+    megatron_arguments,
+    torchtitan_keys,
+)
 from ppopt.problem.layers import Layer
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.cli.cli_run import done, run
@@ -184,3 +189,34 @@ def test_megatron_core_reads_the_layout(placement: str, partition: list[int]) ->
     assert [len(stage) for stage in stages] == partition
     assert stages[0][0].name == "embedding"
     assert stages[-1][-1].name == "loss"
+
+
+def test_deepspeed_cuts_its_specs_where_the_pipeline_is_cut() -> None:
+    """The class on a stand-in that has what `_partition_layers` of DeepSpeed uses and sets."""
+    model = ppopt.Model([ppopt.Layer(forward=time) for time in (3, 1, 4, 1, 5)])
+    pipeline = model.pipeline(devices=3, batches=2, partition=[2, 2, 1])
+    text = deepspeed_module(pipeline)
+    source = "from deepspeed.pipe import PipelineModule\n"
+    assert text.startswith(source)
+
+    class Stand:
+        stage_id = 1
+        bounds: tuple[int, int]
+
+        def _set_bounds(self, start: int, stop: int) -> None:
+            self.bounds = start, stop
+
+    names: dict[str, Any] = {"PipelineModule": Stand}
+    exec(text.removeprefix(source), names)
+    made = names["PartitionedPipeline"]()
+    made._partition_layers("parameters")
+    assert (made.parts, made.bounds) == ([0, 2, 4, 5], (2, 4))
+
+
+@pytest.mark.parametrize("where", [{"placement": "v"}, {"placement": "interleaved"}])
+def test_deepspeed_has_one_stage_per_rank(where: dict[str, str]) -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1)] * 4)
+    with pytest.raises(InputError, match="solve with placement linear"):
+        deepspeed_module(model.pipeline(devices=2, batches=2, **where))
+    with pytest.raises(InputError, match="knows stages alone"):
+        deepspeed_module(ppopt.Pipeline(stages=2, batches=2))

@@ -1,0 +1,102 @@
+"""The JSON Schema of native schedule files.
+
+It states the form of a file; whether the operations are a schedule of the pipeline is for
+`ppopt.verify` to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ppopt.formats import pipeline_json, schedule_json
+from ppopt.problem.settings import STAGE_COSTS
+
+Schema = dict[str, Any]
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_TICKS: Schema = {"type": "integer"}
+_NUMBER: Schema = {"type": "number"}
+_TEXT: Schema = {"type": "string"}
+_BOUNDARIES: Schema = {
+    "description": "one number, one per boundary, or a matrix [from device][to device]",
+    "anyOf": [_TICKS, {"type": "array"}],
+}
+
+
+def schedule_schema() -> Schema:
+    """Return the JSON Schema (draft 2020-12) of native schedule files."""
+    units = {name: {"type": "integer", "minimum": 1} for name in schedule_json.UNITS}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ppopt schedule",
+        "type": "object",
+        "properties": {
+            "schema": {"const": schedule_json.SCHEMA},
+            **units,
+            "pipeline": _pipeline(),
+            "origin": {
+                "description": "how the schedule was made, and what the search claims",
+                "type": "object",
+            },
+            "claims": _claims(),
+            "ops": {"type": "array", "items": _operation()},
+        },
+        "required": ["schema", *units, "pipeline", "ops"],
+        "additionalProperties": False,
+    }
+
+
+def _list(entry: Schema) -> Schema:
+    return {"type": "array", "items": entry}
+
+
+def _or_null(form: Schema) -> Schema:
+    return {"anyOf": [form, {"type": "null"}]}
+
+
+def _pipeline() -> Schema:
+    costs = {cost.name: _list(_TICKS) | {"description": cost.meaning} for cost in STAGE_COSTS}
+    known: Schema = {
+        **{name: {"type": "integer", "minimum": 1} for name in ("stages", "batches", "devices")},
+        "routes": {"enum": [1, 2]},
+        "placement": _list(_COUNT) | {"description": "the device of every stage"},
+        "p2p_time": _BOUNDARIES,
+        "backward_p2p_time": _BOUNDARIES,
+        "mem_limit": _or_null(_list(_TICKS)) | {"description": "per device"},
+        **costs,
+    }
+    names = (*pipeline_json.REQUIRED, *pipeline_json.OPTIONAL)
+    return {
+        "description": "every cost in ticks, per stage",
+        "type": "object",
+        "properties": {name: known.get(name, {}) for name in names},
+        "required": list(pipeline_json.REQUIRED),
+        "additionalProperties": False,
+    }
+
+
+def _claims() -> Schema:
+    totals = dict.fromkeys(schedule_json.TOTALS, _TICKS)
+    lists = dict.fromkeys(schedule_json.LISTS, _list(_TICKS))
+    ratios = dict.fromkeys(schedule_json.RATIOS, _NUMBER)
+    return {
+        "description": "figures to check again, times and memory in ticks",
+        "type": "object",
+        "properties": {**totals, **lists, **ratios, "objective": _TEXT},
+        "additionalProperties": False,
+    }
+
+
+def _operation() -> Schema:
+    further = [_COUNT, _COUNT, _or_null(_COUNT), _or_null(_COUNT)]
+    return {
+        "description": "kind, stage, microbatch, device, start, end in ticks; and where there are "
+        "routes, slices, pairs or links: route, slice, pair, receiving device",
+        "type": "array",
+        "prefixItems": [
+            {"enum": list(schedule_json.KINDS)},
+            *[_TICKS] * 5,
+            *further,
+        ],
+        "minItems": 6,
+        "items": False,
+    }
