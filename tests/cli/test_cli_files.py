@@ -197,20 +197,32 @@ def unpair(file: dict[str, Any]) -> None:
 
 def hurry(file: dict[str, Any]) -> None:
     """The second slice of a microbatch starts before the first has ended."""
-    row = next(row for row in file["ops"] if (*row[:3], row[7]) == ("F", 0, 0, 1))
-    row[4:6] = [row[4] - 1, row[5] - 1]
+    move(next(row for row in file["ops"] if (*row[:3], row[7]) == ("F", 0, 0, 1)), -1)
 
 
+STREAMS = "eval 1f1b --stages 2 --batches 3 --p2p-time 1 --link-mode streams"
+"""F(0,0) and F(0,1) end at 1 and 2; their transfers run from 1 to 2 and from 2 to 3. F(1,2) starts
+at 10, where the transfer that brings its input ends."""
 TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
     "pair": ("eval dualpipe --stages 4 --batches 8 --overlap-times 3", unpair),
     "slice-order": ("eval seq-1f1b --stages 2 --batches 2", hurry),
+    "transfer": (STREAMS, lambda file: file["ops"].pop()),
+    "transfer-time": (STREAMS, lambda file: file["ops"][-1].__setitem__(5, file["ops"][-1][5] + 1)),
+    "send-order": (STREAMS, lambda file: move(op(file, "SEND_F", 0, 0), -1)),
+    "receive-order": (STREAMS, lambda file: move(op(file, "SEND_F", 0, 2), 1)),
+    "link-overlap": (STREAMS, lambda file: move(op(file, "SEND_F", 0, 1), -1)),
 }
-"""What plain schedules have not: pairs and slices."""
+"""What plain schedules have not: pairs, slices and transfers."""
 
 
 def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any]:
     (found,) = (row for row in file["ops"] if row[:3] == [kind, stage, microbatch])
     return found
+
+
+def move(row: list[Any], ticks: int) -> None:
+    """Another start and end; the other fields stay."""
+    row[4:6] = [row[4] + ticks, row[5] + ticks]
 
 
 def shift(row: list[Any], ticks: int) -> None:
@@ -251,7 +263,7 @@ class TestVerify:
             assert entry.keys() == {"rule", "ops", "device", "time", "message"}
 
     @pytest.mark.parametrize("rule", TAMPERED_OTHERS)
-    def test_tampered_pairs_and_slices(self, rule: str, tmp_path: Path) -> None:
+    def test_tampered_pairs_slices_and_transfers(self, rule: str, tmp_path: Path) -> None:
         command, change = TAMPERED_OTHERS[rule]
         path = tmp_path / "a.json"
         done(f"{command} -o", path)
