@@ -88,7 +88,7 @@ def measured(world: World, pipeline: Pipeline) -> Pipeline:
     """Measure a pipeline by a probing run: times of operations and of links."""
     few = probe(4, pipeline.hosts[0])
     slept = replace(as_run(pipeline), batches=4, mem_limit=None)
-    ran = execution.run(
+    ran = execution.run_synthetic(
         world, timing.schedule(slept, few.orders), steps=3, seconds_per_unit=SECONDS
     )
     costs = profile(ran.records).costs(round(SECONDS * 1e9))
@@ -184,7 +184,7 @@ def main() -> None:
         found = [row for pipeline in (EQUAL, UNEQUAL, LINKS) for row in entries(world, pipeline)]
         for _ in range(rounds):
             for row in found:
-                ran = execution.run(world, row.schedule, seconds_per_unit=SECONDS)
+                ran = execution.run_synthetic(world, row.schedule, seconds_per_unit=SECONDS)
                 row.measured.extend(1000 * seconds for seconds in ran.steps)
     report(found)
     summarize(found)

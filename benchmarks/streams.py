@@ -128,7 +128,9 @@ def measure(rounds: int, *, real_time: bool) -> None:
         found = list(entries())
         for _ in range(rounds):
             for row in found:
-                ran = execution.run(world, row.schedule, seconds_per_unit=SECONDS, text=row.text)
+                ran = execution.run_synthetic(
+                    world, row.schedule, seconds_per_unit=SECONDS, text=row.text
+                )
                 row.measured.extend(1000 * seconds for seconds in ran.steps)
     report(found)
 

@@ -148,7 +148,7 @@ def _of_job(
     with World(stages, PATIENCE * (1 if backend is None else 10), device) as world:
         from ppopt.torch import job_execution
 
-        model = job_execution.Model(spec, batches, backend)
+        model = job_execution.UserModel(spec, batches, backend)
         found, layers = job_execution.measure(world, model, schedule, steps=steps)
     for warning in pipeline_file.warnings(found):
         note(f"note: {warning}")

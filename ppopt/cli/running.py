@@ -121,9 +121,11 @@ def run(
         longest = f" of {max(lengths):.3g} s each at least" if seconds else ""
         _note(f"running {steps + 1} steps{longest}", quiet=quiet)
         if stages_from is None:
-            ran = [execution.run(world, schedules[0], steps=steps, seconds_per_unit=seconds)]
+            ran = [
+                execution.run_synthetic(world, schedules[0], steps=steps, seconds_per_unit=seconds)
+            ]
         else:
-            model = job_execution.Model(stages_from, schedules[0].pipeline.batches, compile)
+            model = job_execution.UserModel(stages_from, schedules[0].pipeline.batches, compile)
             ran = job_execution.run(world, schedules, model, steps=steps, check=not unchecked)
         interrupts.only_record()
     shown = list(map(_shown, schedules, ran, lengths, [seconds] * len(ran)))

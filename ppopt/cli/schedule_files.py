@@ -268,8 +268,10 @@ def import_(
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     if source is ImportFormat.TORCH_COMMS:
-        found = torch_comms.read_order(file)
-        timed = within(label(file), torch_comms.schedule, found, settings.values, objective)
+        found = torch_comms.read_communication_order(file)
+        timed = within(
+            label(file), torch_comms.time_communication_order, found, settings.values, objective
+        )
     else:
         order = torch_csv.read_order(file)
         timed = within(label(file), torch_csv.schedule, order, settings.values, objective)

@@ -81,12 +81,14 @@ class CommunicationOrder(NamedTuple):
     rows: tuple[ActionRow, ...]
 
 
-def read_order(path: Path) -> CommunicationOrder:
+def read_communication_order(path: Path) -> CommunicationOrder:
     """Read a file; see `parse_order`."""
-    return parse_order(read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path))
+    return parse_communication_order(
+        read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path)
+    )
 
 
-def parse_order(content: str, where: str) -> CommunicationOrder:
+def parse_communication_order(content: str, where: str) -> CommunicationOrder:
     """Parse the text of a communication order.
 
     Raises InputError, beginning with `where` and naming rank and cell, where its operations are not
@@ -129,7 +131,7 @@ def _read_row(line: str, computed: Iterator[Cell]) -> Iterator[Cell]:
             yield next(computed)
 
 
-def schedule(
+def time_communication_order(
     found: CommunicationOrder,
     settings: Mapping[str, Any],
     objective: Objective = Objective.MAKESPAN,

@@ -23,7 +23,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow, Cell
-from ppopt.schedule.link_queues import NOWHERE, Links, Queues, posted_early
+from ppopt.schedule.link_queues import NOWHERE, LinkQueues, Queues, posted_early
 from ppopt.schedule.orders import Orders, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -206,7 +206,7 @@ def posted_rows(pipeline: Pipeline, orders: Orders, queues: Queues) -> tuple[Act
 
 
 def _posts(
-    pipeline: Pipeline, links: Links, number: int, place: dict[Action, tuple[int, int]]
+    pipeline: Pipeline, links: LinkQueues, number: int, place: dict[Action, tuple[int, int]]
 ) -> Iterator[tuple[int, int, Action]]:
     """Both ends of a transfer: device, first cell before which it may stand, action."""
     kind, stage, microbatch = links.transfer(number)
@@ -245,7 +245,7 @@ def as_streams(schedule: Schedule) -> Schedule:
 def queues_of_schedule(schedule: Schedule) -> Queues:
     """The order in which links carry the transfers of a schedule; its links are streams."""
     pipeline = schedule.pipeline
-    links = Links(pipeline)
+    links = LinkQueues(pipeline)
     number = links.numbers_of(schedule.transfers)
     link = links.link[number]
     order = (number[link == one] for one in range(len(links.pairs)))
@@ -258,7 +258,7 @@ def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
     Raises InputError where a post is missing, twice, on a wrong device, or where the two ends of a
     link differ; `ppopt.verifier.posting` lists all faults.
     """
-    links = Links(pipeline)
+    links = LinkQueues(pipeline)
     ends: list[dict[int, list[int]]] = [{} for _ in links.pairs]
     before: list[int] = []
     after: list[int] = []
@@ -277,7 +277,7 @@ def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
     return Queues(links, tuple(order), np.array(before), np.array(after))
 
 
-def _transfer_of(links: Links, post: Action) -> int:
+def _transfer_of(links: LinkQueues, post: Action) -> int:
     """Number of the transfer of a post."""
     kind = OpKind.F if post.kind in (ActionKind.SEND_F, ActionKind.RECV_F) else OpKind.B
     step = 1 if kind is OpKind.F else -1
@@ -291,7 +291,7 @@ def _transfer_of(links: Links, post: Action) -> int:
     return number
 
 
-def _agreed(links: Links, pair: tuple[int, int], ends: Mapping[int, list[int]]) -> Ints:
+def _agreed(links: LinkQueues, pair: tuple[int, int], ends: Mapping[int, list[int]]) -> Ints:
     """The order of a link, where both of its devices post it."""
     one, other = (ends.get(device, []) for device in pair)
     for place, (mine, theirs) in enumerate(zip_longest(one, other)):
@@ -341,7 +341,7 @@ def cheap_loss(schedule: Schedule) -> Loss | None:
     pipeline = schedule.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MOST_LOWERED:
         return None
-    return loss_of_lowering(schedule) if Links(pipeline).duration.any() else None
+    return loss_of_lowering(schedule) if LinkQueues(pipeline).duration.any() else None
 
 
 def loss_of_lowering(schedule: Schedule) -> Loss:

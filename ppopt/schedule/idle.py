@@ -24,7 +24,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.instance import data_flow
-from ppopt.schedule.link_queues import Links
+from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -109,7 +109,7 @@ def arrivals(schedule: Schedule) -> Arrivals:
 
 def transfer_rows(schedule: Schedule) -> Ints:
     """The transfer that brings every operation number its input, as a row of `transfers`."""
-    links = Links(schedule.pipeline)
+    links = LinkQueues(schedule.pipeline)
     consumers = links.consumers(split_backwards(schedule))
     row = np.full(schedule.pipeline.num_codes, FREE)
     row[consumers[links.numbers_of(schedule.transfers)]] = np.arange(len(schedule.transfers))

@@ -24,7 +24,7 @@ NOWHERE = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
 
 
-class Links:
+class LinkQueues:
     """The transfers of a pipeline of one route, numbered; and the links that carry them.
 
     Transfer (way x stages + stage) x batches + microbatch is what `stage` sends: way 0 its
@@ -116,7 +116,7 @@ class Links:
 class Queues(NamedTuple):
     """What every link carries, in order, and what has to end before."""
 
-    links: Links
+    links: LinkQueues
     order: tuple[Ints, ...]
     """Transfers of every link, by number, in the order in which it carries them."""
     before: Ints
@@ -125,12 +125,12 @@ class Queues(NamedTuple):
     """Numbers of these transfers."""
 
 
-def posted_early(links: Links, order: Iterable[Ints], split: Bools) -> Queues:
+def posted_early(links: LinkQueues, order: Iterable[Ints], split: Bools) -> Queues:
     """Queues in which everything is posted as early as their order lets."""
     return Queues(links, tuple(order), links.producers(split)[links.numbers], links.numbers)
 
 
-class Job(NamedTuple):
+class QueuedOrder(NamedTuple):
     """An order of every device, as positions; the two of an overlapped pair share one."""
 
     sequences: Sequence[Sequence[int]]
@@ -143,7 +143,9 @@ class Job(NamedTuple):
     """Position that needs each transfer, by number of transfer."""
 
 
-def dispatch(links: Links, job: Job, priority: Sequence[int] | None = None) -> list[list[int]]:
+def dispatch(
+    links: LinkQueues, job: QueuedOrder, priority: Sequence[int] | None = None
+) -> list[list[int]]:
     """Serve every link by events: whenever it is free it takes one of the transfers that wait.
 
     The one of the least `priority`, or without priorities the one that has waited longest. Devices
@@ -156,7 +158,7 @@ def dispatch(links: Links, job: Job, priority: Sequence[int] | None = None) -> l
 class _Dispatch:
     """One run of `dispatch`: events are ends of operations and transfers, and free links."""
 
-    def __init__(self, links: Links, job: Job, priority: Sequence[int] | None) -> None:
+    def __init__(self, links: LinkQueues, job: QueuedOrder, priority: Sequence[int] | None) -> None:
         self.job, self.priority = job, priority
         self.link, self.duration = links.link.tolist(), links.duration.tolist()
         self.device = _device_of(job)
@@ -215,7 +217,7 @@ class _Dispatch:
             heapq.heappush(self.events, (now + self.duration[number], 1, number))
 
 
-def _device_of(job: Job) -> list[int]:
+def _device_of(job: QueuedOrder) -> list[int]:
     device = [0] * len(job.duration)
     for here, sequence in enumerate(job.sequences):
         for position in sequence:

@@ -20,7 +20,7 @@ from ppopt.problem.instance import Constraints, data_flow, durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.link_queues import Job, Links, Queues, dispatch, posted_early
+from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, posted_early
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -298,9 +298,9 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
     """
     listed, net = _listed(pipeline, orders), network(pipeline, orders)
     start = run(net) - net.duration
-    links = Links(pipeline)
+    links = LinkQueues(pipeline)
     consumed = listed.position[links.consumers(listed.split)]
-    job = Job(
+    job = QueuedOrder(
         [range(*ends) for ends in pairwise(listed.starts.tolist())],
         listed.duration.tolist(),
         listed.position[links.producers(listed.split)].tolist(),

@@ -8,7 +8,7 @@ from ppopt.errors import InputError
 from ppopt.solver.result import Result
 from ppopt.solver.search import Callback
 from ppopt.studies import outcome
-from ppopt.studies.job import Job
+from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.storage import Storage, StorageError
 
@@ -25,7 +25,7 @@ class StoredSolve(NamedTuple):
     """Why it could not be stored."""
 
 
-def solve_stored(job: Job, storage: Storage, progress: Callback | None = None) -> StoredSolve:
+def solve_stored(job: SolveJob, storage: Storage, progress: Callback | None = None) -> StoredSolve:
     """Take the result of a search from the storage, or search and store it.
 
     What is stored is verified again. Where it was given less effort, the search goes on from it.
@@ -43,7 +43,7 @@ def solve_stored(job: Job, storage: Storage, progress: Callback | None = None) -
     return StoredSolve(found.result(job), cached=False, damaged=damaged, not_stored=not_stored)
 
 
-def _known(job: Job, storage: Storage) -> tuple[JobOutcome | None, str | None]:
+def _known(job: SolveJob, storage: Storage) -> tuple[JobOutcome | None, str | None]:
     stored = storage.result(job.key)
     if stored is None:
         return None, None

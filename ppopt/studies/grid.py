@@ -21,7 +21,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
 from ppopt.studies import storage
 from ppopt.studies.conditions import Condition
-from ppopt.studies.job import Job, job_of
+from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
 
 STRATEGY = "strategy"
@@ -112,7 +112,7 @@ class Base:
     settings: Mapping[str, Any]
     pipeline: Pipeline | None = None
 
-    def job(self, given: Mapping[str, Any]) -> Job:
+    def job(self, given: Mapping[str, Any]) -> SolveJob:
         """The job of a row; raises InputError where its settings do not go together."""
         void = {name for name, value in given.items() if value is None}
         kept = {name: value for name, value in self.settings.items() if name not in void}

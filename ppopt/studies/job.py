@@ -69,7 +69,7 @@ def _sources(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
 
 
 @dataclass(frozen=True)
-class Job:
+class SolveJob:
     """What to solve, or which strategy to evaluate, and with how much effort."""
 
     pipeline: Pipeline
@@ -111,7 +111,7 @@ class Job:
         return hashlib.sha256(canonical(content).encode()).hexdigest()
 
     @property
-    def checked(self) -> Job:
+    def checked(self) -> SolveJob:
         """Itself; raises InputError where its strategy does not apply to what is asked."""
         if self.searched:
             return self
@@ -153,14 +153,14 @@ class Job:
         return asked if self.searched else resolve(self.strategy).apply(asked, self.options)
 
 
-def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEARCHED) -> Job:
+def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEARCHED) -> SolveJob:
     """A job of settings of a run by their names in Python; raises InputError.
 
     One worker, unless they say otherwise.
     """
     seconds = TIME_LIMIT if strategy == SEARCHED else partition_choice.TIME_LIMIT
     given = {name: value for name, value in settings.items() if value is not None}
-    return Job(
+    return SolveJob(
         pipeline=pipeline,
         strategy=strategy,
         objective=Objective(given.get("objective", Objective.MAKESPAN)),

@@ -35,7 +35,7 @@ from ppopt.solver.search import (
 )
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.evaluate import evaluate
-from ppopt.studies.job import Job, instance_of, version
+from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.storage import StoredResult
 from ppopt.verifier import checked, verify
@@ -79,11 +79,11 @@ class JobOutcome:
             return True
         return self.schedule is not None and self.lower_bound in (None, self.value)
 
-    def covers(self, job: Job) -> bool:
+    def covers(self, job: SolveJob) -> bool:
         """Whether it is what the effort of a job would be spent for."""
         return self.closed or (self.time_limit >= job.time_limit and self.workers >= job.workers)
 
-    def result(self, job: Job) -> Result:
+    def result(self, job: SolveJob) -> Result:
         """The result of a search, as the search itself would give it."""
         made = self.schedule
         result = Result(
@@ -123,7 +123,7 @@ def of_result(result: Result) -> JobOutcome:
 
 
 def run_job(
-    job: Job, known: JobOutcome | None = None, progress: Callback | None = None
+    job: SolveJob, known: JobOutcome | None = None, progress: Callback | None = None
 ) -> JobOutcome:
     """Search or evaluate, from what an earlier outcome of less effort leaves open.
 
@@ -135,7 +135,7 @@ def run_job(
     return outcome if known is None else _better(known, outcome)
 
 
-def _searched(job: Job, known: JobOutcome | None, progress: Callback | None) -> Result:
+def _searched(job: SolveJob, known: JobOutcome | None, progress: Callback | None) -> Result:
     pipeline, began = job.pipeline, time.monotonic()
     if known is None or known.lower_bound is None:
         return solve(
@@ -191,7 +191,7 @@ def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
     )
 
 
-def _evaluated(job: Job) -> JobOutcome:
+def _evaluated(job: SolveJob) -> JobOutcome:
     began = time.monotonic()
     pipeline, bound, interrupted, limit = job.pipeline, None, False, job.time_limit
     if pipeline.partition == partition.SEARCH:
@@ -220,7 +220,7 @@ def _evaluated(job: Job) -> JobOutcome:
 # Stored, and read back.
 
 
-def stored(job: Job, outcome: JobOutcome) -> StoredResult:
+def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
     """An outcome as it is stored: JSON, compressed; the schedule in its native form."""
     bound, certificate, made = outcome.lower_bound, outcome.certificate, outcome.schedule
     document = {
@@ -247,7 +247,7 @@ def stored(job: Job, outcome: JobOutcome) -> StoredResult:
     )
 
 
-def read(found: StoredResult, job: Job) -> JobOutcome:
+def read(found: StoredResult, job: SolveJob) -> JobOutcome:
     """Read a stored outcome of a job and check it again; raises InputError where it is wrong."""
     document = _document(found)
     made = document["schedule"] and _schedule(document["schedule"], job)
@@ -293,7 +293,7 @@ def _document(found: StoredResult) -> dict[str, Any]:
     return document
 
 
-def _schedule(native: dict[str, Any], job: Job) -> Schedule:
+def _schedule(native: dict[str, Any], job: SolveJob) -> Schedule:
     """The schedule on the pipeline that is asked for, verified with its claims."""
     made, claims = schedule_json.schedule_from_object(native, job.given)
     asked = job.settled(made.pipeline)
@@ -322,7 +322,7 @@ def _check(outcome: JobOutcome) -> None:
 # Shown.
 
 
-def row(job: Job, outcome: JobOutcome) -> dict[str, Any]:
+def row(job: SolveJob, outcome: JobOutcome) -> dict[str, Any]:
     """The figures of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
     made, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
     found = {} if made is None else figures.of_schedule(made)

@@ -19,7 +19,7 @@ from ppopt.studies import outcome
 from ppopt.studies.engines.engine import Engine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Grid, Overrides, base_of, grid_of
-from ppopt.studies.job import Job
+from ppopt.studies.job import SolveJob
 from ppopt.studies.storage import DEFAULT, Storage, StorageError, Trial
 from ppopt.studies.task import Done, Task
 
@@ -222,12 +222,12 @@ class _Sweep:
         self._rows = grid.rows()
         self._found: list[SweepRow | None] = [None] * len(self._rows)
         self._next = iter(range(len(self._rows)))
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, SolveJob] = {}
         """Of the rows that the engine has."""
-        self._behind: defaultdict[str, deque[tuple[int, Job]]] = defaultdict(deque)
+        self._behind: defaultdict[str, deque[tuple[int, SolveJob]]] = defaultdict(deque)
         """Rows that wait for another of the same key."""
         self._running: set[str] = set()
-        self._ready: deque[tuple[int, Job]] = deque()
+        self._ready: deque[tuple[int, SolveJob]] = deque()
         self._progress = progress
         self._failed = 0
         self.not_stored: str | None = None
@@ -263,7 +263,7 @@ class _Sweep:
             self._jobs[number] = job
             self._engine.submit(number, Task(job, known))
 
-    def _following(self) -> tuple[int, Job] | None:
+    def _following(self) -> tuple[int, SolveJob] | None:
         """The next row that can be done now; None: there is none."""
         if self._ready:
             return self._ready.popleft()
@@ -291,7 +291,7 @@ class _Sweep:
             if self._behind[job.key]:
                 self._ready.append(self._behind[job.key].popleft())
 
-    def _end(self, number: int, job: Job | None, done: Done) -> None:
+    def _end(self, number: int, job: SolveJob | None, done: Done) -> None:
         """Store how a row ended."""
         overrides = self._rows[number].overrides
         cached = done.row is not None and done.result is None

@@ -8,7 +8,7 @@ from typing import Any
 
 from ppopt.errors import InputError, VerificationError
 from ppopt.studies import outcome
-from ppopt.studies.job import Job
+from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.storage import StoredResult
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 class Task:
     """A job, and what is stored of it."""
 
-    job: Job
+    job: SolveJob
     stored: StoredResult | None = None
 
 

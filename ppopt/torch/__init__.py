@@ -13,20 +13,15 @@ InputError, which says what to install. PyTorch itself is imported on first use.
 from __future__ import annotations
 
 import importlib
-from importlib import metadata
 from typing import TYPE_CHECKING
 
-from ppopt.errors import InputError
+from ppopt.torch.installed import TESTED, require
 
 if TYPE_CHECKING:
     from ppopt.profiles.pipeline_file import write_pipeline
     from ppopt.torch.job import Job
     from ppopt.torch.pipeline_runtime import as_run, placement, runtime
     from ppopt.torch.profiler import Profiler, probe
-
-TESTED = "torch 2.9.1, 2.10.0, 2.13.0 and 2.14.1"
-"""The tested versions. The runtime is private to PyTorch and may change with every minor version;
-what is used of it is looked for on first use (`ppopt.torch.pipeline_runtime`)."""
 
 _HOMES = {
     "Job": "torch.job",
@@ -38,18 +33,17 @@ _HOMES = {
     "write_pipeline": "profiles.pipeline_file",
 }
 
-__all__ = ["Job", "Profiler", "as_run", "placement", "probe", "runtime", "write_pipeline"]
-
-
-def require() -> str:
-    """Return PyTorch's version; raise InputError if it is missing."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        raise InputError(
-            f"torch: PyTorch is not installed; install ppopt-pipeline[torch] (tested: {TESTED})"
-        ) from None
-
+__all__ = [
+    "TESTED",
+    "Job",
+    "Profiler",
+    "as_run",
+    "placement",
+    "probe",
+    "require",
+    "runtime",
+    "write_pipeline",
+]
 
 require()
 

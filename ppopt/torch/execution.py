@@ -59,7 +59,7 @@ class RankResult(NamedTuple):
     records: list[Record]
 
 
-def run(
+def run_synthetic(
     world: World,
     schedule: Schedule,
     *,
@@ -142,7 +142,7 @@ def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]
     ]
 
 
-def build_stages(
+def build_synthetic_stages(
     rank: int, hosts: Sequence[int], times: Sequence[SleepTimes]
 ) -> list[PipelineStage]:
     """Build the synthetic stages of a rank; `hosts` is the device of every stage."""
@@ -189,7 +189,7 @@ def _run_schedule(
     delays: P2PDelays | StreamDelays | None,
     steps: int,
 ) -> RankResult:
-    stages = build_stages(rank, schedule.pipeline.hosts[0], times)
+    stages = build_synthetic_stages(rank, schedule.pipeline.hosts[0], times)
     made = load(stages, text, schedule.pipeline.batches, loss)
     with Profiler(stages) as profiler:
         links = None
@@ -202,12 +202,12 @@ def _run_schedule(
             if links is not None:
                 links.begin_step()
                 distributed.barrier()
-            found = run_step(made, stages, schedule.pipeline.batches)
+            found = run_synthetic_step(made, stages, schedule.pipeline.batches)
             profiler.next_step()
     return found._replace(records=profiler.records)
 
 
-def run_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
+def run_synthetic_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
     """Run one step; return gradients and, on the last stage's rank, losses."""
     inputs, targets = batch(batches)
     for stage in stages:

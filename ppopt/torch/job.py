@@ -114,7 +114,7 @@ def as_tuple(output: Any) -> tuple[Any, ...]:
     return tuple(output) if isinstance(output, tuple | list) else (output,)
 
 
-def load(spec: str, microbatches: int) -> Job:
+def load_job(spec: str, microbatches: int) -> Job:
     """Import `file.py:function`, call the function and check the job that it returns.
 
     Raises InputError, beginning with the name given, where there is no such function or its job

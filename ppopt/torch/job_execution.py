@@ -28,7 +28,7 @@ from ppopt.torch.job import (
     boundaries,
     build_stages,
     counts_of,
-    load,
+    load_job,
 )
 from ppopt.torch.pipeline_runtime import runtime
 from ppopt.torch.profiler import Profiler, probe
@@ -42,7 +42,7 @@ LOW_PRECISION = 3e-2
 """The same where a type has fewer bits."""
 
 
-class Model(NamedTuple):
+class UserModel(NamedTuple):
     """The user's model as a command runs it."""
 
     spec: str
@@ -54,11 +54,16 @@ class Model(NamedTuple):
 
     def load(self) -> Job:
         """Call the user's function."""
-        return load(self.spec, self.batches)
+        return load_job(self.spec, self.batches)
 
 
 def run(
-    world: World, schedules: Sequence[Schedule], model: Model, *, steps: int = 1, check: bool = True
+    world: World,
+    schedules: Sequence[Schedule],
+    model: UserModel,
+    *,
+    steps: int = 1,
+    check: bool = True,
 ) -> list[RunResult]:
     """Run schedules with the user's model: a warm-up step each, then `steps` measured ones.
 
@@ -88,7 +93,7 @@ def run(
     ]
 
 
-def _counts(schedule: Schedule, model: Model, modules: int) -> tuple[int, ...]:
+def _counts(schedule: Schedule, model: UserModel, modules: int) -> tuple[int, ...]:
     """Modules per stage; raises InputError for what cannot run."""
     torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
     if model.backend is not None and bool((schedule.kind == OpKind.B).any()):
@@ -112,7 +117,7 @@ def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
 
 
 def measure(
-    world: World, model: Model, schedule: Schedule | None = None, *, steps: int = 5
+    world: World, model: UserModel, schedule: Schedule | None = None, *, steps: int = 5
 ) -> tuple[Profile, list[LayerName]]:
     """Profile the stages of a schedule, or without one every module as a stage of its own.
 
@@ -156,20 +161,20 @@ def _only_first(rank: int, job: Callable[..., Any], device: str) -> Any:
         return error
 
 
-def _traced(world: World, model: Model) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
+def _traced(world: World, model: UserModel) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
     found: tuple[list[tuple[TensorMeta, ...]], list[str]] = _first(
         world, partial(_trace, model=model)
     )
     return found
 
 
-def _trace(device: str, model: Model) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
+def _trace(device: str, model: UserModel) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
     job = model.load()
     metas = boundaries(job, model.batches, device)
     return metas, [type(job.module(index)).__name__ for index in range(len(job.modules))]
 
 
-def _write_reference(device: str, model: Model, path: Path) -> None:
+def _write_reference(device: str, model: UserModel, path: Path) -> None:
     """Compute a step in this process, microbatch by microbatch, and write losses and gradients."""
     job = model.load()
     modules = [job.module(index).to(device) for index in range(len(job.modules))]
@@ -214,7 +219,7 @@ def _together(ranks: Sequence[_Ran]) -> _Ran:
 def _run(
     rank: int,
     schedules: Sequence[Schedule],
-    model: Model,
+    model: UserModel,
     cuts: Sequence[Cut],
     steps: int,
     reference: Path | None,
@@ -314,7 +319,7 @@ def _largest(tensor: Any) -> float:
 
 
 def _profile(
-    rank: int, order: Schedule, model: Model, cut: Cut, steps: int, device: str
+    rank: int, order: Schedule, model: UserModel, cut: Cut, steps: int, device: str
 ) -> Profile:
     job = model.load()
     stages = build_stages(job, cut, rank, device)

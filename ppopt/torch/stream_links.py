@@ -18,7 +18,7 @@ import numpy as np
 
 from ppopt.errors import VerificationError
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.link_queues import NOWHERE, Links
+from ppopt.schedule.link_queues import NOWHERE, LinkQueues
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.synthetic import sleep_until
 
@@ -37,7 +37,7 @@ class StreamDelays(NamedTuple):
     """The links of a pipeline, and the file in which ranks note their posts."""
 
     path: Path
-    links: Links
+    links: LinkQueues
     nanoseconds: tuple[int, ...]
     """Time of every transfer, by its number."""
 
@@ -53,7 +53,7 @@ class StreamDelays(NamedTuple):
 
 def stream_delays(schedule: Schedule, seconds_per_unit: float, path: Path) -> StreamDelays:
     """Create the links of a schedule's pipeline."""
-    links = Links(schedule.pipeline)
+    links = LinkQueues(schedule.pipeline)
     unit = seconds_per_unit * 1e9 / schedule.pipeline.ticks.per_unit
     delays = StreamDelays(path, links, tuple(round(t * unit) for t in links.duration.tolist()))
     path.write_bytes(bytes(8 * int(np.prod(delays.shape))))

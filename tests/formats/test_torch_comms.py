@@ -52,12 +52,14 @@ def test_by_hand() -> None:
 def test_read_back_it_has_the_times_of_the_schedule(made: Built) -> None:
     schedule = of_each_stage(made.schedule)
     text = torch_comms.communication_csv(schedule)
-    found = torch_comms.parse_order(text, "order.csv")
-    again = torch_comms.schedule(found, settings_of(schedule.pipeline))
+    found = torch_comms.parse_communication_order(text, "order.csv")
+    again = torch_comms.time_communication_order(found, settings_of(schedule.pipeline))
     assert verify(again, enforce_limit=False) == []
     assert again.metrics.makespan <= schedule.metrics.makespan
     assert (
-        torch_comms.parse_order(torch_comms.communication_csv(again), "again.csv").order
+        torch_comms.parse_communication_order(
+            torch_comms.communication_csv(again), "again.csv"
+        ).order
         == found.order
     )
 
@@ -134,7 +136,9 @@ def changed(*pairs: tuple[str, str]) -> str:
 )
 def test_broken_orders_are_refused(text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        torch_comms.schedule(torch_comms.parse_order(text, "order.csv"), {"p2p": "0.5"})
+        torch_comms.time_communication_order(
+            torch_comms.parse_communication_order(text, "order.csv"), {"p2p": "0.5"}
+        )
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -16,7 +16,7 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.studies.engines import dask
 from ppopt.studies.engines.dask import DaskEngine
-from ppopt.studies.job import Job, version
+from ppopt.studies.job import SolveJob, version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Task, perform
 
@@ -91,7 +91,7 @@ def test_a_worker_of_another_version_is_told(
 ) -> None:
     engine = DaskEngine(client, retries=0)
     monkeypatch.setattr(engine, "_version", "9.9.9")
-    engine.submit(3, Task(Job(PIPELINE, "gpipe")))
+    engine.submit(3, Task(SolveJob(PIPELINE, "gpipe")))
     ((number, done),) = ended(engine)
     assert number == 3
     assert done.failed == f"its worker has ppopt {version()}, not 9.9.9 as here"
@@ -99,7 +99,7 @@ def test_a_worker_of_another_version_is_told(
 
 def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:
     engine = DaskEngine(client, retries=0)
-    engine.submit(1, Task(Job(PIPELINE, "gpipe", seed=9)))
+    engine.submit(1, Task(SolveJob(PIPELINE, "gpipe", seed=9)))
     engine.stop()
     ((number, done),) = ended(engine)
     assert number == 1
@@ -124,7 +124,7 @@ def test_where_nobody_answers() -> None:
 
 
 def test_tasks_are_done_alike_wherever_they_are() -> None:
-    task = Task(Job(PIPELINE, "1f1b"))
+    task = Task(SolveJob(PIPELINE, "1f1b"))
     first, second = perform(task), perform(task)
     assert first.row is not None
     assert second.row is not None

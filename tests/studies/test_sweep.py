@@ -24,7 +24,7 @@ from ppopt.studies import outcome
 from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Base, Grid, base_of, grid_of
-from ppopt.studies.job import Job, instance_of, job_of
+from ppopt.studies.job import SolveJob, instance_of, job_of
 from ppopt.studies.storage import Storage, StoredResult
 from ppopt.studies.task import Done, Task, perform
 from ppopt.verifier import verify
@@ -42,7 +42,7 @@ class InThisProcess:
 
     def __init__(self) -> None:
         self._done: list[tuple[int, Done]] = []
-        self.searched: list[Job] = []
+        self.searched: list[SolveJob] = []
         self.hindered: Callable[[], None] = lambda: None
 
     @property
@@ -76,7 +76,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/a.db"
 
 
-def done(grid: Grid, url: str, **options: Any) -> tuple[ppopt.Study, list[Job]]:
+def done(grid: Grid, url: str, **options: Any) -> tuple[ppopt.Study, list[SolveJob]]:
     """The study of a grid, done in this process, and what was searched or evaluated for it."""
     engine = InThisProcess()
     return sweeps.run(grid, engine, storage=url, **options), engine.searched
@@ -155,9 +155,9 @@ class TestKey:
     """A key is of the content: what a result depends on, and no more."""
 
     def test_the_version_of_the_search_is_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        key = Job(PIPELINE).key
+        key = SolveJob(PIPELINE).key
         monkeypatch.setattr(jobs, "search_version", lambda: "another")
-        assert Job(PIPELINE).key != key
+        assert SolveJob(PIPELINE).key != key
 
     def test_the_version_is_of_the_sources_that_decide(self, tmp_path: Path) -> None:
         """A change in the solver or in how a strategy is evaluated is another version; one of the
@@ -185,26 +185,26 @@ class TestKey:
         assert version() == first
 
     def test_names_units_and_effort_are_no_content(self) -> None:
-        one = Job(PIPELINE)
+        one = SolveJob(PIPELINE)
         same = (
-            Job(replace(PIPELINE, name="x", time_unit="ms", tokens_per_microbatch=9)),
-            Job(PIPELINE, time_limit=1, workers=3),
-            Job(ppopt.Pipeline(stages=3, batches=4, forward=[1, 1, 1], placement="linear")),
+            SolveJob(replace(PIPELINE, name="x", time_unit="ms", tokens_per_microbatch=9)),
+            SolveJob(PIPELINE, time_limit=1, workers=3),
+            SolveJob(ppopt.Pipeline(stages=3, batches=4, forward=[1, 1, 1], placement="linear")),
         )
         assert {one.key, *(job.key for job in same)} == {one.key}
 
     def test_all_else_is(self) -> None:
         jobs = (
-            Job(PIPELINE),
-            Job(PIPELINE, seed=1),
-            Job(PIPELINE, objective=ppopt.Objective.DEVICE_SPAN),
+            SolveJob(PIPELINE),
+            SolveJob(PIPELINE, seed=1),
+            SolveJob(PIPELINE, objective=ppopt.Objective.DEVICE_SPAN),
             job_of(PIPELINE, {"backward_kind": "split"}),
-            Job(PIPELINE, strategy="1f1b"),
-            Job(PIPELINE, strategy="gpipe"),
-            Job(PIPELINE, strategy="interleaved"),
-            Job(PIPELINE, "interleaved", options=ppopt.Options(group_size=3)),
+            SolveJob(PIPELINE, strategy="1f1b"),
+            SolveJob(PIPELINE, strategy="gpipe"),
+            SolveJob(PIPELINE, strategy="interleaved"),
+            SolveJob(PIPELINE, "interleaved", options=ppopt.Options(group_size=3)),
             *(
-                Job(replace(PIPELINE, **{field: value}))
+                SolveJob(replace(PIPELINE, **{field: value}))
                 for field, value in {
                     "batches": 5,
                     "forward": 2,
@@ -234,39 +234,39 @@ class TestKey:
             )
         )
         assert one.p2p == other.p2p
-        assert Job(one).key != Job(other).key
+        assert SolveJob(one).key != SolveJob(other).key
 
     def test_searches_over_layers_depend_on_the_layers(self) -> None:
         even = LAYERS.pipeline(devices=2, batches=4, partition="even")
         searched = replace(even, partition="search")
         other = replace(searched, model=ppopt.Model([*LAYERS.layers[::-1]]))
         chosen = replace(even, recompute="search")
-        assert len({Job(one).key for one in (even, searched, other, chosen)}) == 4
+        assert len({SolveJob(one).key for one in (even, searched, other, chosen)}) == 4
 
     def test_strategies_are_not_held_to_limits(self) -> None:
         limited = replace(PIPELINE, mem_limit=2)
-        assert Job(limited, "1f1b").key == Job(PIPELINE, "1f1b").key
-        assert Job(limited).key != Job(PIPELINE).key
+        assert SolveJob(limited, "1f1b").key == SolveJob(PIPELINE, "1f1b").key
+        assert SolveJob(limited).key != SolveJob(PIPELINE).key
 
 
 LIMITED = replace(PIPELINE, mem_limit=2)
 JOBS = {
-    "search": Job(PIPELINE, time_limit=20),
-    "limit": Job(replace(LIMITED, name="mine", time_unit="ms"), time_limit=20),
-    "infeasible": Job(replace(PIPELINE, mem_limit="0.5")),
-    "chunks": Job(replace(PIPELINE, chunks=2, mem_limit="1f1b"), time_limit=20),
-    "speeds": Job(replace(PIPELINE, device_speed=(1, 2, 3), p2p="0.25"), time_limit=20),
-    "strategy": Job(LIMITED, "gpipe"),
-    "strategy with chunks": Job(LIMITED, "interleaved"),
-    "layers": Job(LAYERS.pipeline(devices=2, batches=3, mem_limit="1f1b"), time_limit=20),
-    "partition": Job(LAYERS.pipeline(devices=2, batches=2, partition="search"), time_limit=20),
-    "partition of a strategy": Job(
+    "search": SolveJob(PIPELINE, time_limit=20),
+    "limit": SolveJob(replace(LIMITED, name="mine", time_unit="ms"), time_limit=20),
+    "infeasible": SolveJob(replace(PIPELINE, mem_limit="0.5")),
+    "chunks": SolveJob(replace(PIPELINE, chunks=2, mem_limit="1f1b"), time_limit=20),
+    "speeds": SolveJob(replace(PIPELINE, device_speed=(1, 2, 3), p2p="0.25"), time_limit=20),
+    "strategy": SolveJob(LIMITED, "gpipe"),
+    "strategy with chunks": SolveJob(LIMITED, "interleaved"),
+    "layers": SolveJob(LAYERS.pipeline(devices=2, batches=3, mem_limit="1f1b"), time_limit=20),
+    "partition": SolveJob(LAYERS.pipeline(devices=2, batches=2, partition="search"), time_limit=20),
+    "partition of a strategy": SolveJob(
         LAYERS.pipeline(devices=2, batches=2, partition="search"), "1f1b"
     ),
-    "placement": Job(
+    "placement": SolveJob(
         ppopt.Pipeline(stages=2, chunks=2, batches=2, placement="search"), time_limit=20
     ),
-    "recompute": Job(
+    "recompute": SolveJob(
         LAYERS.pipeline(devices=2, batches=2, recompute="search", mem_limit=12), time_limit=20
     ),
 }
@@ -274,10 +274,10 @@ JOBS = {
 
 TIGHT = replace(ppopt.read_pipeline("llama-3.1-8b-128k"), mem_limit="40GiB")
 CHOSEN = {
-    "partition": Job(replace(TIGHT, partition="search"), time_limit=0.5),
-    "placement": Job(replace(HARD, chunks=2, placement="search"), time_limit=0.5),
-    "recompute": Job(replace(TIGHT, recompute="search"), time_limit=0.5),
-    "both": Job(replace(TIGHT, partition="search", recompute="search"), time_limit=0.5),
+    "partition": SolveJob(replace(TIGHT, partition="search"), time_limit=0.5),
+    "placement": SolveJob(replace(HARD, chunks=2, placement="search"), time_limit=0.5),
+    "recompute": SolveJob(replace(TIGHT, recompute="search"), time_limit=0.5),
+    "both": SolveJob(replace(TIGHT, partition="search", recompute="search"), time_limit=0.5),
 }
 """Searches that end far from proof, each over what it is named after."""
 
@@ -299,7 +299,7 @@ class TestStored:
             assert outcome.row(job, again)["fits_limit"] == again.schedule.fits_limits
 
     def test_a_strategy_of_another_limit_is_judged_by_the_limit_asked_for(self) -> None:
-        free, limited = Job(PIPELINE, "gpipe"), Job(LIMITED, "gpipe")
+        free, limited = SolveJob(PIPELINE, "gpipe"), SolveJob(LIMITED, "gpipe")
         stored = outcome.stored(free, outcome.run_job(free))
         assert outcome.row(free, outcome.read(stored, free))["fits_limit"]
         shown = outcome.row(limited, outcome.read(stored, limited))
@@ -308,7 +308,7 @@ class TestStored:
 
     def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
         """Why a stored result is refused after a change of its text or its columns."""
-        job = Job(PIPELINE, time_limit=20)
+        job = SolveJob(PIPELINE, time_limit=20)
         stored = outcome.stored(job, outcome.run_job(job))
         text = zlib.decompress(stored.record).decode()
         changed = change(text)
@@ -337,7 +337,7 @@ class TestStored:
         assert "infeasible" in self.tampered(str, status="infeasible")
 
     def test_bytes_that_are_damaged(self) -> None:
-        job = Job(PIPELINE, "1f1b")
+        job = SolveJob(PIPELINE, "1f1b")
         stored = outcome.stored(job, outcome.run_job(job))
         record = bytearray(stored.record)
         record[len(record) // 2] ^= 1
@@ -399,7 +399,7 @@ class TestMoreTime:
     """A longer time limit goes on from what a shorter one left open."""
 
     def test_from_its_schedule_and_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        job = Job(HARD, time_limit=1)
+        job = SolveJob(HARD, time_limit=1)
         short = outcome.run_job(job)
         assert not short.closed
         assert short.covers(job)
@@ -421,7 +421,7 @@ class TestMoreTime:
         assert found.value == short.value
 
     def test_never_worse_and_the_scope_of_a_proof_is_said_once(self) -> None:
-        job = Job(HARD, time_limit=1)
+        job = SolveJob(HARD, time_limit=1)
         short = outcome.run_job(job)
         longer = outcome.run_job(replace(job, time_limit=1.5), short)
         assert longer.value is not None
@@ -474,7 +474,7 @@ class TestMoreTime:
         best = outcome.run_job(job)
         assert best.status is ppopt.Status.OPTIMAL
         even = replace(job.pipeline, partition="even")
-        made = outcome.run_job(Job(even, time_limit=20)).schedule
+        made = outcome.run_job(SolveJob(even, time_limit=20)).schedule
         known = replace(best, status=ppopt.Status.FEASIBLE, schedule=made)
         again = outcome.run_job(job, known)
         assert (again.status, again.value) == (ppopt.Status.OPTIMAL, best.value)
@@ -691,7 +691,7 @@ def test_two_sweeps_may_write_one_storage(url: str) -> None:
 
 def test_stored_results_are_plain() -> None:
     """What is stored is text and numbers: other programs can read it."""
-    job = Job(PIPELINE, "1f1b")
+    job = SolveJob(PIPELINE, "1f1b")
     stored = outcome.stored(job, outcome.run_job(job))
     assert isinstance(stored, StoredResult)
     assert {type(value) for value in stored} <= {str, bytes, bool, float, int, outcome.Status}

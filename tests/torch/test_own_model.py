@@ -41,8 +41,8 @@ REFUSED = {
 }
 
 
-def model(name: str, backend: str | None = None) -> job_execution.Model:
-    return job_execution.Model(f"{FILE}:{name}", BATCHES, backend)
+def model(name: str, backend: str | None = None) -> job_execution.UserModel:
+    return job_execution.UserModel(f"{FILE}:{name}", BATCHES, backend)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -68,7 +68,7 @@ def test_wrong_files(spec: str, told: str, tmp_path: Path, monkeypatch: pytest.M
     for name, text in (("words.txt", ""), ("error.py", "\nundefined"), ("syntax.py", "def (")):
         Path(name).write_text(text)
     with pytest.raises(InputError, match=told):
-        job.load(spec, 1)
+        job.load_job(spec, 1)
 
 
 @pytest.fixture(autouse=True)

@@ -55,9 +55,9 @@ def test_strategies(world: World, strategy: str) -> None:
     pipeline = made.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1:
         with pytest.raises(InputError, match=r"two routes put|no slices of microbatches"):
-            execution.run(world, made)
+            execution.run_synthetic(world, made)
         return
-    ran = execution.run(world, made)
+    ran = execution.run_synthetic(world, made)
     assert ran.difference <= 1e-12
     assert ran.gradients == 2 * pipeline.num_stages
 
@@ -72,7 +72,7 @@ def test_solved(world: World, name: str) -> None:
     pipeline, limit = SOLVED[name]
     found = solve(pipeline, mem_limit=limit, time_limit=2, workers=1, fused=name == "fused")
     assert found.schedule is not None
-    assert execution.run(world, found.schedule).difference <= 1e-12
+    assert execution.run_synthetic(world, found.schedule).difference <= 1e-12
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -84,7 +84,7 @@ def test_any_valid_schedule(world: World, seed: int) -> None:
     random.shuffle(hosts)
     pipeline = Pipeline(stages=len(hosts), batches=random.randint(1, 6), placement=hosts)
     made = build(pipeline, random, "mixed", paired=seed % 2 == 0)
-    ran = execution.run(world, made)
+    ran = execution.run_synthetic(world, made)
     assert ran.difference <= 1e-12
     kinds = {(record.kind, record.stage, record.microbatch) for record in ran.records}
     assert kinds == {row[:3] for row in made.rows()}
@@ -112,7 +112,7 @@ class TestTraps:
         turned = replace(made, microbatch=1 - made.microbatch)
         assert verify(turned) == []
         assert torch_csv.order_csv(turned) == text
-        assert execution.run(world, turned).difference <= 1e-12
+        assert execution.run_synthetic(world, turned).difference <= 1e-12
 
     def test_deferred_receives(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
@@ -237,7 +237,7 @@ class TestMeasure:
             made.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
             weight=[5, 6, 9, 9, 7], backward_input=None,
         )  # fmt: skip
-        ran = execution.run(
+        ran = execution.run_synthetic(
             world, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.006
         )
         found = profile(ran.records)
@@ -291,7 +291,7 @@ class TestMeasure:
 
     def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
-        ran = execution.run(world, made, steps=2, seconds_per_unit=0.01)
+        ran = execution.run_synthetic(world, made, steps=2, seconds_per_unit=0.01)
         length = float(execution.predicted_makespan(made)) * 0.01
         assert length <= min(ran.steps) < 3 * length
 
@@ -302,7 +302,7 @@ class TestMeasure:
         for p2p, wanted in ((5, 42), (matrix, 12 + 9 + 3)):
             made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
             assert execution.predicted_makespan(made) == wanted
-            ran = execution.run(world, made, steps=2, seconds_per_unit=0.005)
+            ran = execution.run_synthetic(world, made, steps=2, seconds_per_unit=0.005)
             assert min(ran.steps) >= wanted * 0.005
             quiet = sorted(r.end - r.start for r in ran.records)[: len(ran.records) // 2]
             assert quiet[-1] < 4 * 0.005 * 1e9, "waits are no work"
@@ -344,7 +344,7 @@ def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) 
     from ppopt.profiles.measured import measured  # noqa: PLC0415
 
     made = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
-    ran = execution.run(world, made, steps=3, seconds_per_unit=0.004)
+    ran = execution.run_synthetic(world, made, steps=3, seconds_per_unit=0.004)
     found = measured(ran.records, made.pipeline, 4 * 10**6)
     (tmp_path / "m.json").write_text(schedule_json.dumps(found))
     assert read_schedule(tmp_path / "m.json")[0] == found

@@ -125,7 +125,7 @@ def two_steps(rank: int, schedule: Schedule) -> str:
     """What is said of a second step without zero_grad."""
     stages = _stages(rank, schedule, 0.0)
     made = runtime(stages, schedule, execution.loss)
-    execution.run_step(made, stages, schedule.pipeline.batches)
+    execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
     return _refusal(made.step)
 
 
@@ -133,12 +133,12 @@ def turned(rank: int, schedule: Schedule) -> Any:
     """A step whose stages are given in descending order."""
     stages = _stages(rank, schedule, 0.0)
     made = runtime(stages[::-1], schedule, execution.loss)
-    return execution.run_step(made, stages, schedule.pipeline.batches)
+    return execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
 
 
 def _stages(rank: int, schedule: Schedule, seconds_per_unit: float) -> Any:
     times = execution.sleep_times(schedule, seconds_per_unit)
-    return execution.build_stages(rank, schedule.pipeline.hosts[0], times)
+    return execution.build_synthetic_stages(rank, schedule.pipeline.hosts[0], times)
 
 
 def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **options: Any) -> float:
@@ -150,9 +150,9 @@ def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **opti
 def _run_text(
     rank: int, text: str, hosts: Sequence[int], batches: int, options: dict[str, Any]
 ) -> Any:
-    stages = execution.build_stages(rank, hosts, [SleepTimes()] * len(hosts))
+    stages = execution.build_synthetic_stages(rank, hosts, [SleepTimes()] * len(hosts))
     made = load(stages, text, batches, execution.loss, **options)
-    return execution.run_step(made, stages, batches)
+    return execution.run_synthetic_step(made, stages, batches)
 
 
 def _refusal(attempt: Any) -> str:
@@ -188,10 +188,10 @@ def traced(rank: int, schedule: Schedule) -> str:
 
     stages = _stages(rank, schedule, 0.002)
     made = runtime(stages, schedule, execution.loss)
-    execution.run_step(made, stages, schedule.pipeline.batches)
+    execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(2):
-            execution.run_step(made, stages, schedule.pipeline.batches)
+            execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
     with TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/trace.json")
         return Path(f"{folder}/trace.json").read_text()
