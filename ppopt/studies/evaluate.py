@@ -26,7 +26,7 @@ def evaluate(
     is unknown or does not apply.
     """
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
-    pipeline.refuse_recompute_search("evaluate (ppopt.choose_recompute does)")
+    pipeline.refuse_recompute_search("evaluate, unlike ppopt.choose_recompute,")
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)

@@ -386,4 +386,4 @@ def test_a_forked_command_behaves_as_one_of_its_own(tmp_path: Path) -> None:
     assert ran.shown["value"] == own.shown["value"] == 7
     refused = command.forked(["solve", "--stages", "none"], tmp_path, 60)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith("error: stages: 'none'")
+    assert refused.err.startswith("error: --stages: 'none'")

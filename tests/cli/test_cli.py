@@ -59,7 +59,9 @@ class TestSolve:
         found = shown(f"solve {SEARCHED}")
         assert_types(found, SOLVED)
         assert found["status"] == "optimal"
-        assert "CP-SAT" in found["proof"]
+        # Which of the two proves it first depends on how busy the machine is.
+        methods = ("solved by CP-SAT", "found by following partial schedules")
+        assert any(words in found["proof"] for words in methods)
         assert max(found["peak_memory"]) <= 2
 
     def test_table(self) -> None:

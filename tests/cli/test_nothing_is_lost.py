@@ -203,7 +203,7 @@ class TestSignals:
         found = json.loads(ran.stdout)
         assert ran.stderr == ""
         assert ran.returncode == {"unknown": 4, "optimal": 0}[found["status"]]
-        assert (found["status"] == "optimal") == (name == "result")
+        assert (found["status"] == "optimal") == (name == "show_result")
 
     @pytest.mark.parametrize("command", ["solve", "eval 1f1b", "compare", "frontier"])
     def test_before_there_is_a_result_there_is_json(self, command: str) -> None:

@@ -274,7 +274,8 @@ class TestPipelineOf:
     def test_missing(self, name: str, given_as: dict[str, None]) -> None:
         settings_ = {**given_as, "stages": 4, "batches": 8}
         settings_.pop(name)
-        message = f"{name}: missing; give --{name} or `{name}:` in the config"
+        example = {"stages": 4, "batches": 8}[name]
+        message = f"{name}: missing; give --{name} {example}, or `{name}: {example}` in the config"
         with pytest.raises(InputError) as caught:
             pipeline_of(settings_)
         assert str(caught.value) == message

@@ -128,7 +128,7 @@ class TestCommandLine:
 
     def test_a_comparison_is_no_order(self, tmp_path: Path) -> None:
         ran = run(f"compare {SIZE} -o", tmp_path / "a.json", "-o", tmp_path / "a.csv")
-        told = "error: output: a comparison is no single order; write .html or .json\n"
+        told = "error: -o: a comparison is no single order; write .html or .json\n"
         assert (ran.code, ran.out, ran.err) == (2, "", told)
         assert list(tmp_path.iterdir()) == []
 

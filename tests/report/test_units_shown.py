@@ -105,7 +105,7 @@ def test_tables() -> None:
     assert "makespan 28 ms" in words
     assert "peak memory max 4 GiB (4 2)" in words
     found = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
-    assert "memory (GiB) makespan (ms)" in found
+    assert "memory makespan (GiB) (ms)" in found
     assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in found
     assert shown(f"frontier {LINE} --time-limit 5")["memory_unit"] == "GiB"
 

@@ -220,7 +220,7 @@ def receive_order(random: Random, schedule: Schedule) -> Broken:
     assume(rows)
     row = random.choice(rows)
     last = max(_makespan(table(schedule)), *(one[6] for one in rows))
-    moved = (*row[:5], last, last + row[6] - row[5])
+    moved = (*row[:5], last + 1, last + 1 + row[6] - row[5])
     return _with(schedule, table(schedule), [moved if one == row else one for one in rows])
 
 
