@@ -212,9 +212,11 @@ def show_verification(
         cut = partition_words(of_verification(schedule, found))
         if cut:
             print(f"{label(file)}: {cut}")
+        stated = origin_json.number(schedule.origin.lower_bound)
         if bound is not None:
-            stated = origin_json.number(schedule.origin.lower_bound)
             print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
+        elif stated is not None:
+            print(f"{label(file)}: its bound {stated} is not proved again here; --bound does")
 
 
 def _of_measured(found: Sequence[Violation]) -> str:

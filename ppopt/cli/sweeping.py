@@ -42,8 +42,8 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="KEY=VALUES...",
-            help="Settings that vary, by the names of their flags, and `strategy`: "
-            "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
+            help="Settings that vary, as words without dashes, by the names of their flags, and "
+            "`strategy`: batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
         ),
     ],
     where: Annotated[
