@@ -131,7 +131,7 @@ def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
         "traces": [*_hands(data), *_bounds(data, end), _best(data, end)],
         "layout": _layout(data),
         **_opening_window(data, end),
-        "whole": {"x": _room(corners[0][0], end, 0), "y": _heights(_values(data))},
+        "whole": {"x": _widths(corners[0][0], end), "y": _heights(_values(data))},
         "points": [
             {
                 "x": row["limit"],
@@ -160,18 +160,19 @@ def _opening_window(data: Mapping[str, Any], end: float) -> dict[str, list[float
     ]
     lows = [row["lower_bound"] for row in data["bounds"][-1:]]
     values = [*(row["value"] for row in seen), *hands, *lows]
-    return {"x": _room(seen[0]["limit"], most, 0), "y": _heights(values)}
+    return {"x": _widths(seen[0]["limit"], most), "y": _heights(values)}
+
+
+def _widths(first: float, end: float) -> list[float]:
+    """Range of the memory on its axis, with room before the first limit."""
+    return [first - 0.04 * (end - first), end]
 
 
 def _heights(values: Sequence[float]) -> list[float]:
     """Range of the values on their axis, with room for names above and below."""
     low, high = min(values), max(values)
-    return _room(low, high, 0.12 * (high - low) or 1)
-
-
-def _room(low: float, high: float, above: float) -> list[float]:
-    """A range with room below, and above."""
-    return [low - (above or 0.04 * (high - low)), high + above]
+    room = 0.12 * (high - low) or 1
+    return [low - room, high + room]
 
 
 def _values(data: Mapping[str, Any]) -> list[float]:

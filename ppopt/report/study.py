@@ -85,8 +85,8 @@ class _Rows:
     def best_first(self) -> list[int]:
         """Rows with a schedule, in the order in which a page shows them.
 
-        Those that none outdoes in memory and time, the best of every cell of the heat map that the
-        page opens with, then all by time.
+        First the Pareto front of memory and time, then the best of every cell of the heat map that
+        the page opens with, then all by time.
         """
         front, least = [], inf
         for number in self.by_time:

@@ -143,7 +143,8 @@ def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
     The devices take turns in the order of their numbers, one cell a turn. A device whose next
     operation lacks an input that another device sends passes. An operation with a result for
     another device is followed by its send, and its receive is added to the other's row at that
-    moment, wherever that has got to. Times play no part. Raises DeadlockError where all pass.
+    moment, behind all cells that the other has had so far. Times play no part. Raises DeadlockError
+    where all pass.
     """
     batches = pipeline.batches
     left = [iter(with_stage_actions(row, batches)) for row in computations(pipeline, orders)]
