@@ -48,6 +48,8 @@ _TABLE = re.compile(
 _TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
 _AT_MOST = re.compile(r"(% more memory .* at most )[\d.]+ %")
 """How far the bound of a plan with more memory is raised depends on the time that is left."""
+_RECHECKED = re.compile(r"(bound .* confirmed: no schedule below [^:]+: ).+$", re.MULTILINE)
+"""Which devices a search's certificate names depends on which of its workers proves first."""
 
 
 @dataclass
@@ -170,7 +172,9 @@ def run(line: str, folder: Path) -> str:
 
 def without_times(output: str) -> str:
     """Replace what differs from run to run."""
-    return _AT_MOST.sub(r"\1... %", _TIME.sub(r"\1... s", output))
+    output = _TIME.sub(r"\1... s", output)
+    output = _AT_MOST.sub(r"\1... %", output)
+    return _RECHECKED.sub(r"\1...", output)
 
 
 def renewed(document: str) -> str:
