@@ -127,9 +127,19 @@ def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
     return (backward_times(space, 0 * high, high).least - space.sums.hand_on[high]) * slow
 
 
-def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
-    """The largest bound of a device by all arguments of this module."""
-    one = _Device(space, device, tuple(hosted), space.batches)
+def pace_of(space: PartitionSpace, high: int) -> int:
+    """Time of F of stage 0 where it ends after so many layers: no stage gets its inputs faster."""
+    return int(space.sums.forward[high]) * space.slowness_of(space.hosts[0])
+
+
+def device_bound(
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], pace: int = 0
+) -> DeviceBound:
+    """The largest bound of a device by all arguments of this module.
+
+    `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
+    """
+    one = _Device(space, device, tuple(hosted), space.batches, pace=pace)
     bound = one.whole_way()
     for first in range(len(hosted)):
         for last in range(len(hosted)):
@@ -140,7 +150,7 @@ def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -
             bound = _larger(bound, one.recurrence())
         else:
             for stage in hosted:
-                bound = _larger(bound, device_bound(space, device, [stage]))
+                bound = _larger(bound, device_bound(space, device, [stage], pace))
         short = one.least_memory() > one.room + one.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
@@ -212,10 +222,15 @@ class _Device:
         hosted: tuple[Hosted, ...],
         batches: int | Ints,
         later: int | Ints = 0,
+        pace: int = 0,
     ) -> None:
-        """`batches` microbatches, the first of which reaches the device `later` than it might."""
+        """`batches` microbatches, the first of which reaches the device `later` than it might.
+
+        Those after the first come `pace` apart, if they are all.
+        """
         sums = space.sums
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
+        self.pace = 0 if space.span else pace
         self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
         ends = [(one.low, one.high) for one in hosted]
         slow = space.slowness_of(device)
@@ -312,7 +327,33 @@ class _Device:
         stages = range(first, len(self.hosted))
         forwards = [KnapsackItems(self.f[k], self.a[k], self.batches) for k in stages]
         way = self._down(first) + self.round_trip
-        return np.asarray(np.maximum(0, way - most_work(forwards, self._room_of_waiting)))
+        wait = np.maximum(0, way - most_work(forwards, self._room_of_waiting))
+        return np.maximum(wait, self._paced_wait(first, way)) if self.pace else np.asarray(wait)
+
+    def _paced_wait(self, first: int, way: Ints) -> Ints:
+        """Idle time until `way` after the head of a hosted stage, of its F and those of later ones.
+
+        Before an instant no more F run than have come: the idle time up to it is what is left. The
+        most is left at the end of the time, or when the last F comes before it.
+        """
+        stages, start = range(first, len(self.hosted)), self.head(first)
+        heads = [self.head(k) - start for k in stages]
+        paces = [
+            np.max([0 * way + self.pace, *self.f[:k]], axis=0) for k in stages
+        ]
+
+        def idle(until: Ints) -> Ints:
+            come = (
+                np.clip(-((head - until) // pace), 0, self.batches)
+                for head, pace in zip(heads, paces, strict=True)
+            )
+            done = sum(count * self.f[k] for count, k in zip(come, stages, strict=True))
+            return np.asarray(until - done)
+
+        found = [idle(way)]
+        for head, pace in zip(heads, paces, strict=True):
+            found.append(idle(np.minimum(way, head + np.maximum(0, way - head) // pace * pace)))
+        return np.asarray(np.max(found, axis=0))
 
     def _unfinished(self, times: list[Ints]) -> Ints:
         """Most backward work of other microbatches left when the last F of the last stage starts.
