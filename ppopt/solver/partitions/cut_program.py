@@ -322,18 +322,17 @@ class CutProgram:
             return self._tables
         if first not in self._paced:
             self._paced[first] = [
-                self._figures(
-                    level,
-                    [
-                        (runs, *low)
-                        for runs, bound in table.items()
-                        if (low := np.nonzero(bound.with_tail(first.tail) <= self.ceiling))[0].size
-                    ],
-                    first.pace,
-                )
+                self._figures(level, list(self._within(table, first)), first.pace)
                 for level, table in enumerate(self._tables)
             ]
         return self._paced[first]
+
+    def _within(self, table: Table, stage: FirstStage) -> Iterator[tuple[Runs, Ints, Ints]]:
+        """Runs of a table with the positions at which their figures are within the ceiling."""
+        for runs, bound in table.items():
+            first, second = np.nonzero(bound.with_tail(stage.tail) <= self.ceiling)
+            if first.size:
+                yield runs, first, second
 
     # The programs.
 

@@ -24,7 +24,13 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
    microbatch j released its memory. What is left without the first q K microbatches starts q h
    later, h = f + round trip + u.
    For v above 1 the arguments of every stage alone count too.
-6. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
+6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
+   starts at the least time before the first of them, plus n g, or later; g is also at least the F
+   of every hosted stage before k. Before the first backward only F run. What has come until an
+   instant t before that is at most ceil((t - head of k) / g) F of every stage k; the rest of the
+   time up to t is idle, and this is the wait of 1, 2 and 4 where it is longer than by memory.
+   (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
+7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.
 
 Where a stage recomputes, b, u and x are longer, a is smaller, and y is what its backward takes
@@ -331,16 +337,13 @@ class _Device:
         return np.maximum(wait, self._paced_wait(first, way)) if self.pace else np.asarray(wait)
 
     def _paced_wait(self, first: int, way: Ints) -> Ints:
-        """Idle time until `way` after the head of a hosted stage, of its F and those of later ones.
+        """Argument 6: idle time up to `way` after the head of a hosted stage.
 
-        Before an instant no more F run than have come: the idle time up to it is what is left. The
-        most is left at the end of the time, or when the last F comes before it.
+        Looked at are that instant, and the last before it at which an F of each stage comes.
         """
         stages, start = range(first, len(self.hosted)), self.head(first)
         heads = [self.head(k) - start for k in stages]
-        paces = [
-            np.max([0 * way + self.pace, *self.f[:k]], axis=0) for k in stages
-        ]
+        paces = [np.max([0 * way + self.pace, *self.f[:k]], axis=0) for k in stages]
 
         def idle(until: Ints) -> Ints:
             come = (
@@ -427,7 +430,7 @@ class _Device:
         return found
 
     def memory_time(self) -> Ints:
-        """Argument 6: from the start of the device's first F to the end of its last operation."""
+        """Argument 7: from the start of the device's first F to the end of its last operation."""
         assert self.room is not None
         last = len(self.hosted) - 1
         area = np.zeros(self.held.shape)
