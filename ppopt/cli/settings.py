@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter
@@ -21,7 +21,6 @@ from ppopt.problem.settings import (
     COUNTS,
     NAMED,
     SETTINGS,
-    STAGE_COSTS,
     Heading,
     Part,
     Setting,
@@ -92,9 +91,7 @@ class Settings:
 
 def note_equal_chunks(pipeline: Pipeline) -> None:
     """Print a note where chunks cut devices' shares of a model whose parts may be unequal."""
-    given = (getattr(pipeline, cost.field) for cost in STAGE_COSTS)
-    shares = zip(*(values for values in given if values is not None), strict=True)
-    if pipeline.model is None and pipeline.num_chunks > 1 and len(set(shares)) > 1:
+    if pipeline.num_chunks > 1 and pipeline.has_unequal_shares:
         note(
             f"note: chunks: stages differ, and each is cut into {pipeline.num_chunks} equal "
             "chunks; a model in `layers:` is cut where its layers are"
@@ -138,12 +135,13 @@ def _model_names(incomplete: str) -> list[str]:
     return one_of(models())(incomplete)
 
 
-def _parameter(setting: Setting, hidden: bool) -> Parameter:
-    """Make the option of a setting."""
+def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parameter:
+    """Make the option of a setting; `meaning`: what it means to the command, where that differs."""
     names = ("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,)
     metavar = setting.placeholder or setting.shape.value or None
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
-    words = f"{setting.described[0].upper()}{setting.described[1:]}."
+    meaning = meaning or setting.described
+    words = f"{meaning[0].upper()}{meaning[1:]}."
     option = typer.Option(
         *names,
         help=words,
@@ -169,24 +167,33 @@ def with_settings(function: Callable[..., int]) -> Callable[..., int]:
 
     A parameter of the command takes the place of the setting of the same name.
     """
-    return _with_settings(function, ())
+    return _with_settings(function, (), {})
 
 
-def with_settings_but(*unused: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def with_settings_but(
+    *unused: str, **meanings: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """The same, the help leaving out settings that make no difference to the command.
 
-    They are accepted, so that all commands can be called with the same options.
+    They are accepted, so that all commands can be called with the same options. `meanings` says
+    what settings mean to the command, where that differs.
     """
-    return partial(_with_settings, unused=unused)
+    return partial(_with_settings, unused=unused, meanings=meanings)
 
 
-def _with_settings(function: Callable[..., int], unused: Sequence[str]) -> Callable[..., int]:
+def _with_settings(
+    function: Callable[..., int], unused: Sequence[str], meanings: Mapping[str, str]
+) -> Callable[..., int]:
     own = inspect.signature(function, eval_str=True)
     theirs = inspect.signature(_settings, eval_str=True)
     files = [theirs.parameters[name] for name in ("config", "model")]
     printing = [theirs.parameters[name] for name in ("json", "quiet")]
     flags = [setting for setting in _FLAGS if setting.field not in own.parameters]
-    shared = [*files, *(_parameter(one, one.field in unused) for one in flags), *printing]
+    options = (
+        _parameter(one, hidden=one.field in unused, meaning=meanings.get(one.field))
+        for one in flags
+    )
+    shared = [*files, *options, *printing]
     mine = [item for name, item in own.parameters.items() if name != "settings"]
 
     def run(**values: Any) -> int:
