@@ -174,6 +174,8 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
     options = (word.partition("=")[0] for word in words if word.startswith("-"))
     flags = {_setting_of(option): option for option in options}
     file, parts = _config_of(words), []
+    if message.startswith(file):
+        file = ""
     for fault in message.split(ALSO):
         name, colon, rest = fault.partition(":")
         setting = NAMED.get(name, name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.files import Target
@@ -65,7 +66,7 @@ def show_result(
                 print(causes_words(shown))
             _print_gantt(schedule, drawn=any(target.is_page for target in settings.output))
             if last is not None:
-                print(last)
+                print_table(Text(last))
             _note_rounding(schedule)
     return code
 

@@ -143,7 +143,11 @@ def elsewhere_words(figures: Mapping[str, Any]) -> str:
     if speedup > 1:
         more = f"this schedule has {percent(speedup - 1)} more throughput"
         return f"{name} is a better hand strategy; {more}"
-    more = f"{percent(1 / speedup - 1)} more throughput than" if speedup < 1 else "as much as"
+    more = (
+        f"{percent(1 / speedup - 1)} more throughput than"
+        if speedup < 1
+        else "as much throughput as"
+    )
     return f"{name} has {more} this schedule; {_placing_flags(hand, figures)} searches there"
 
 
