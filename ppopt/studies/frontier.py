@@ -149,7 +149,6 @@ def frontier(
     placement.refuse_placement_search(pipeline.placement, "frontier")
     refuse_partition_search(pipeline.partition, "frontier")
     pipeline.refuse_recompute_search("frontier")
-    pipeline.refuse_streams("frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)

@@ -53,6 +53,7 @@ FRONTIER = {
     "mem_limit": LIST,
     "time_unit": KNOWN_TEXT,
     "memory_unit": KNOWN_TEXT,
+    "link_mode": TEXT,
     "least_limit": NUMBER,
     "least_limit_proved": FLAG,
     "useful_limit": NUMBER,
