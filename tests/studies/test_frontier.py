@@ -94,7 +94,7 @@ def brute(case: Case, objective: Objective) -> list[tuple[int, int]]:
     top = max(
         held + case.pipeline.batches * sum(taken + max(0, at_b) for taken, at_b in _memory(case))
         for held in ticks.static
-    )
+    ) + sum(map(sum, ticks.workspace))
     changes: list[tuple[int, int]] = []
     for limit in range(top + 1):
         tight = within(case.pipeline, ticks.memory(limit))
@@ -389,6 +389,8 @@ class TestCandidates:
             ({"memory_b": -0.5}, [2, 3, 4, 5, 6]),
             ({"chunks": 2}, [2, 3, 4, 5, 6]),
             ({"activation": 0}, [0]),
+            # While F runs, half of one more; in halves.
+            ({"forward_workspace": 0.5}, [3, 4, 5, 6, 7, 9]),
             # Nothing above the pipeline's own largest limit.
             ({"mem_limit": [2, 1]}, [1, 2]),
         ],
@@ -401,9 +403,11 @@ class TestCandidates:
         pipeline = Pipeline(stages=2, placement=[0, 0], batches=9, activation=[1, "1.000001"])
         assert candidates(split(pipeline)) == range(2_000_001, 18_000_010)
 
-    def test_nothing_changes_between_them(self) -> None:
-        """Every peak that the exhaustive optimum changes at is among them."""
-        for case in tiny_cases(53, 12, ops=10, mem_limit=None):
+    @pytest.mark.parametrize("heavy", [False, True])
+    def test_nothing_changes_between_them(self, heavy: bool) -> None:
+        """Every peak that the exhaustive optimum changes at is among them, workspace and recompute
+        included where they are heavy."""
+        for case in tiny_cases(53, 24 if heavy else 12, ops=12, mem_limit=None, heavy=heavy):
             kind = BackwardKind.uniform(fused=case.fused)
             limits = set(candidates(Problem(case.pipeline, Objective.MAKESPAN, kind)))
             assert {limit for limit, _ in brute(case, Objective.MAKESPAN)} <= limits
