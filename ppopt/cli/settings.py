@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -164,12 +164,48 @@ OF_STRATEGIES = tuple(one.field for one in _FLAGS if one.heading is Heading.STRA
 OF_SEARCHES = tuple(one.field for one in _FLAGS if one.heading is Heading.SEARCH)
 
 
+class _WithSettings:
+    """A command with the options of all settings, made when its signature is asked for."""
+
+    def __init__(self, function: Callable[..., int], unused: Sequence[str]) -> None:
+        self._function, self._unused = function, unused
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    @cached_property
+    def _own(self) -> inspect.Signature:
+        return inspect.signature(self._function, eval_str=True)
+
+    @cached_property
+    def _shared(self) -> list[Parameter]:
+        theirs = inspect.signature(_settings, eval_str=True).parameters
+        flags = [setting for setting in _FLAGS if setting.field not in self._own.parameters]
+        options = [_parameter(one, one.field in self._unused) for one in flags]
+        return [theirs["config"], theirs["model"], *options, theirs["json"], theirs["quiet"]]
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        mine = [item for name, item in self._own.parameters.items() if name != "settings"]
+        parameters = sorted(
+            (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *self._shared)),
+            key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
+        )
+        return self._own.replace(parameters=parameters)
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {name: item.annotation for name, item in self.__signature__.parameters.items()}
+
+    def __call__(self, **values: Any) -> int:
+        settings = _settings(**{item.name: values.pop(item.name) for item in self._shared})
+        return self._function(settings=settings, **values)
+
+
 def with_settings(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options of all settings, which become its argument `settings`.
 
     A parameter of the command takes the place of the setting of the same name.
     """
-    return _with_settings(function, ())
+    return _WithSettings(function, ())
 
 
 def with_settings_but(*unused: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -177,30 +213,7 @@ def with_settings_but(*unused: str) -> Callable[[Callable[..., int]], Callable[.
 
     They are accepted, so that all commands can be called with the same options.
     """
-    return partial(_with_settings, unused=unused)
-
-
-def _with_settings(function: Callable[..., int], unused: Sequence[str]) -> Callable[..., int]:
-    own = inspect.signature(function, eval_str=True)
-    theirs = inspect.signature(_settings, eval_str=True)
-    files = [theirs.parameters[name] for name in ("config", "model")]
-    printing = [theirs.parameters[name] for name in ("json", "quiet")]
-    flags = [setting for setting in _FLAGS if setting.field not in own.parameters]
-    shared = [*files, *(_parameter(one, one.field in unused) for one in flags), *printing]
-    mine = [item for name, item in own.parameters.items() if name != "settings"]
-
-    def run(**values: Any) -> int:
-        settings = _settings(**{item.name: values.pop(item.name) for item in shared})
-        return function(settings=settings, **values)
-
-    parameters = sorted(
-        (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *shared)),
-        key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
-    )
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {item.name: item.annotation for item in parameters}
-    return run
+    return partial(_WithSettings, unused=unused)
 
 
 def _place_in_help(item: Parameter) -> int:

@@ -196,11 +196,6 @@ class Pipeline:
         """Whether transfers of two devices run one at a time."""
         return self.link_mode is LinkMode.STREAMS
 
-    def refuse_streams(self, what: str) -> None:
-        """Raise InputError where links are streams, which `what` does not know."""
-        if self.streams:
-            raise InputError(f"link_mode: {what} does not know streams; use link_mode delay")
-
     def _set_counts(self) -> None:
         for setting in COUNTS:
             if (number := getattr(self, setting.field)) is not None:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.idle import Cause
 
@@ -204,6 +205,12 @@ def placement_words(figures: Mapping[str, Any]) -> str:
     if not isinstance(hosts, list):
         return ""
     return f"{' '.join(map(str, hosts))}, device of every stage"
+
+
+def link_words(figures: Mapping[str, Any]) -> str:
+    """What links are, where they are more than delays."""
+    streams = figures.get("link_mode") == LinkMode.STREAMS
+    return "streams: transfers of two devices run one at a time" if streams else ""
 
 
 def objective_words(figures: Mapping[str, Any]) -> str:

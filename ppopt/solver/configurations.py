@@ -551,7 +551,7 @@ class ConfigurationSearch:
             schedule=None,
             value=self.value,
             lower_bound=None if self.none else self.least,
-            proof=self.candidates.proof(self) + ("" if self.none else start_scope(problem)),
+            proof=self.candidates.proof(self) + ("" if self.none else self._scope),
             certificate=Certificate(self.candidates.argument),
             provenance=request.provenance,
             solve_seconds=time.monotonic() - request.began,
@@ -562,6 +562,12 @@ class ConfigurationSearch:
             return result
         made = replace(best.schedule, origin=result.origin())
         return replace(result, schedule=checked(made))
+
+    @property
+    def _scope(self) -> str:
+        """Words for the schedules that the bound covers: their starts and links."""
+        problem = self._request.problem
+        return start_scope(problem) + device_bounds.streams_scope(problem)
 
     @property
     def _status(self) -> Status:

@@ -105,7 +105,6 @@ def solve(
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
-        pipeline.refuse_streams(f"a search of {chosen}")
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)

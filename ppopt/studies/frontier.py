@@ -148,7 +148,6 @@ def frontier(
     Raises InputError on misuse only.
     """
     began = time.monotonic()
-    pipeline.refuse_streams("frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)

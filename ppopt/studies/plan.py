@@ -21,13 +21,13 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
+from ppopt.solver.bounds import device_bounds
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
@@ -104,8 +104,6 @@ def plan(
     provenance = provenance_of(time_limit, workers, seed)
     if not isinstance(model, Model):
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
-    if LinkMode.read(fields.get("link_mode", LinkMode.DELAY)) is LinkMode.STREAMS:
-        raise InputError("link_mode: a plan does not know streams; use link_mode delay, then solve")
     counts = _listed(batches)
     limit = _limit(model, devices, counts, mem_limit, fields)
     limited = limit is not None
@@ -442,7 +440,8 @@ class _PlanSearch:
         searched = len(rows) - impossible - alone
         if searched:
             parts.append(f"{searched} were searched")
-        return f"{words}: {', '.join(parts)}"
+        scope = device_bounds.streams_scope(self._candidates[0].problem)
+        return f"{words}: {', '.join(parts)}{scope}"
 
 
 _BOUNDED = (

@@ -54,6 +54,7 @@ FRONTIER = {
     "time_unit": KNOWN_TEXT,
     "memory_unit": KNOWN_TEXT,
     "searched": LIST,
+    "link_mode": TEXT,
     "least_limit": NUMBER,
     "least_limit_proved": FLAG,
     "useful_limit": NUMBER,
