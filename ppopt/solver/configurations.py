@@ -85,12 +85,12 @@ class SolveRequest:
     began: float
     stop: Stop | None
     params: SolveParams
-    known: Schedule | None = None
-    """A schedule of one of the configurations, to begin with."""
+    known: tuple[Schedule, ...] = ()
+    """Schedules of some of the configurations, to begin with; they may exceed the limits."""
     least: Fraction = Fraction(0)
     """No schedule of any configuration is below, proved before; in the user's unit."""
     hint: HintRecord | None = None
-    """What is told of a schedule that the user gave: `known`, perhaps timed anew."""
+    """What is told of a schedule that the user gave: the one of `known`, perhaps timed anew."""
 
 
 @dataclass(eq=False)
@@ -213,10 +213,10 @@ class ConfigurationSearch:
         """Levels at which bounds were raised by subsets of devices."""
         self._firsts: Iterator[Key] | None = None
         """Configurations to schedule before all others that are left; None: not begun."""
-        self._hints = [] if request.known is None else [request.known]
+        self._hints = list(reversed(request.known))
         """Schedules of configurations that are to be scheduled next."""
-        self._given: dict[Key, Schedule] = {}
-        """Schedules of configurations that were found elsewhere."""
+        self._given: dict[Key, list[Schedule]] = {}
+        """Those of configurations that are searched from them next."""
         self._first: list[Configuration] = []
         """Those scheduled before all others."""
         self._begun = False
@@ -285,7 +285,8 @@ class ConfigurationSearch:
             made = self._hints.pop()
             key = self.candidates.key(made.pipeline)
             if key is not None:
-                self._given[key], one = made, self._at(key)
+                self._given.setdefault(key, []).append(made)
+                one = self._at(key)
                 one.level = -1
                 self._solve(one, 0)
 
@@ -563,10 +564,13 @@ class ConfigurationSearch:
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
-        own, given = None if one.result is None else one.result.schedule, self._given.get(one.key)
+        own, given = (
+            None if one.result is None else one.result.schedule,
+            self._given.pop(one.key, ()),
+        )
         other = None if self.best is None or self.best is one else self.best.result
-        best = None if other is None else other.schedule
-        carried = (self._timed(made, problem) for made in (given, best) if made is not None)
+        best = () if other is None or other.schedule is None else (other.schedule,)
+        carried = (self._timed(made, problem) for made in (*given, *best))
         return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
 
     @staticmethod

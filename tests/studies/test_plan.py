@@ -174,7 +174,7 @@ def test_what_more_memory_brings() -> None:
     assert ppopt.plan(model, **given).more_memory is None
 
 
-@pytest.mark.parametrize("seed", (0, 3, 5, 6))
+@pytest.mark.parametrize("seed", [0, 3, 5, 6])
 def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
     """Limits that matter; every partition of every configuration by exhaustive search."""
     given = draw(Random(seed)) | {"mem_limit": 12}
