@@ -278,8 +278,8 @@ def _words(shown: dict[str, Any], name: str) -> str:
         spread += f", {shown['ratio']:.3f} of the prediction"
     else:
         lines.append(
-            f"predicted  {shown['predicted']:g} a step, in the file's unit of time; --sleep, or your "
-            "own model and a time_unit in the file, compare it"
+            f"predicted  {shown['predicted']:g} a step, in the file's unit of time; --sleep, or "
+            "your own model and a time_unit in the file, compare it"
         )
     lines.append(f"measured   {1000 * shown['measured_seconds']:.1f} ms a step, {spread}")
     return "\n".join(lines)
