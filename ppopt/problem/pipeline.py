@@ -569,11 +569,11 @@ class Pipeline:
 
     def time_text(self, ticks: int) -> str:
         """Write a time with its unit, where that is known: `3.2 ms`."""
-        return _with_unit(self.ticks.time(ticks), self.time_unit)
+        return with_unit(self.ticks.time(ticks), self.time_unit)
 
     def memory_text(self, ticks: int) -> str:
         """Write an amount of memory with its unit, where that is known: `80 GiB`."""
-        return _with_unit(self.ticks.memory(ticks), self.memory_unit)
+        return with_unit(self.ticks.memory(ticks), self.memory_unit)
 
     def spelled_out(self) -> str:
         """Every field with its value: the words that tell pipelines apart."""
@@ -637,7 +637,8 @@ class Model(Layers):
         return made
 
 
-def _with_unit(value: Fraction, unit: str | None) -> str:
+def with_unit(value: Fraction, unit: str | None) -> str:
+    """Write an amount with its unit, where that is known."""
     return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
 
 

@@ -71,12 +71,12 @@ class SolveRequest:
     began: float
     stop: Stop | None
     params: SolveParams
-    known: Schedule | None = None
-    """A schedule of one of the configurations, to begin with."""
+    known: tuple[Schedule, ...] = ()
+    """Schedules of some of the configurations, to begin with; they may exceed the limits."""
     least: Fraction = Fraction(0)
     """No schedule of any configuration is below, proved before; in the user's unit."""
     hint: HintRecord | None = None
-    """What is told of a schedule that the user gave: `known`, perhaps timed anew."""
+    """What is told of a schedule that the user gave: the one of `known`, perhaps timed anew."""
 
 
 @dataclass(eq=False)
@@ -226,9 +226,9 @@ class ConfigurationSearch:
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
-        known = self._request.known
-        if known is not None and (key := self.candidates.key(known.pipeline)) is not None:
-            self._solve(self._at(key), 0)
+        for known in self._request.known:
+            if (key := self.candidates.key(known.pipeline)) is not None:
+                self._solve(self._at(key), 0)
         for key in self.candidates.first():
             if self._over:
                 return
@@ -495,13 +495,16 @@ class ConfigurationSearch:
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
-        own, given = None if one.result is None else one.result.schedule, self._request.known
-        if own is None and given is not None and self.candidates.key(given.pipeline) == one.key:
-            own = self._timed(given, problem)
+        own = None if one.result is None else one.result.schedule
+        given = [
+            self._timed(known, problem)
+            for known in self._request.known
+            if own is None and self.candidates.key(known.pipeline) == one.key
+        ]
         other = None if self.best is None or self.best is one else self.best.result
         best = None if other is None else other.schedule
         carried = None if best is None else self._timed(best, problem)
-        return WarmStart(schedules=tuple(filter(None, (own, carried))), bound=bound)
+        return WarmStart(schedules=tuple(filter(None, (own, *given, carried))), bound=bound)
 
     @staticmethod
     def _timed(made: Schedule, problem: Problem) -> Schedule | None:

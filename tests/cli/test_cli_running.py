@@ -114,7 +114,7 @@ def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
         time.sleep(0.5)
         assert len(of_session(command.pid)) >= 2, "there are processes to end"
         os.killpg(command.pid, signal.SIGINT)
-        out, _ = command.communicate(timeout=30)
+        out, _ = command.communicate(timeout=300)
         until = time.monotonic() + 30
         while left := of_session(command.pid):
             assert time.monotonic() < until, left

@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         wait_for(lambda: len(of_session(command.pid)) > 1)
         time.sleep(1)
         os.killpg(command.pid, signal.SIGINT)
-        command.communicate(timeout=60)
+        command.communicate(timeout=300)
         wait_for(lambda: not of_session(command.pid))
     finally:
         with suppress(ProcessLookupError):
