@@ -15,6 +15,7 @@ from ppopt.report.words import (
     OVER,
     baseline_words,
     choice_words,
+    chosen_words,
     grouped,
     headed,
     hint_words,
@@ -217,7 +218,7 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
     hands = [(row["memory"], row["value"], 1, row) for row in found["strategies"]]
     for memory, value, hand, row in sorted([*points, *hands], key=lambda entry: entry[:3]):
-        name = f"{title(row)}, {short_placement(row)}" if hand else _found(row)
+        name = f"{title(row)}, {short_placement(row)}" if hand else _found(row, found["searched"])
         ratio = row["ratio_to_best"] if hand else 1
         gap = "" if hand else percent(row["gap"])
         most = "" if hand or row["limit_proved"] else AT_MOST
@@ -227,8 +228,9 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _found(point: Mapping[str, Any]) -> str:
-    return "optimal, proved" if point["status"] == "optimal" else "best found"
+def _found(point: Mapping[str, Any], searched: Sequence[str]) -> str:
+    words = "optimal, proved" if point["status"] == "optimal" else "best found"
+    return words + chosen_words(point, searched)
 
 
 def _ratio(value: float | None) -> str:

@@ -255,6 +255,20 @@ def short_placement(figures: Mapping[str, Any]) -> str:
     return f"{words}/{chunks}" if chunks and chunks > 1 else words
 
 
+def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
+    """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0`.
+
+    `searched` names it: partition, placement or recompute; empty where nothing is named.
+    """
+    named = {"partition": "layers", "placement": "devices", "recompute": "recompute"}
+    words = [
+        f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}"
+        for key, word in named.items()
+        if key in searched and (value := figures[key]) is not None
+    ]
+    return f": {', '.join(words)}" if words else ""
+
+
 def hint_words(figures: Mapping[str, Any]) -> str:
     """The gain over the schedule that a search started from; empty without one.
 

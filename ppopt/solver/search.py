@@ -111,7 +111,7 @@ def solve(
         candidates = _candidates(chosen, problem, began + time_limit)
         if hint is not None:
             known, record = _known_configuration(candidates, problem, hint)
-            request = replace(request, known=known, hint=record)
+            request = replace(request, known=(known,), hint=record)
         return ConfigurationSearch(candidates, request).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)

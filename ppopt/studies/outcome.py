@@ -153,7 +153,7 @@ def _searched(job: SolveJob, known: JobOutcome | None, progress: Callback | None
     if candidates is not None:
         request = SolveRequest(
             search_from, problem, provenance, progress, began, None, SolveParams(),
-            known=known.schedule, least=known.lower_bound,
+            known=tuple(filter(None, (known.schedule,))), least=known.lower_bound,
         )  # fmt: skip
         return ConfigurationSearch(candidates, request).run()
     ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)

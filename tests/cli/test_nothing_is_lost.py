@@ -104,7 +104,9 @@ class TestAfterTheSearch:
         assert table.code == 7
         assert len(table.out) > 100
 
-    def test_a_limit_of_file_sizes(self, folder: Path) -> None:
+    def test_a_limit_of_file_sizes(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # Python would cut compiled modules off
+
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 

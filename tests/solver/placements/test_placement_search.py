@@ -21,7 +21,6 @@ from ppopt import (
     Verdict,
     compare,
     evaluate,
-    frontier,
     recheck,
     solve,
 )
@@ -223,9 +222,8 @@ def test_what_cannot_be_searched_is_refused(given: dict, message: str) -> None:
 
 def test_other_studies_refuse_to_search_placements() -> None:
     pipeline = Pipeline(stages=2, batches=2, placement="search")
-    for study in (compare, frontier):
-        with pytest.raises(InputError, match=r"placement: .* does not search placements"):
-            study(pipeline)
+    with pytest.raises(InputError, match=r"placement: .* does not search placements"):
+        compare(pipeline)
     with pytest.raises(InputError, match="placement: search contradicts strategy 1f1b"):
         evaluate(pipeline, "1f1b")
     hint = evaluate(replace(pipeline, placement="linear"), "1f1b")
