@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -51,8 +52,50 @@ QuietFlag = Annotated[
 ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
 
 
+class _BuiltOnUse(Mapping[str, Any]):
+    """The registered commands by name, each built when it is asked for: that takes a while."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Callable[..., int]] = {}
+        self._built: dict[str, Any] = {}
+
+    def register(self, name: str, function: Callable[..., int]) -> None:
+        """Add a command."""
+        self._functions[name] = function
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+            alone.command(name, cls=Command)(self._functions[name])
+            self._built[name] = typer.main.get_command(alone)
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(in_order_of_work(self._functions))
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def short_helps(self, width: int) -> list[tuple[str, str]]:
+        """The first sentence on every command, cut to a width; none is built for it."""
+        return [
+            (
+                name,
+                Command(name, help=inspect.getdoc(self._functions[name])).get_short_help_str(width),
+            )
+            for name in self
+        ]
+
+
+_COMMANDS = _BuiltOnUse()
+
+
 class Group(TyperGroup):
     """All commands: a wrong input is one line on stderr and exit code 2."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _COMMANDS
 
     def main(
         self,
@@ -97,22 +140,10 @@ class Group(TyperGroup):
         except typer.Exit as end:
             return end.exit_code
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, in the order of work."""
-        return in_order_of_work(super().list_commands(ctx))
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the commands in groups, each with its first sentence."""
-        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        limit = formatter.width - 6 - max(len(name) for name, _ in shown)
-        write_sections(
-            formatter,
-            by_heading(
-                (name, one.get_short_help_str(limit))
-                for name, one in shown
-                if one is not None and not one.hidden
-            ),
-        )
+        width = formatter.width - 6 - max(map(len, _COMMANDS))
+        write_sections(formatter, by_heading(_COMMANDS.short_helps(width)))
 
 
 class Command(TyperCommand):
@@ -266,5 +297,5 @@ def _root(
 
 def command(function: Callable[..., int]) -> Callable[..., int]:
     """Register a function as the command of its name (a final underscore dropped)."""
-    app.command(function.__name__.rstrip("_"), cls=Command)(function)
+    _COMMANDS.register(function.__name__.rstrip("_"), function)
     return function

@@ -25,6 +25,7 @@ from ppopt.report.plan_table import more_memory_words, plan_table, use_words
 from ppopt.report.words import (
     STOPPED,
     causes_words,
+    link_words,
     partition_words,
     robustness_words,
     searched_words,
@@ -129,6 +130,7 @@ def _comparison_words(
 ) -> Iterator[str]:
     """What the table does not say: a sentence each."""
     yield ""
+    yield from _links(shown)
     for search in compared.optima:
         yield searched_words(of_result(search, None))
     yield from robustness_words(shown)
@@ -140,6 +142,12 @@ def _comparison_words(
         yield f"{STOPPED}: other searches may be missing"
     if not details:
         yield "--details adds causes of idle time and the memory of every device"
+
+
+def _links(shown: Mapping[str, Any]) -> Iterator[str]:
+    """A line on links, where they are more than delays."""
+    if words := link_words(shown):
+        yield f"links: {words}"
 
 
 def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
@@ -163,7 +171,7 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
     if not found.points:
         print(f"{found.status}: {found.proof}")
     print_table(table.frontier_table(shown))
-    for line in what_if(shown):
+    for line in (*_links(shown), *what_if(shown)):
         print(line)
     for name, reason in found.skipped:
         print(f"skipped {name}: {reason}")

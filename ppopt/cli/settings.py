@@ -6,9 +6,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -162,12 +163,56 @@ OF_STRATEGIES = tuple(one.field for one in _FLAGS if one.heading is Heading.STRA
 OF_SEARCHES = tuple(one.field for one in _FLAGS if one.heading is Heading.SEARCH)
 
 
+class _WithSettings:
+    """A command with the options of all settings, made when its signature is asked for."""
+
+    def __init__(
+        self,
+        function: Callable[..., int],
+        unused: Sequence[str] = (),
+        meanings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._function, self._unused, self._meanings = function, unused, meanings
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    @cached_property
+    def _own(self) -> inspect.Signature:
+        return inspect.signature(self._function, eval_str=True)
+
+    @cached_property
+    def _shared(self) -> list[Parameter]:
+        theirs = inspect.signature(_settings, eval_str=True).parameters
+        flags = [setting for setting in _FLAGS if setting.field not in self._own.parameters]
+        options = [
+            _parameter(one, hidden=one.field in self._unused, meaning=self._meanings.get(one.field))
+            for one in flags
+        ]
+        return [theirs["config"], theirs["model"], *options, theirs["json"], theirs["quiet"]]
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        mine = [item for name, item in self._own.parameters.items() if name != "settings"]
+        parameters = sorted(
+            (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *self._shared)),
+            key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
+        )
+        return self._own.replace(parameters=parameters)
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {name: item.annotation for name, item in self.__signature__.parameters.items()}
+
+    def __call__(self, **values: Any) -> int:
+        settings = _settings(**{item.name: values.pop(item.name) for item in self._shared})
+        return self._function(settings=settings, **values)
+
+
 def with_settings(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options of all settings, which become its argument `settings`.
 
     A parameter of the command takes the place of the setting of the same name.
     """
-    return _with_settings(function, (), {})
+    return _WithSettings(function)
 
 
 def with_settings_but(
@@ -178,36 +223,7 @@ def with_settings_but(
     They are accepted, so that all commands can be called with the same options. `meanings` says
     what settings mean to the command, where that differs.
     """
-    return partial(_with_settings, unused=unused, meanings=meanings)
-
-
-def _with_settings(
-    function: Callable[..., int], unused: Sequence[str], meanings: Mapping[str, str]
-) -> Callable[..., int]:
-    own = inspect.signature(function, eval_str=True)
-    theirs = inspect.signature(_settings, eval_str=True)
-    files = [theirs.parameters[name] for name in ("config", "model")]
-    printing = [theirs.parameters[name] for name in ("json", "quiet")]
-    flags = [setting for setting in _FLAGS if setting.field not in own.parameters]
-    options = (
-        _parameter(one, hidden=one.field in unused, meaning=meanings.get(one.field))
-        for one in flags
-    )
-    shared = [*files, *options, *printing]
-    mine = [item for name, item in own.parameters.items() if name != "settings"]
-
-    def run(**values: Any) -> int:
-        settings = _settings(**{item.name: values.pop(item.name) for item in shared})
-        return function(settings=settings, **values)
-
-    parameters = sorted(
-        (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *shared)),
-        key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
-    )
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {item.name: item.annotation for item in parameters}
-    return run
+    return partial(_WithSettings, unused=unused, meanings=meanings)
 
 
 def _place_in_help(item: Parameter) -> int:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ppopt.errors import InputError
 from ppopt.problem import placement, units
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 
 T = TypeVar("T")
@@ -299,6 +300,16 @@ SETTINGS = (
         LinkMode.DELAY.value,
         choices=tuple(map(str, LinkMode)),
         placeholder="delay|streams",
+        under=Heading.TIMES,
+    ),
+    Setting(
+        "first_backward",
+        Shape.CHOICE,
+        "for a model in layers, where backwards are split: the first stage runs B and W (split), "
+        "or nothing in B and the whole backward in W, as PyTorch's runtime does (weight)",
+        FirstBackward.SPLIT.value,
+        choices=tuple(map(str, FirstBackward)),
+        placeholder="split|weight",
         under=Heading.TIMES,
     ),
     Setting(

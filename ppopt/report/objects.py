@@ -178,6 +178,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         **{key: searched[key] for key in _SEARCHED},
         **unit_names(optimum.pipeline),
+        "link_mode": optimum.pipeline.link_mode.value,
         "rows": [_row(row, comparison, hands) for row in comparison.rows],
         "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
@@ -226,9 +227,9 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
 
     Everything holds within `mem_limit`, the pipeline's own limits. `points`, by ascending limit:
     the object of `ppopt solve` within a `limit`, and whether that limit is proved to be the least
-    for its value (`limit_proved`). `bounds`: no schedule within a `limit` is below its
-    `lower_bound`. `strategies`: the object of `ppopt eval`, its largest peak (`memory`), and its
-    ratio to the best schedule within that memory.
+    for its value (`limit_proved`). `searched`: what was chosen with every schedule. `bounds`: no
+    schedule within a `limit` is below its `lower_bound`. `strategies`: the object of `ppopt eval`,
+    its largest peak (`memory`), and its ratio to the best schedule within that memory.
     """
     least, enough = found.least, found.enough
     hands = [hand.schedule for hand in found.hands]
@@ -240,6 +241,8 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "proof": found.proof,
         "mem_limit": limits(found.pipeline),
         **unit_names(found.pipeline),
+        "searched": list(found.searched),
+        "link_mode": found.pipeline.link_mode.value,
         "least_limit": _number(least and least.limit),
         "least_limit_proved": least is not None and least.least,
         "useful_limit": _number(enough and enough.limit),

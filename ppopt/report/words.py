@@ -7,6 +7,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import SEARCH
@@ -264,6 +265,12 @@ def placement_words(figures: Mapping[str, Any]) -> str:
     return f"{' '.join(map(str, hosts))}, device of every stage"
 
 
+def link_words(figures: Mapping[str, Any]) -> str:
+    """What links are, where they are more than delays."""
+    streams = figures.get("link_mode") == LinkMode.STREAMS
+    return "streams: transfers of two devices run one at a time" if streams else ""
+
+
 def objective_words(figures: Mapping[str, Any]) -> str:
     """The objective without a hyphen: `makespan` (also where there is none) or `device span`."""
     return str(figures.get("objective") or "makespan").replace("-", " ")
@@ -304,6 +311,20 @@ def short_placement(figures: Mapping[str, Any]) -> str:
         return NONE
     words = placement if isinstance(placement, str) else "explicit"
     return f"{words}/{chunks}" if chunks and chunks > 1 else words
+
+
+def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
+    """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0`.
+
+    `searched` names it: partition, placement or recompute; empty where nothing is named.
+    """
+    named = {"partition": "layers", "placement": "devices", "recompute": "recompute"}
+    words = [
+        f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}"
+        for key, word in named.items()
+        if key in searched and (value := figures[key]) is not None
+    ]
+    return f": {', '.join(words)}" if words else ""
 
 
 def hint_words(figures: Mapping[str, Any]) -> str:

@@ -372,7 +372,7 @@ def test_the_good_files_are_good(folder: Path) -> None:
 def test_in_a_process_of_its_own(case: str, folder: Path) -> None:
     line, told = LINES[case]
     command = process(line)
-    out, err = command.communicate(timeout=60)
+    out, err = command.communicate(timeout=300)
     assert (command.returncode, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1

@@ -21,7 +21,7 @@ SEARCHED = (
     "--stages 3 --batches 4 --forward-times 3,5,4 --backward-times 7,9,11 --weight-times 2,5,4 "
     "--p2p-time 1 --mem-limit 2"
 )
-"""A pipeline that needs CP-SAT, which proves its optimum in a fraction of a second."""
+"""A pipeline whose optimum list scheduling does not prove, and a search does at once."""
 
 
 def kinds(found: dict[str, Any]) -> set[str]:
@@ -56,12 +56,10 @@ class TestSolve:
         assert shown(f"solve {UNIT}")["mem_limit"] is None
 
     def test_a_searched_optimum(self) -> None:
-        found = shown(f"solve {SEARCHED}")
+        found = shown(f"solve {SEARCHED} --workers 1")  # with two, either may prove it first
         assert_types(found, OF_SOLVE)
         assert found["status"] == "optimal"
-        # Which of the two proves it first depends on how busy the machine is.
-        methods = ("solved by CP-SAT", "found by following partial schedules")
-        assert any(words in found["proof"] for words in methods)
+        assert "found by following partial schedules" in found["proof"]
         assert max(found["peak_memory"]) <= 2
 
     def test_table(self) -> None:

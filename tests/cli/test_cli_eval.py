@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ class TestCompare:
             assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
         assert found.keys() == {
             *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
-            *("time_unit", "memory_unit", "rows", "skipped"),
+            *("time_unit", "memory_unit", "link_mode", "rows", "skipped"),
         }
 
     def test_ratios(self) -> None:
@@ -312,3 +313,30 @@ class TestDetails:
         single = "eval gpipe --stages 2 --batches 1 --p2p-time 1"
         assert shown(single)["operations_alone"]["loss"] == 0
         assert "for PyTorch" not in done(single).out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "solve --time-limit 2",
+        "eval 1f1b --jitter 0.1",
+        "compare --strategies 1f1b,zb-1p --time-limit 1",
+        "frontier --time-limit 1",
+    ],
+)
+def test_links_are_named(line: str) -> None:
+    """`--link-mode` in the table where it is not the default, and in JSON always."""
+    line += " --stages 2 --batches 3 --p2p-time 1"
+    assert shown(line)["link_mode"] == "delay"
+    assert "links" not in done(line).out
+    assert shown(f"{line} --link-mode streams")["link_mode"] == "streams"
+    words = " ".join(done(f"{line} --link-mode streams").out.split())
+    assert re.search("links:? streams: transfers of two devices run one at a time", words)
+
+
+def test_a_plan_names_its_links() -> None:
+    line = "plan --config {} --stages 2 --batches 4 --time-limit 1 --p2p-time 1 --link-mode streams"
+    model = Path(__file__).parents[2] / "models" / "llama-3.1-8b.yaml"
+    found = shown(line.format(model))
+    assert found["link_mode"] == "streams"
+    assert found["schedule"]["pipeline"]["link_mode"] == "streams"
