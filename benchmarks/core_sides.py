@@ -5,7 +5,8 @@ python -m benchmarks.core_sides report sides.jsonl
 
 BEFORE and AFTER are checkouts; both run with this Python and its packages, and backwards are split
 on both, as older checkouts have no others. Which side begins alternates. Time is that of the
-processor, children included. With one worker the time limit is of the processor, too, so that a
+processor, children included; what ppopt loads on use counts, but not numpy, which older checkouts
+load with their instances. With one worker the time limit is of the processor, too, so that a
 load of the machine changes little; with more it is of the clock: run those on a quiet machine.
 A run is resumed where it was left.
 """
@@ -31,6 +32,7 @@ from benchmarks import suite
 name, seconds, workers = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 if workers == 1:
     time.monotonic = time.process_time
+import numpy
 import ppopt
 instance = next(one for one in suite.core() if one.name == name)
 began = sum(os.times()[:4])
@@ -64,14 +66,12 @@ class Row(NamedTuple):
     @property
     def proved(self) -> bool:
         """Whether the search ended in a proof."""
-        return self.status in ("optimal", "infeasible")
+        return suite.is_proved(self.status)
 
     @property
     def gap(self) -> float:
         """(value - bound) / value; 0 where there is no schedule."""
-        if not self.value or self.bound is None:
-            return 0.0
-        return (self.value - self.bound) / self.value
+        return suite.gap(self.value, self.bound)
 
 
 def solved(tree: Path, instance: suite.Instance, side: str, seconds: float, workers: int) -> Row:

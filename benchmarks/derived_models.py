@@ -98,6 +98,11 @@ class Block(NamedTuple):
         """Parameters that the layer has, experts not passed included."""
         return self.weights if self.stored is None else self.stored
 
+    @property
+    def flops(self) -> float:
+        """FLOPs per token of F, and twice as much of BW."""
+        return 6 * self.weights + 3 * self.scores
+
 
 @dataclass(frozen=True)
 class Row:
@@ -227,7 +232,7 @@ class Writer:
             output=0 if role == "head" else _handed_on(block, many),
             workspace=(_mib(block.loss * many), _mib(max(block.passing, block.loss) * many)),
             kept=_mib(2 * block.given * many),
-            flops=(6 * block.weights + 3 * block.scores) * (tokens or setup.sequence),
+            flops=block.flops * (tokens or setup.sequence),
         )
 
     def embedding(self, hidden: int, words: int) -> Row:

@@ -1,39 +1,42 @@
-"""Transformer layers of a 7B-class and a 70B-class model, timed on one accelerator, as a pipeline.
+"""Transformer layers of a 7B-class and a 70B-class model, timed by PyTorch, as a model in layers.
 
-Three stages run in PyTorch's pipeline runtime on one device: the first with the embedding, one
-from the middle, the last with the head; each with as many layers as a device of the pipeline has.
-The profiler times F, B, W and BW of each and counts what they keep. The file repeats the middle
-stage for all devices between. Needs the extra `torch`, and room for three stages with their
-gradients and two microbatches (70b on 16 devices: some 90 GB; more devices take less):
+The embedding, one decoder layer, and the head with its loss run as three stages of PyTorch's
+pipeline runtime in one process, on a GPU or on the CPU, as `ppopt profile` runs a model of one's
+own. The file has the decoder layer as often as the model has it, and says what was measured,
+derived and assumed. Needs the extra `torch`, and room for the three layers with their gradients and
+three microbatches:
 
-    python -m benchmarks.layers 7b --devices 8 -o models/llama-7b-gpu.yaml
-    python -m benchmarks.layers 70b --devices 16 -o models/llama-70b-gpu.yaml
+    python -m benchmarks.layers 7b -o llama-7b.yaml
+    python -m benchmarks.layers 70b --devices 16 --compile inductor -o llama-70b.yaml
+    ppopt solve --config llama-7b.yaml --partition search --mem-limit 70GiB
 
-One device tells nothing of links: p2p is 0 in the file. The forward of the loss is not timed.
+PyTorch cannot split the backward of a compiled layer: with `--compile`, backwards are whole.
+One process tells nothing of links: p2p is 0 in the file, which has the size of each output for
+`link`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from torch import distributed, nn
-from torch.distributed.pipelining import PipelineStage
+from torch import nn
 
-import ppopt.torch
+from benchmarks import derived_models
 from ppopt.formats.files import write
-from ppopt.profiles.estimate import Profile, StageMemory
-from ppopt.profiles.pipeline_file import dumps
+from ppopt.profiles.estimate import Profile
+from ppopt.profiles.pipeline_file import MeasuredLayer, Training, dumps_layers
+from ppopt.torch import job_execution
+from ppopt.torch.job import Job
+from ppopt.torch.world import PATIENCE, World
 
-MICROBATCHES = 2
-"""Of the probing steps: one whole, one split."""
+MICROBATCHES = 3
+"""Of the measured steps: the second is split, the others are whole. Memory is that of the last:
+PyTorch keeps what a split backward of the loss has saved until the step ends."""
 
 
 class Size(NamedTuple):
@@ -50,6 +53,13 @@ class Size(NamedTuple):
     words: int
     sequence: int
 
+    @property
+    def flops(self) -> int:
+        """FLOPs that F and BW of a microbatch need; the embedding has no matrix product."""
+        block = derived_models.llama(self.hidden, self.heads, self.groups, self.wide, self.sequence)
+        head = derived_models.Block(self.hidden * self.words, 0, 0)
+        return round(self.sequence * (self.layers * block.flops + head.flops))
+
 
 SIZES = {
     "7b": Size("7B-class (Llama 2)", 32, 4096, 32, 32, 11008, 32000, 4096),
@@ -59,6 +69,18 @@ SIZES = {
 """Layers, sizes and heads: LLaMA (arXiv 2302.13971, Table 2; 65B for 70B). Context, eight groups
 of the 70B and its wider feed-forward: Llama 2 (arXiv 2307.09288, section 2.2 and appendix A.2.1);
 the widths are those that its released code computes (`multiple_of`, `ffn_dim_multiplier`)."""
+
+
+class Embedding(nn.Module):
+    """The table of word vectors."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.table = nn.Embedding(size.words, size.hidden)
+
+    def forward(self, numbers: Any, words: Any) -> Any:  # noqa: ARG002  the head takes them
+        """Look words up; [1, sequence] to [1, sequence, hidden]."""
+        return self.table(numbers)
 
 
 class Layer(nn.Module):
@@ -79,7 +101,7 @@ class Layer(nn.Module):
         for name, table in zip(("cosine", "sine"), _angles(size.sequence, self.width), strict=True):
             self.register_buffer(name, table, persistent=False)
 
-    def forward(self, tensor: Any) -> Any:
+    def forward(self, tensor: Any, words: Any) -> Any:  # noqa: ARG002  the head takes them
         """Run the layer; [1, sequence, hidden] to the same shape."""
         tensor = tensor + self.out(self._attend(self.before(tensor)))
         normed = self.between(tensor)
@@ -113,122 +135,98 @@ def _angles(sequence: int, width: int) -> tuple[Any, Any]:
     return angles.cos(), angles.sin()
 
 
-class Part(nn.Module):
-    """A stage: layers, with the embedding before or the head after them."""
+class Head(nn.Module):
+    """The output matrix on a norm, and the loss: mean cross entropy of the next word."""
 
-    def __init__(self, size: Size, layers: int, place: int) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(size.words, size.hidden) if place == 0 else None
-        self.layers = nn.Sequential(*(Layer(size) for _ in range(layers)))
-        head = nn.Linear(size.hidden, size.words, bias=False)
-        self.head = nn.Sequential(nn.RMSNorm(size.hidden), head) if place == 2 else None
+        self.norm = nn.RMSNorm(size.hidden)
+        self.matrix = nn.Linear(size.hidden, size.words, bias=False)
 
-    def forward(self, tensor: Any) -> Any:
-        """Run the stage on one sequence."""
-        inner = self.layers(tensor if self.embedding is None else self.embedding(tensor))
-        return inner if self.head is None else self.head(inner)
+    def forward(self, tensor: Any, words: Any) -> Any:
+        """The loss of one sequence; [1, sequence, hidden] to [1]."""
+        logits = self.matrix(self.norm(tensor))[:, :-1].flatten(0, 1).float()
+        return nn.functional.cross_entropy(logits, words[:, 1:].flatten()).reshape(1)
 
 
-def measure(size: Size, layers: int, device: str, kind: Any, steps: int) -> Profile:
-    """Measure the first, a middle and the last stage of so many layers each."""
-    with _alone():
-        stages = [_stage(size, layers, place, device, kind) for place in range(3)]
-        schedule = ppopt.torch.probe(MICROBATCHES, [0, 0, 0])
-        runtime = ppopt.torch.runtime(stages, schedule, _loss)
-        words = torch.randint(size.words, (MICROBATCHES, size.sequence), device=device)
-        with ppopt.torch.Profiler(stages, warm_up=2) as profiler:
-            for _ in range(2 + steps):
-                for stage in stages:
-                    stage.submod.zero_grad()
-                runtime.step(words, target=words, losses=[])
-                profiler.next_step()
-        return profiler.gather()
+class Transformer(NamedTuple):
+    """One layer of each kind, as `ppopt.torch.job_execution.measure` takes a model."""
+
+    size: Size
+    kind: torch.dtype
+    """Of weights and activations."""
+    backend: str | None = None
+    """Of torch.compile; None: eager."""
+    batches: int = MICROBATCHES
+
+    def load(self) -> Job:
+        """Make the job; a process makes the layers of its own stages."""
+        words = torch.randint(self.size.words, (self.batches, self.size.sequence))
+        layers = (Embedding, Layer, Head)
+        made = [partial(_made, layer, self.size, self.kind) for layer in layers]
+        return Job(made, inputs=words, target=words, loss=_mean, kwargs={"words": words})
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """A process group of this process."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    with TemporaryDirectory() as folder:
-        store = f"file://{folder}/store"
-        distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-        try:
-            yield
-        finally:
-            distributed.destroy_process_group()
+def _made(layer: type[nn.Module], size: Size, kind: torch.dtype) -> nn.Module:
+    return layer(size).to(kind)
 
 
-def _stage(size: Size, layers: int, place: int, device: str, kind: Any) -> PipelineStage:
-    words = torch.zeros(1, size.sequence, dtype=torch.int64, device=device)
-    between = torch.zeros(
-        1, size.sequence, size.hidden, dtype=kind, device=device, requires_grad=True
-    )
-    logits = torch.zeros(1, size.sequence, size.words, dtype=kind, device=device)
-    with torch.device(device):
-        module = Part(size, layers, place).to(kind)
-    given, made = between if place else words, logits if place == 2 else between
-    return PipelineStage(module, place, 3, torch.device(device), input_args=given, output_args=made)
+def _mean(losses: Any, _: Any) -> Any:
+    """The loss is the head's output already."""
+    return losses.mean()
 
 
-def _loss(logits: Any, words: Any) -> Any:
-    """Mean cross entropy of the next word."""
-    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), words[:, 1:].flatten())
+def measure(model: Transformer, device: str, steps: int) -> tuple[Profile, list[MeasuredLayer]]:
+    """Profile the layers of a model in one process; the decoder layer counts for all."""
+    patience = PATIENCE * (1 if model.backend is None else 10)
+    with World(1, patience, device) as world:
+        found, (embedding, layer, head) = job_execution.measure(world, model, steps=steps)
+    return found, [
+        embedding._replace(name="embedding", role="embedding"),
+        layer._replace(name="block", copies=model.size.layers),
+        head._replace(name="head", role="head", output=0),
+    ]
 
 
-def repeated(found: Profile, devices: int, batches: int, between: int) -> Profile:
-    """The pipeline of three stages as one of many devices: the middle one repeated.
-
-    On devices of their own, stages have a buffer of `between` bytes for every microbatch and
-    neighbour, where those of one device hand tensors over.
-    """
-    source = [0, *([1] * (devices - 2)), 2]
-    times = {
-        (kind, device): found.times[kind, stage]
-        for device, stage in enumerate(source)
-        for kind in {kind for kind, where in found.times if where == stage}
-    }
-    held = {
-        device: _apart(found.memory[stage], stage, between) for device, stage in enumerate(source)
-    }
-    return Profile(tuple(range(devices)), batches, times, None, found.steps, held)
-
-
-def _apart(held: StageMemory, stage: int, between: int) -> StageMemory:
-    return held._replace(per_microbatch=held.per_microbatch + between * (2 if stage == 1 else 1))
-
-
-def text(size: Size, device: str, devices: int, batches: int, steps: int) -> str:
-    """Measure, and write the pipeline file."""
+def text(
+    size: Size, device: str, devices: int, batches: int, steps: int, backend: str | None
+) -> str:
+    """Measure, and write the model file."""
     kind = torch.float32 if device == "cpu" else torch.bfloat16
-    layers = size.layers // devices
-    found = measure(size, layers, device, kind, steps)
-    tensor = size.sequence * size.hidden * torch.zeros((), dtype=kind).element_size()
-    chip = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    return dumps(
-        repeated(found, devices, batches, tensor),
-        description=f"{size.name}: {layers} of {size.layers} layers a device, "
-        f"hidden {size.hidden}, one sequence of {size.sequence} a microbatch, {str(kind)[6:]}",
-        source=f"benchmarks/layers.py on one {chip}, torch {torch.__version__}; first, middle and "
-        "last stage measured, the middle one repeated; no tensor parallelism, no link, the forward "
-        "of the loss not timed",
+    found, layers = measure(Transformer(size, kind, backend), device, steps)
+    chip = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    how = "eager" if backend is None else f"torch.compile with {backend}"
+    return dumps_layers(
+        found,
+        layers,
+        Training(devices, batches, size.sequence, size.flops),
+        description=f"{size.name}: hidden {size.hidden}, one sequence of {size.sequence} tokens a "
+        f"microbatch, {str(kind)[6:]}",
+        source=f"benchmarks/layers.py on one {chip}, torch {torch.__version__}, {how}; embedding, "
+        f"one decoder layer, which stands for {size.layers} equal ones, and head with loss "
+        "measured; FLOPs derived from the sizes; no tensor parallelism, no link",
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the file."""
-    parser = argparse.ArgumentParser(description="measure transformer layers as a pipeline")
+    parser = argparse.ArgumentParser(description="measure transformer layers as a model in layers")
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--device", help="cuda, or another of PyTorch's (default: what there is)")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], help="where to measure (default: cuda if there is one)"
+    )
+    parser.add_argument("--compile", metavar="BACKEND", help="of torch.compile (default: eager)")
     parser.add_argument("--devices", type=int, default=8, help="of the pipeline (default 8)")
     parser.add_argument("--batches", type=int, default=32, help="microbatches (default 32)")
     parser.add_argument("--steps", type=int, default=10, help="measured steps (default 10)")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the pipeline file")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the model file (.yaml)")
     given = parser.parse_args(arguments)
-    size = SIZES[given.size]
-    if given.devices < 3 or size.layers % given.devices:
-        parser.error(f"--devices: 3 or more that share {size.layers} layers equally")
-    device = given.device or str(torch.accelerator.current_accelerator() or "cpu")
-    write(given.output, text(size, device, given.devices, given.batches, given.steps))
+    for name in ("devices", "batches", "steps"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name}: 1 or more")
+    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    made = text(SIZES[given.size], device, given.devices, given.batches, given.steps, given.compile)
+    write(given.output, made)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -14,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
 from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
-from ppopt.errors import InputError, RunError, VerificationError
+from ppopt.errors import ALSO, InputError, RunError, VerificationError
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
 
@@ -50,8 +52,50 @@ QuietFlag = Annotated[
 ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
 
 
+class _BuiltOnUse(Mapping[str, Any]):
+    """The registered commands by name, each built when it is asked for: that takes a while."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Callable[..., int]] = {}
+        self._built: dict[str, Any] = {}
+
+    def register(self, name: str, function: Callable[..., int]) -> None:
+        """Add a command."""
+        self._functions[name] = function
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+            alone.command(name, cls=Command)(self._functions[name])
+            self._built[name] = typer.main.get_command(alone)
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(in_order_of_work(self._functions))
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def short_helps(self, width: int) -> list[tuple[str, str]]:
+        """The first sentence on every command, cut to a width; none is built for it."""
+        return [
+            (
+                name,
+                Command(name, help=inspect.getdoc(self._functions[name])).get_short_help_str(width),
+            )
+            for name in self
+        ]
+
+
+_COMMANDS = _BuiltOnUse()
+
+
 class Group(TyperGroup):
     """All commands: a wrong input is one line on stderr and exit code 2."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _COMMANDS
 
     def main(
         self,
@@ -96,22 +140,10 @@ class Group(TyperGroup):
         except typer.Exit as end:
             return end.exit_code
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, in the order of work."""
-        return in_order_of_work(super().list_commands(ctx))
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the commands in groups, each with its first sentence."""
-        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        limit = formatter.width - 6 - max(len(name) for name, _ in shown)
-        write_sections(
-            formatter,
-            by_heading(
-                (name, one.get_short_help_str(limit))
-                for name, one in shown
-                if one is not None and not one.hidden
-            ),
-        )
+        width = formatter.width - 6 - max(map(len, _COMMANDS))
+        write_sections(formatter, by_heading(_COMMANDS.short_helps(width)))
 
 
 class Command(TyperCommand):
@@ -165,24 +197,42 @@ def _by_flag(word: str, options: Collection[str]) -> str:
 
 
 def _as_typed(message: str, words: Sequence[str]) -> str:
-    """Name the flag that was typed, or else the key of files, where an error begins with a setting.
+    """Name what was typed: where a fault begins with a setting, its flag, or else its key in files.
 
-    Errors of the library begin with its name in Python.
+    Errors of the library begin with the setting's name in Python. The config file stands before the
+    first key of files.
     """
-    name, colon, rest = message.partition(":")
-    setting = NAMED.get(name, name)
     options = (word.partition("=")[0] for word in words if word.startswith("-"))
     flags = {_setting_of(option): option for option in options}
-    typed = setting in flags
+    file, parts = _config_of(words), []
+    if message.startswith(file):
+        file = ""
+    for fault in message.split(ALSO):
+        name, colon, rest = fault.partition(":")
+        setting = NAMED.get(name, name)
+        typed = flags.get(setting)
+        rest = _FIELD.sub(partial(_named, typed=typed is not None), rest)
+        if typed is None and isinstance(setting, Setting):
+            typed, file = f"{file}{setting.name}", ""
+        parts.append(f"{typed or name}{colon}{rest}")
+    return ALSO.join(parts)
 
-    def named(found: re.Match[str]) -> str:
-        one = _FIELDS[found[0]]
-        return one.flag if typed else one.name
 
-    rest = _FIELD.sub(named, rest)
-    if typed:
-        return f"{flags[setting]}{colon}{rest}"
-    return f"{name if isinstance(setting, str) else setting.name}{colon}{rest}"
+def _named(found: re.Match[str], *, typed: bool) -> str:
+    """The flag or the key of files in place of a name in Python."""
+    one = _FIELDS[found[0]]
+    return one.flag if typed else one.name
+
+
+def _config_of(words: Sequence[str]) -> str:
+    """The config file among the words of a command, as the beginning of an error; or nothing."""
+    from ppopt.formats.documents import label  # noqa: PLC0415  loads on use
+
+    options = [word.partition("=") for word in words]
+    for (option, equals, value), following in zip(options, [*words[1:], ""], strict=True):
+        if option == "--config":
+            return f"{label(Path(value if equals else following))}: "
+    return ""
 
 
 def _setting_of(flag: str) -> Setting | str:
@@ -247,5 +297,5 @@ def _root(
 
 def command(function: Callable[..., int]) -> Callable[..., int]:
     """Register a function as the command of its name (a final underscore dropped)."""
-    app.command(function.__name__.rstrip("_"), cls=Command)(function)
+    _COMMANDS.register(function.__name__.rstrip("_"), function)
     return function

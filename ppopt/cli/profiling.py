@@ -154,7 +154,10 @@ def _of_job(
         note(f"note: {warning}")
     measured_on = _measured_on(device, backend)
     if schedule is None:
-        return pipeline_file.dumps_layers(found, layers, description=spec, source=measured_on)
+        training = pipeline_file.Training(stages, batches)
+        return pipeline_file.dumps_layers(
+            found, layers, training, description=spec, source=measured_on
+        )
     return pipeline_file.dumps(found, description=spec, source=measured_on)
 
 

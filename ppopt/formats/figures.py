@@ -54,7 +54,7 @@ def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]
 
 
 def placed(pipeline: Pipeline) -> dict[str, Any]:
-    """Placement, and of a model in layers the layers of every stage and their layout.
+    """Placement and links, and of a model in layers the layers of every stage and their layout.
 
     A placement is its name, or the device of every stage; chunks are null where devices differ.
     """
@@ -67,4 +67,5 @@ def placed(pipeline: Pipeline) -> dict[str, Any]:
         "placement": name,
         "chunks": many.pop() if len(many) == 1 else None,
         "recompute": None if model is None else list(pipeline.recomputed),
+        "link_mode": pipeline.link_mode.value,
     }

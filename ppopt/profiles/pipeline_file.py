@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
+from ppopt.problem.layers import DECODER
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS
@@ -80,17 +81,33 @@ def dumps(
     return "\n".join(lines) + "\n"
 
 
-class LayerName(NamedTuple):
+class MeasuredLayer(NamedTuple):
     """A layer as a profile of layers names it."""
 
     name: str
     output: int
     """Bytes that it hands on for one microbatch."""
+    role: str = DECODER
+    copies: int = 1
+    """So many such layers in a row, of which one was measured."""
+
+
+class Training(NamedTuple):
+    """How the model is trained."""
+
+    devices: int
+    batches: int
+    """Microbatches per step."""
+    tokens: int | None = None
+    """Tokens per microbatch."""
+    flops: int | None = None
+    """FLOPs that F and BW of a microbatch need."""
 
 
 def dumps_layers(
     profile: Profile,
-    layers: Sequence[LayerName],
+    layers: Sequence[MeasuredLayer],
+    training: Training,
     *,
     description: str,
     source: str,
@@ -99,21 +116,24 @@ def dumps_layers(
     """Write a profile whose stages are the layers of a model as YAML in layers.
 
     What a layer hands on counts as its activation: inside a stage it is kept for the backward of
-    the next layer. The memory of receives is left out, because layers do not say where stages end.
+    the next layer, also where the layer recomputes. The memory of receives is left out, because
+    layers do not say where stages end.
     """
     costs = profile.costs(MILLISECOND)
+    throughput = {
+        "tokens_per_microbatch": training.tokens,
+        "flops_per_microbatch": training.flops,
+    }
     lines = [
         *_head(description, source, day),
         "memory_unit: MiB",
         "",
-        f"stages: {max(profile.hosts) + 1}",
-        f"batches: {profile.batches}",
+        f"stages: {training.devices}",
+        f"batches: {training.batches}",
+        *(f"{key}: {number}" for key, number in throughput.items() if number is not None),
         *([] if OpKind.B in {kind for kind, _ in profile.times} else ["backward_kind: whole"]),
         "",
-        *(f"# {note}" for note in notes(profile)),
-        "# PyTorch runs the whole backward of the first stage in W, and nothing in B: the times of",
-        "# the first layer are so, those of the next ones are not until they are in that stage.",
-        "# activation: with what the layer hands on. static: weights and gradients.",
+        *(f"# {note}" for note in [*_notes_on_times(profile), *_LAYER_NOTES]),
         f"p2p_time: {_number(costs['p2p'])}",
         "layers:",
     ]
@@ -122,8 +142,18 @@ def dumps_layers(
     return "\n".join(lines) + "\n"
 
 
+_LAYER_NOTES = (
+    "PyTorch runs the whole backward of the first stage in W, and nothing in B: the times of",
+    "the first layer are so, those of the next ones are not until they are in that stage.",
+    "Measured: times; activation, with what the layer hands on; memory_b; static: weights and",
+    "gradients, no optimizer.",
+    "Derived: output, and kept (what F keeps with recompute): the size of what the layer hands on.",
+    "Assumed: recompute makes B and BW longer by F. Not in the file: workspace.",
+)
+
+
 def _layer(
-    index: int, layer: LayerName, costs: Mapping[str, Any], memory: StageMemory | None
+    index: int, layer: MeasuredLayer, costs: Mapping[str, Any], memory: StageMemory | None
 ) -> list[str]:
     """The lines of one layer."""
     amounts = {
@@ -135,18 +165,34 @@ def _layer(
             ("input", "backward_input"),
         )
     }
-    amounts["output"] = Fraction(layer.output, MEBIBYTE)
+    output = Fraction(layer.output, MEBIBYTE)
+    amounts["output"] = output
     if memory is not None:
-        amounts["activation"] = Fraction(memory.activation + layer.output, MEBIBYTE)
+        amounts["activation"] = Fraction(memory.activation, MEBIBYTE) + output
         amounts["memory_b"] = Fraction(memory.memory_b or 0, MEBIBYTE)
         amounts["static"] = Fraction(memory.fixed, MEBIBYTE)
+        amounts["kept"] = output
     words = [f"name: {json.dumps(layer.name)}"]
+    words += [f"role: {layer.role}"] if layer.role != DECODER else []
+    words += [f"count: {layer.copies}"] if layer.copies > 1 else []
     words += [f"{name}: {_number(amount)}" for name, amount in amounts.items()]
     return [f"  - {{{', '.join(words)}}}"]
 
 
 def notes(profile: Profile) -> list[str]:
-    """Describe the estimates, one line each: counts, derived times, outliers."""
+    """Describe the estimates of stages, one line each: counts, derived times, outliers, memory."""
+    lines = _notes_on_times(profile)
+    if profile.memory:
+        lines.append(
+            "Memory of storages. static: weights, gradients, buffers for receives, and what stays "
+            f"until the step of {profile.batches} microbatches ends; no optimizer."
+        )
+        if any(stage.memory_b is None for stage in profile.memory.values()):
+            lines.append("No backward was split on every stage: memory_b is unmeasured.")
+    return lines
+
+
+def _notes_on_times(profile: Profile) -> list[str]:
     counts = [times.runs for times in profile.times.values()]
     least, most = min(counts), max(counts)
     each = str(most) if least == most else f"{least} to {most}"
@@ -162,13 +208,6 @@ def notes(profile: Profile) -> list[str]:
         )
     elif profile.p2p.above_noise:
         lines.append(f"p2p is the median of {_delays(profile.p2p)}.")
-    if profile.memory:
-        lines.append(
-            "Memory of storages. static: weights, gradients, buffers for receives, and what stays "
-            f"until the step of {profile.batches} microbatches ends; no optimizer."
-        )
-        if any(stage.memory_b is None for stage in profile.memory.values()):
-            lines.append("No backward was split on every stage: memory_b is unmeasured.")
     lines += warnings(profile)
     outliers = profile.outliers
     if outliers:

@@ -15,6 +15,7 @@ from ppopt.report.sections import html_table
 from ppopt.report.words import (
     AT_MOST,
     OVER,
+    chosen_words,
     headed,
     measured,
     number,
@@ -328,18 +329,21 @@ def _table(data: Mapping[str, Any]) -> str:
         *("schedule", headed("memory", data["memory_unit"]), headed(objective_words(data), time)),
         *(headed("lower bound", time), "bubble rate", "status"),
     )
-    rows = [(row["limit"], row["value"], _point_row(row)) for row in data["points"]]
+    rows = [
+        (row["limit"], row["value"], _point_row(row, data["searched"])) for row in data["points"]
+    ]
     rows += [(row["memory"], row["value"], _hand_row(row)) for row in data["strategies"]]
     return html_table(head, (cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])))
 
 
-def _point_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _point_row(row: Mapping[str, Any], searched: Sequence[str]) -> tuple[str, ...]:
     words = "optimum" if row["status"] == "optimal" else "best found"
     if row["section"]:
         words = f'<a href="#{row["section"]}">{words}</a>'
     most = "" if row["limit_proved"] else AT_MOST
     memory = most + number(row["limit"])
-    cells = _cells(f"<strong>{words}</strong>", memory, row, number(row["lower_bound"]))
+    words = f"<strong>{words}</strong>{escape(chosen_words(row, searched))}"
+    cells = _cells(words, memory, row, number(row["lower_bound"]))
     return *cells, escape(status_words(row))
 
 

@@ -35,6 +35,13 @@ _KEYS = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
 
+_LINKS = (
+    '<button type="button" data-layer="links" title="transfers as operations of their links '
+    '(key l)">links</button>\n'
+)
+"""Shows what every link carries, where links are streams."""
+
+
 def page(
     schedules: Sequence[Schedule],
     *,
@@ -70,6 +77,7 @@ def page(
         opening=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
+        links=_LINKS if any(one.pipeline.streams for one in schedules) else "",
         few=_few_button(len(shown)) if few < len(shown) else "",
         sections=below,
         plotly=_plotly(),

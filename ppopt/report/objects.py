@@ -21,7 +21,7 @@ from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
-from ppopt.studies.baseline import Baseline, best
+from ppopt.studies.baseline import Baseline, Elsewhere, best
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
 
@@ -62,6 +62,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
         "imbalance": found.get("imbalance"),
         "baseline": _baseline(hand),
         **placed(result.pipeline),
+        "routes": result.pipeline.routes,
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
@@ -77,6 +78,20 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
         "value": plain(hand.value),
         "speedup": _number(hand.speedup),
         "skipped": list(hand.skipped),
+    }
+
+
+def of_elsewhere(other: Elsewhere | None) -> dict[str, Any] | None:
+    """The key `elsewhere` of `ppopt solve`: a better hand strategy of another placement."""
+    if other is None:
+        return None
+    return {
+        "strategy": other.strategy,
+        "value": plain(other.value),
+        "speedup": _number(other.speedup),
+        "placement": other.pipeline.resolved_placement,
+        "chunks": other.pipeline.num_chunks,
+        "routes": other.pipeline.routes,
     }
 
 
@@ -106,6 +121,7 @@ def of_evaluation(
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
         **placed(schedule.pipeline),
+        "routes": schedule.pipeline.routes,
         **_choice(choice),
         **_operations_alone(schedule, lowering),
         "seed": 0,
@@ -162,6 +178,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         **{key: searched[key] for key in _SEARCHED},
         **unit_names(optimum.pipeline),
+        "link_mode": optimum.pipeline.link_mode.value,
         "rows": [_row(row, comparison, hands) for row in comparison.rows],
         "skipped": _skipped(comparison.skipped),
         **_robustness(comparison),
@@ -210,9 +227,9 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
 
     Everything holds within `mem_limit`, the pipeline's own limits. `points`, by ascending limit:
     the object of `ppopt solve` within a `limit`, and whether that limit is proved to be the least
-    for its value (`limit_proved`). `bounds`: no schedule within a `limit` is below its
-    `lower_bound`. `strategies`: the object of `ppopt eval`, its largest peak (`memory`), and its
-    ratio to the best schedule within that memory.
+    for its value (`limit_proved`). `searched`: what was chosen with every schedule. `bounds`: no
+    schedule within a `limit` is below its `lower_bound`. `strategies`: the object of `ppopt eval`,
+    its largest peak (`memory`), and its ratio to the best schedule within that memory.
     """
     least, enough = found.least, found.enough
     hands = [hand.schedule for hand in found.hands]
@@ -224,6 +241,8 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "proof": found.proof,
         "mem_limit": limits(found.pipeline),
         **unit_names(found.pipeline),
+        "searched": list(found.searched),
+        "link_mode": found.pipeline.link_mode.value,
         "least_limit": _number(least and least.limit),
         "least_limit_proved": least is not None and least.least,
         "useful_limit": _number(enough and enough.limit),

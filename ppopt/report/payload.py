@@ -18,6 +18,7 @@ from ppopt.report.gantt import BAR, part_names, parts
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
+from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.metrics import memory_tables
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
@@ -74,6 +75,7 @@ def _schedule(entry: PageSchedule) -> dict[str, Any]:
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory,
+        "links": _links(schedule),
     }
 
 
@@ -89,6 +91,27 @@ def _operations(schedule: Schedule) -> dict[str, Ints]:
         "part": parts(schedule),
         "lane": np.where(schedule.pair == ALONE, 0, half),
     }
+
+
+def _links(schedule: Schedule) -> dict[str, Any] | None:
+    """Transfers as operations of their link, and the devices of every link; None: no streams.
+
+    `device` is the number of the link. A transfer has the kind and the part of what it carries.
+    """
+    if not schedule.pipeline.streams:
+        return None
+    carried, links = schedule.transfers, LinkQueues(schedule.pipeline)
+    none = np.zeros(len(carried), dtype=np.int64)
+    part = np.zeros(schedule.pipeline.num_stages, dtype=np.int64)
+    part[schedule.stage] = parts(schedule)
+    columns = {
+        "device": links.link[links.numbers_of(carried)],
+        "part": part[carried.stage],
+        **dict.fromkeys(("slice", "lane"), none),
+        **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch")},
+        **{name: getattr(carried, name) for name in ("start", "end")},
+    }
+    return {"pairs": links.pairs, "rows": _columns(columns)}
 
 
 def _needs(schedule: Schedule) -> list[Ints]:

@@ -15,11 +15,14 @@ from ppopt.report.words import (
     OVER,
     baseline_words,
     choice_words,
+    chosen_words,
+    elsewhere_words,
     grouped,
     headed,
     hint_words,
     imbalance_words,
     jitter_words,
+    link_words,
     measured,
     number,
     objective_words,
@@ -53,6 +56,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "strategy": _strategy(figures),
         "status": Text(status_words(figures), style=_status_style(figures)),
         "placement": placement_words(figures),
+        "links": link_words(figures),
         "partition": partition_words(figures),
         "recompute": recompute_words(figures),
         "best partition": choice_words(figures),
@@ -64,6 +68,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "imbalance": imbalance_words(figures),
         "throughput": throughput_words(figures),
         "gain": baseline_words(figures),
+        "other placement": elsewhere_words(figures),
         "peak memory": _memory(figures),
         "verified": _verified(figures),
         "under jitter": jitter_words(figures),
@@ -155,6 +160,22 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def idle_table(figures: Mapping[str, Any]) -> Table:
+    """Why every device is idle: its time busy, and idle by cause, until the makespan.
+
+    `figures` as for `result_table`, of a schedule. Causes of no idle time are left out.
+    """
+    causes = [cause for cause in _CAUSES if any(figures["idle"][cause])]
+    table = _table(headed("device", figures.get("time_unit")), "busy", *causes, "idle", left=0)
+    makespan = figures["makespan"]
+    for device in range(len(figures["peak_memory"])):
+        waits = [figures["idle"][cause][device] for cause in causes]
+        cells = [_short(wait) if wait else "" for wait in waits]
+        share = percent(sum(waits) / makespan if makespan else 0)
+        table.add_row(str(device), _short(makespan - sum(waits)), *cells, share)
+    return table
+
+
 def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Idle time of strategies by cause, in percent of all devices' time until the makespan.
 
@@ -215,7 +236,7 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
     hands = [(row["memory"], row["value"], 1, row) for row in found["strategies"]]
     for memory, value, hand, row in sorted([*points, *hands], key=lambda entry: entry[:3]):
-        name = f"{title(row)}, {short_placement(row)}" if hand else _found(row)
+        name = f"{title(row)}, {short_placement(row)}" if hand else _found(row, found["searched"])
         ratio = row["ratio_to_best"] if hand else 1
         gap = "" if hand else percent(row["gap"])
         most = "" if hand or row["limit_proved"] else AT_MOST
@@ -225,8 +246,9 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _found(point: Mapping[str, Any]) -> str:
-    return "optimal, proved" if point["status"] == "optimal" else "best found"
+def _found(point: Mapping[str, Any], searched: Sequence[str]) -> str:
+    words = "optimal, proved" if point["status"] == "optimal" else "best found"
+    return words + chosen_words(point, searched)
 
 
 def _ratio(value: float | None) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
+from ppopt.schedule.communication import queues_of_schedule
 from ppopt.schedule.schedule import Schedule
 
 
@@ -47,7 +48,9 @@ class SampledTiming:
     """An order, prepared for sampled times.
 
     Rows: one per device for its release (the instant at which it may begin), then one per
-    operation, by level. The two operations of an overlapped pair share a row.
+    operation, by level. The two operations of an overlapped pair share a row. Where links are
+    streams they count as devices, and their transfers as operations whose times are not random:
+    every link keeps its order.
     """
 
     net: timing.Network
@@ -60,8 +63,11 @@ class SampledTiming:
     @classmethod
     def of(cls, schedule: Schedule) -> SampledTiming:
         """Take the order and the first start of every device from a schedule."""
-        net = timing.network(schedule.pipeline, schedule.orders)
-        release = np.array(schedule.metrics.first, dtype=np.int64)
+        streams = schedule.pipeline.streams
+        queues = queues_of_schedule(schedule) if streams else None
+        net = timing.network(schedule.pipeline, schedule.orders, queues)
+        release = np.zeros(len(net.bounds) - 1, dtype=np.int64)
+        release[: schedule.pipeline.num_devices] = schedule.metrics.first
         level = _level(net)
         order = np.lexsort((net.device, level))
         row = np.empty_like(order)
@@ -72,7 +78,7 @@ class SampledTiming:
 
     @property
     def devices(self) -> int:
-        """Number of devices, which is the number of release rows."""
+        """Number of devices and links, which is the number of release rows."""
         return len(self.net.bounds) - 1
 
     def draw(self, deviation: float, seed: int, first: int, count: int) -> Floats:
@@ -83,16 +89,14 @@ class SampledTiming:
         """
         variance = np.log1p(deviation**2)
         random = np.random.Generator(np.random.PCG64([seed, first]))
-        drawn = random.standard_normal((len(self.row), count))
+        drawn = random.standard_normal((self.net.computed, count))
         drawn *= np.sqrt(variance)
         drawn -= variance / 2
         np.exp(drawn, out=drawn)
         first_ops = np.searchsorted(self.net.place, np.arange(len(drawn)))
-        rank = np.empty_like(self.row)
-        rank[self.row - self.devices] = np.argsort(np.argsort(self.net.ops[first_ops]))
-        times = np.empty((len(self.duration), count))
-        times[: self.devices] = 1
-        np.take(drawn, rank, axis=0, out=times[self.devices :], mode="clip")
+        rank = np.argsort(np.argsort(self.net.ops[first_ops]))
+        times = np.ones((len(self.duration), count))
+        times[self.row[: self.net.computed]] = drawn[rank]
         times *= self.duration[:, None]
         return times
 
@@ -104,8 +108,11 @@ class SampledTiming:
         return np.asarray((last - begin).max(axis=0))
 
     def ends(self, times: Floats) -> tuple[Floats, Floats]:
-        """First start and last end in ticks, [device, sample]. Overwrites `times` with the ends."""
-        bounds = self.net.first[self.net.bounds]
+        """First start and last end in ticks, [device, sample]. Overwrites `times` with the ends.
+
+        Links have none: an operation waits for every transfer.
+        """
+        bounds = self.net.first[self.net.bounds[: self.net.pipeline.num_devices + 1]]
         opening, closing = self.row[bounds[:-1]], self.row[bounds[1:] - 1]
         opened = times[opening]
         shape = (max(level.rows.stop - level.rows.start for level in self.levels), times.shape[1])

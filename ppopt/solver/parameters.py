@@ -474,6 +474,12 @@ class StreamParams(NamedTuple):
     """Steps without gain after which local search goes on from the best schedule."""
     steps: int = 200_000
     """Most steps of local search."""
+    first_steps: int = 500
+    """Most of them where rounds are bounded to 0; with every round twice as many."""
+
+    def most_steps(self, rounds: int | None) -> int:
+        """Most steps of local search beside so many rounds of all methods; None: no bound."""
+        return self.steps if rounds is None else min(self.steps, self.first_steps << rounds)
 
 
 @dataclass(frozen=True)

@@ -105,14 +105,13 @@ def solve(
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     chosen = _chosen_with_the_schedule(pipeline, placement)
     if chosen is not None:
-        pipeline.refuse_streams(f"a search of {chosen}")
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
         candidates = _candidates(chosen, problem, began + time_limit)
         if hint is not None:
             known, record = _known_configuration(candidates, problem, hint)
-            request = replace(request, known=known, hint=record)
+            request = replace(request, known=(known,), hint=record)
         return ConfigurationSearch(candidates, request).run()
     start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
     return search_from(start, problem, provenance, progress, began, stop=stop, params=params)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
@@ -22,6 +22,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.device_bounds import STREAMS
 from ppopt.solver.heuristics.construction import initial_orders
 from ppopt.solver.heuristics.stream_local_search import improve
 from ppopt.solver.heuristics.stream_network import StreamNetwork
@@ -30,8 +31,6 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
-SCOPE = "; streams only delay more than delays do, so this bound of the delays holds for them"
-"""Words of every proof over streams."""
 Stop = Callable[[Progress], bool]
 Solve = Callable[..., Result]
 """`ppopt.solver.search.search_from`."""
@@ -48,24 +47,27 @@ def search_streams(
     params: SolveParams,
 ) -> Result:
     """Search a problem whose links are streams; arguments as those of `search_from`."""
-    began = time.monotonic() if began is None else began
+    now = time.monotonic()
+    began = now if began is None else began
+    deadline = began + provenance.time_limit
     delays = replace(problem, pipeline=as_delays(problem.pipeline))
-    share = params.streams.delay_share * provenance.time_limit
+    share = params.streams.delay_share * max(0.0, deadline - now)
     told = None if progress is None else lambda seen: progress(seen._replace(value=None))
-    given = replace(provenance, time_limit=share)
-    found = solve(_start(start, delays), delays, given, told, began, stop=stop, params=params)
+    asked = None if stop is None else lambda seen: stop(seen._replace(value=None))
+    given = replace(provenance, time_limit=max(share, 0.01))
+    found = solve(_start(start, delays), delays, given, told, now, stop=asked, params=params)
     own: dict[str, Any] = {"pipeline": problem.pipeline, "provenance": provenance}
     if found.schedule is None:
-        proof = found.proof if found.status is Status.INFEASIBLE else found.proof + SCOPE
+        proof = found.proof if found.status is Status.INFEASIBLE else found.proof + STREAMS
         return replace(found, **own, proof=proof)
-    run = _Run(problem, found, began + provenance.time_limit, params, provenance.seed)
+    run = _Run(problem, found, _Watch(began, deadline, progress, stop), params, provenance)
     run.take(found.schedule.orders)
     for schedule in _known(start, problem.pipeline):
         run.keep(schedule)
     if not run.over and not found.interrupted:
-        run.others(solve, delays, provenance, stop)
+        run.others(solve, delays)
     if problem.objective is Objective.MAKESPAN and not run.over and not found.interrupted:
-        run.improve(stop, progress)
+        run.improve()
     hint = start.record(problem, followed=True)
     return run.result(own | {"hint": hint, "solve_seconds": time.monotonic() - began})
 
@@ -94,23 +96,47 @@ def _known(start: WarmStart, pipeline: Pipeline) -> Iterator[Schedule]:
             yield replace(schedule, pipeline=pipeline)
 
 
+class _Watch(NamedTuple):
+    """When a search began and ends, and who follows it."""
+
+    began: float
+    deadline: float
+    progress: Callable[[Progress], None] | None
+    stop: Stop | None
+
+
 class _Run:
     """The best schedule over streams so far."""
 
     def __init__(
-        self, problem: Problem, found: Result, deadline: float, params: SolveParams, seed: int
+        self,
+        problem: Problem,
+        found: Result,
+        watch: _Watch,
+        params: SolveParams,
+        provenance: Provenance,
     ) -> None:
-        self.problem, self.found, self.deadline = problem, found, deadline
-        self.params, self.seed = params, seed
+        self.problem, self.found, self.watch = problem, found, watch
+        self.params, self.provenance = params, provenance
         assert found.lower_bound is not None
         self.bound = int(found.lower_bound * problem.pipeline.ticks.per_unit)
         self.best: Schedule | None = None
-        self.value: float = inf
+        self.value: int | None = None
 
     @property
     def over(self) -> bool:
-        """Whether time is up, or the value is the bound."""
-        return bool(self.value <= self.bound) or time.monotonic() >= self.deadline
+        """Whether time is up, the value is the bound, or the caller has enough."""
+        late = time.monotonic() >= self.watch.deadline
+        return late or self.value == self.bound or self._stopped(self.value)
+
+    def _stopped(self, value: int | None) -> bool:
+        stop = self.watch.stop
+        return stop is not None and stop(self._state(value))
+
+    def _state(self, value: int | None) -> Progress:
+        ticks, seconds = self.problem.pipeline.ticks, time.monotonic() - self.watch.began
+        shown = None if value is None else ticks.time(value)
+        return Progress(seconds, "orders of links", shown, ticks.time(self.bound))
 
     def take(self, orders: Orders) -> None:
         """Time orders over streams, and keep them if they are better and fit."""
@@ -118,52 +144,46 @@ class _Run:
 
     def keep(self, schedule: Schedule) -> None:
         value = schedule.metrics.value(self.problem.objective)
-        if value < self.value and schedule.fits_limits:
+        if schedule.fits_limits and (self.value is None or value < self.value):
             self.best, self.value = schedule, value
 
-    def others(
-        self, solve: Solve, delays: Problem, provenance: Provenance, stop: Stop | None
-    ) -> None:
+    def others(self, solve: Solve, delays: Problem) -> None:
         """Hand strategies, and searches over longer delays."""
         for one in self.problem.restrictions:
             reduced = replace(one, pipeline=delays.pipeline)
-            for orders in initial_orders(reduced, self.deadline):
+            for orders in initial_orders(reduced, self.watch.deadline):
                 if orders is not None and not self.over:
                     self.take(orders)
+        share = self.params.streams.factor_share * self.provenance.time_limit
         for factor in self.params.streams.factors:
-            left = self.deadline - time.monotonic()
+            left = self.watch.deadline - time.monotonic()
             if self.over or left <= 0:
                 return
-            seconds = min(left, self.params.streams.factor_share * provenance.time_limit)
             longer = replace(delays, pipeline=_stretched(delays.pipeline, factor))
-            given = replace(provenance, time_limit=max(seconds, 0.01))
-            made = solve(WarmStart(), longer, given, stop=stop, params=self.params).schedule
+            given = replace(self.provenance, time_limit=max(min(left, share), 0.01))
+            made = solve(WarmStart(), longer, given, params=self.params).schedule
             if made is not None:
                 self.take(made.orders)
 
-    def improve(self, stop: Stop | None, progress: Callable[[Progress], None] | None) -> None:
-        """Local search until time is up or the value is the bound."""
+    def improve(self) -> None:
+        """Local search until time is up, the value is the bound, or its steps are done."""
         if self.best is None:
             return
         network = StreamNetwork(self.best)
-        ticks, began = self.problem.pipeline.ticks, time.monotonic()
-        bound, steps, told = ticks.time(self.bound), 0, inf
+        most = self.params.streams.most_steps(self.params.rounds.most)
+        steps, told = 0, inf
 
         def over(value: int) -> bool:
             nonlocal steps, told
             steps += 1
-            if value < told and progress is not None:
+            if value < told and self.watch.progress is not None:
                 told = value
-                seconds = time.monotonic() - began
-                progress(Progress(seconds, "orders of links", ticks.time(value), bound))
-            if value <= self.bound or time.monotonic() >= self.deadline:
+                self.watch.progress(self._state(value))
+            if value <= self.bound or time.monotonic() >= self.watch.deadline:
                 return True
-            if steps % 256 == 0 and stop is not None:
-                seconds = time.monotonic() - began
-                return stop(Progress(seconds, "orders of links", ticks.time(value), bound))
-            return steps > self.params.streams.steps
+            return steps > most or (steps % 256 == 0 and self._stopped(value))
 
-        sequences = improve(network, self.seed, self.params.streams, over)
+        sequences = improve(network, self.provenance.seed, self.params.streams, over)
         self.keep(network.schedule(sequences, self.problem.objective))
 
     def result(self, own: dict[str, Any]) -> Result:
@@ -172,14 +192,14 @@ class _Run:
         status = Status.OPTIMAL if closed else Status.FEASIBLE
         if self.best is None:
             status = Status.UNKNOWN
-        value = None if self.best is None else pipeline.ticks.time(int(self.value))
+        value = None if self.value is None else pipeline.ticks.time(self.value)
         made = replace(
             found,
             **own,
             status=status,
             schedule=None,
             value=value,
-            proof=found.proof + SCOPE,
+            proof=found.proof + STREAMS,
         )
         if self.best is None:
             return made

@@ -11,25 +11,19 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.notebook_view import NotebookView
-from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import refuse_partition_search
-from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Problem
+from ppopt.problem.pipeline import Pipeline, with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
-from ppopt.studies import memory_limits
-from ppopt.studies.baseline import comparable
 from ppopt.studies.compare import evaluate_all
-from ppopt.studies.frontier_curve import Curve, ParetoPoint
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_search import Explorer
+from ppopt.studies.frontier_space import Space, searched, space_of
 from ppopt.verifier import checked
 
 HANDS = 0.25
@@ -111,6 +105,11 @@ class Frontier(NotebookView):
         return within[-1] if within else None
 
     @property
+    def searched(self) -> tuple[str, ...]:
+        """What was chosen with the schedule of every point: of partition, placement, recompute."""
+        return searched(self.pipeline)
+
+    @property
     def least(self) -> FrontierPoint | None:
         """The point of the least limit that works."""
         return self.points[0] if self.points else None
@@ -141,39 +140,39 @@ def frontier(
 ) -> Frontier:
     """Find every memory limit at which the optimum changes, with the schedules.
 
+    Where the partition, the placement or the recompute of the pipeline is to be searched, every
+    point has those that are best for it, and the bounds are over all of them.
+
     One limit holds for every device, static memory included, together with the pipeline's own
     limits. `time_limit` seconds cover all searches; Ctrl-C ends them and keeps the points found.
     Raises InputError on misuse only.
     """
     began = time.monotonic()
-    placement.refuse_placement_search(pipeline.placement, "frontier")
-    refuse_partition_search(pipeline.partition, "frontier")
-    pipeline.refuse_recompute_search("frontier")
-    pipeline.refuse_streams("frontier")
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
     problem = problem_of(pipeline, Objective(objective), kind)
+    space = space_of(problem)
     made, skipped = evaluate_all(
         pipeline, problem.objective, options or Options(), kind, seconds=HANDS * time_limit
     )
-    impossible = device_bounds.infeasibility(problem.reduced.instance)
-    curve = Curve([] if impossible else memory_limits.candidates(problem.reduced))
+    impossible = space.impossible
+    curve = Curve([] if impossible else space.limits)
     explorer = Explorer(
-        problem, provenance, began + time_limit, progress or (lambda _: None), curve, began
+        space, provenance, began + time_limit, progress or (lambda _: None), curve, began
     )
     if not impossible:
         explorer.run(schedule for schedule, _ in made)
     with interrupts.recorded() as pressed:
         points = tuple(_point(explorer, found) for found in curve.found)
-        hands = _hands(problem, made, points)
+        hands = _hands(space, made, points)
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
         backward_kind=kind,
         status=_status(curve, impossible),
-        proof=impossible or _proof(problem, curve),
+        proof=impossible or _proof(explorer),
         points=points,
-        bounds=_bounds(problem, curve),
+        bounds=_bounds(space, curve),
         hands=hands,
         skipped=skipped,
         provenance=provenance,
@@ -184,20 +183,20 @@ def frontier(
 
 def _point(explorer: Explorer, found: ParetoPoint) -> FrontierPoint:
     """The point of a schedule, verified under its own limit."""
-    problem, curve, ticks = explorer.problem, explorer.curve, explorer.problem.pipeline.ticks
-    limit = ticks.memory(found.limit)
-    bound = _bound(problem, curve, found.limit)
-    within = memory_limits.within(problem.pipeline, limit)
+    space, curve = explorer.space, explorer.curve
+    limit = space.memory(found.limit)
+    proved = _proved(space, curve, found.limit)
+    within = space.within(found.schedule, limit)
     result = Result(
         pipeline=within,
-        objective=problem.objective,
-        backward_kind=problem.backward_kind,
-        status=Status.OPTIMAL if bound.value == found.value else Status.FEASIBLE,
+        objective=space.problem.objective,
+        backward_kind=space.problem.backward_kind,
+        status=Status.OPTIMAL if proved.value == found.value else Status.FEASIBLE,
         schedule=None,
-        value=ticks.time(found.value),
-        lower_bound=ticks.time(bound.value),
-        proof=bound.proof + device_bounds.bound_scope(problem, bound),
-        certificate=bound.certificate,
+        value=found.value,
+        lower_bound=proved.value,
+        proof=proved.proof + space.scope(proved),
+        certificate=proved.certificate,
         provenance=explorer.provenance,
         solve_seconds=explorer.spent[found.limit],
     )
@@ -207,16 +206,16 @@ def _point(explorer: Explorer, found: ParetoPoint) -> FrontierPoint:
     )
 
 
-def _bound(problem: Problem, curve: Curve, limit: int) -> Bound:
+def _proved(space: Space, curve: Curve, limit: int) -> Proved:
     """The best bound for a limit; its proof names the larger limit where it was proved for one."""
     proved = curve.bound(limit)
     if proved is None:
-        return device_bounds.known_bound(problem.reduced)
+        return space.known()
     if proved.limit == limit:
-        return proved.bound
-    larger = problem.pipeline.memory_text(proved.limit)
-    words = f"{proved.bound.proof} (proved for the limit {larger}, so for every smaller one)"
-    return proved.bound._replace(proof=words)
+        return proved
+    larger = with_unit(space.memory(proved.limit), space.problem.pipeline.memory_unit)
+    words = f"{proved.proof} (proved for the limit {larger}, so for every smaller one)"
+    return proved._replace(proof=words)
 
 
 def _is_least(curve: Curve, found: ParetoPoint) -> bool:
@@ -225,13 +224,11 @@ def _is_least(curve: Curve, found: ParetoPoint) -> bool:
     return place == 0 or curve.low(curve.limits[place - 1]) > found.value
 
 
-def _bounds(problem: Problem, curve: Curve) -> tuple[tuple[Fraction, Fraction], ...]:
-    ticks = problem.pipeline.ticks
-    known = [(proved.limit, proved.bound) for proved in curve.proved]
-    if curve.limits and (not known or known[-1][0] < curve.limits[-1]):
-        anyway = device_bounds.known_bound(problem.reduced)
-        known.append((curve.limits[-1], anyway))
-    return tuple((ticks.memory(limit), ticks.time(bound.value)) for limit, bound in known)
+def _bounds(space: Space, curve: Curve) -> tuple[tuple[Fraction, Fraction], ...]:
+    known = list(curve.proved)
+    if curve.limits and (not known or known[-1].limit < curve.limits[-1]):
+        known.append(space.known())
+    return tuple((space.memory(proved.limit), proved.value) for proved in known)
 
 
 def _is_impossible(curve: Curve) -> bool:
@@ -247,34 +244,32 @@ def _status(curve: Curve, impossible: str | None) -> Status:
     return Status.FEASIBLE if next(curve.open(), None) else Status.OPTIMAL
 
 
-def _proof(problem: Problem, curve: Curve) -> str:
+def _proof(explorer: Explorer) -> str:
     """Why no limit below the first point's works, or why there is no point."""
+    curve, space = explorer.curve, explorer.space
     if _is_impossible(curve):
-        words = "all orders within the pipeline's own limits were searched and none found"
-        return words + device_bounds.proof_scope(problem)
+        words = space.nothing("the pipeline's own limits", explorer.impossible)
+        return words + space.backwards
     if not curve.found:
         return "nothing was found before the time was up"
-    pipeline, first = problem.pipeline, curve.found[0]
-    least = device_bounds.minimum_memory(problem.reduced.instance)
-    device = least.index(max(least))
-    shown = pipeline.memory_text(least[device])
-    words = f"device {device} needs {shown} even for one microbatch at a time"
-    if first.limit == least[device]:
-        return words
-    searched = "all orders within the next smaller limit were searched and none found"
-    return searched if _is_least(curve, first) else f"{words}; between is not decided"
+    first, known = curve.found[0], space.least_words
+    if known is not None and space.memory(first.limit) == known[0]:
+        return known[1]
+    if _is_least(curve, first):
+        return space.nothing("the next smaller limit", explorer.impossible)
+    return f"{known[1]}; between is not decided" if known else "less is not decided"
 
 
 def _hands(
-    problem: Problem, made: list[tuple[Schedule, float]], points: tuple[FrontierPoint, ...]
+    space: Space, made: list[tuple[Schedule, float]], points: tuple[FrontierPoint, ...]
 ) -> tuple[FrontierHand, ...]:
     hands = []
     for schedule, seconds in made:
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
         memory = ticks.memory(max(figures.peak_memory))
-        value = ticks.time(figures.value(problem.objective))
+        value = ticks.time(figures.value(space.problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
-        same = schedule.fits_limits and comparable(schedule, problem.pipeline)
+        same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None
         hands.append(FrontierHand(schedule, seconds, memory, value, ratio))
     return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))

@@ -19,19 +19,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from ppopt.problem.problem import Problem
-from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.orders import Orders, codes, of_kind
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.result import Progress, Provenance, Result, Status
-from ppopt.solver.search import search_from
-from ppopt.solver.warm_start import WarmStart
-from ppopt.studies import memory_limits
-from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, Segment
+from ppopt.studies.frontier_curve import Curve, Number, ParetoPoint, Proved, Segment
+from ppopt.studies.frontier_space import Space
 
 WORTH = 0.002
 """Share of the value: segments of a smaller step are searched after all others."""
@@ -54,7 +46,7 @@ another one would end the same way."""
 class Explorer:
     """State of an exploration."""
 
-    problem: Problem
+    space: Space
     provenance: Provenance
     deadline: float
     notify: Callable[[Progress], None]
@@ -64,6 +56,8 @@ class Explorer:
     """Number of searches per limit, by position in the list of limits."""
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of search per limit, in ticks of memory."""
+    impossible: str = ""
+    """Why the largest limit that was proved impossible is."""
     given_up: set[int] = field(default_factory=set)
     """Positions of the limits where another search would end like the last one."""
     interrupted: bool = False
@@ -87,16 +81,8 @@ class Explorer:
 
     def _seed(self, hands: Iterable[Schedule]) -> None:
         """Add the schedules that need no search."""
-        pipeline, problem = self.problem.pipeline, self.problem.reduced
-        starts = [one_at_a_time(one.instance) for one in problem.restrictions]
-        for hand in hands:
-            if hand.pipeline.layout == pipeline.layout:
-                orders: Orders = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
-                starts += [
-                    of_kind(pipeline, orders, one.backward_kind) for one in problem.restrictions
-                ]
-        for orders in starts:
-            self._take(timing.schedule(pipeline, orders, self.problem.objective))
+        for made in self.space.starts(hands):
+            self._take(made)
 
     def _lessen(self) -> None:
         """Find less and less memory for the best value, in rounds of bisection."""
@@ -144,21 +130,14 @@ class Explorer:
 
     def _take(self, made: Schedule) -> None:
         if made.fits_limits:
-            self.curve.add(
-                ParetoPoint(self._peak(made), made.metrics.value(self.problem.objective), made)
-            )
-
-    def _peak(self, made: Schedule) -> int:
-        """Largest device peak, in the ticks of the problem."""
-        peak = made.pipeline.ticks.memory(max(made.metrics.peak_memory))
-        return int(peak * self.problem.pipeline.ticks.memory_per_unit)
+            self.curve.add(ParetoPoint(*self.space.point(made), made))
 
     def _next(self) -> Segment | None:
         """The segment to search next: untried ones of a large step first, then large gaps."""
         useful = (one for one in self.curve.open() if self._place(one) not in self.given_up)
         return min(useful, key=self._urgency, default=None)
 
-    def _urgency(self, segment: Segment) -> tuple[float, float]:
+    def _urgency(self, segment: Segment) -> tuple[int, Number]:
         tries = self.tried[self._place(segment)]
         if segment.value == inf:
             return tries - 1, -inf
@@ -182,29 +161,26 @@ class Explorer:
 
     @property
     def _least(self) -> float:
-        return max(LEAST, PER_OPERATION * self.problem.operations)
+        return max(LEAST, PER_OPERATION * self.space.problem.operations)
 
     def _seconds(self, place: int) -> float:
         """Time for a search: an equal share for every likely point, doubled with every try."""
-        matter = min(len(self.curve.limits), 2 * self.problem.pipeline.num_devices + 4)
+        matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
         first = max(self._least, self.provenance.time_limit / matter)
         return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
 
     def _search(self, place: int) -> None:
         limit = self.curve.limits[place]
-        ticks = self.problem.pipeline.ticks
-        problem = replace(
-            self.problem, pipeline=memory_limits.within(self.problem.pipeline, ticks.memory(limit))
-        )
         known = (self.curve.best(limit), self.curve.next(limit))
-        proved = self.curve.bound(limit)
-        start = WarmStart(
-            schedules=tuple(found.schedule for found in known if found is not None),
-            bound=None if proved is None else proved.bound,
-        )
         provenance = replace(self.provenance, time_limit=self._seconds(place))
         self.tried[place] += 1
-        result = search_from(start, problem, provenance, self._tell(limit))
+        result = self.space.search(
+            self.space.memory(limit),
+            [found.schedule for found in known if found is not None],
+            self.curve.bound(limit),
+            provenance,
+            self._tell(limit),
+        )
         self.spent[limit] += result.solve_seconds
         if max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
             self.given_up.add(place)
@@ -214,25 +190,18 @@ class Explorer:
         """Add the outcome of a search."""
         self.interrupted = result.interrupted
         if result.status is Status.INFEASIBLE:
-            self.curve.impossible = max(self.curve.impossible, limit)
+            if limit > self.curve.impossible:
+                self.curve.impossible, self.impossible = limit, result.proof
             return
         if result.schedule is not None:
             self._take(result.schedule)
-        self.curve.prove(Proved(limit, self._bound(result)))
-
-    def _bound(self, result: Result) -> Bound:
-        """The bound of a search; its proof leaves out the words on the search space."""
         assert result.lower_bound is not None
-        value = int(result.lower_bound * result.pipeline.ticks.per_unit)
-        bound = Bound(value, result.proof, result.certificate)
-        asked = replace(self.problem, pipeline=result.pipeline)
-        return bound._replace(
-            proof=bound.proof.removesuffix(device_bounds.bound_scope(asked, bound))
-        )
+        proof = self.space.bare(result)
+        self.curve.prove(Proved(limit, result.lower_bound, proof, result.certificate))
 
     def _tell(self, limit: int) -> Callable[[Progress], None]:
-        ticks = self.problem.pipeline.ticks
-        where = f"{len(self.curve.found)} points, now limit {float(ticks.memory(limit)):g}"
+        now = float(self.space.memory(limit))
+        where = f"{len(self.curve.found)} points, now limit {now:g}"
 
         def tell(state: Progress) -> None:
             seconds = time.monotonic() - self.began

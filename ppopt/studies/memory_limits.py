@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import accumulate
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,20 +28,39 @@ def within(pipeline: Pipeline, limit: Fraction) -> Pipeline:
     return replace(pipeline, mem_limit=limits)
 
 
+class _Held(NamedTuple):
+    """What a device may hold, in ticks of memory."""
+
+    between: list[tuple[int, ...]]
+    """Per hosted stage, route and slice: what a microbatch may hold between two operations."""
+    during: list[int]
+    """What a microbatch may hold only while one of its operations runs."""
+
+    @property
+    def most(self) -> int:
+        """The most that one microbatch holds between operations."""
+        return sum(map(max, self.between))
+
+
 def candidates(problem: Problem) -> Sequence[int]:
     """Limits, in ticks of memory, ascending, between which no optimum changes.
 
     A schedule keeps one limit for every device exactly when the largest peak does. A peak is
-    static memory plus what some numbers of microbatches hold between two of their operations. The
-    limits run from the least one under which every device can run at all to what no schedule
-    exceeds, or to the largest limit that the pipeline has itself. Some sums may not be reachable;
-    where there are too many, every whole tick is a candidate. Where backwards are mixed, those of
-    split ones hold all sums there are.
+    static memory plus what some numbers of microbatches hold between two of their operations, and
+    what one more may hold only while an operation of it runs (workspace, and what recompute brings
+    back). The limits run from the least one under which every device can run at all to what no
+    schedule exceeds, or to the largest limit that the pipeline has itself. Some sums may not be
+    reachable; where there are too many, every whole tick is a candidate.
     """
-    pipeline, instance = problem.pipeline, problem.restrictions[0].instance
+    pipeline = problem.pipeline
+    instances = [one.instance for one in problem.restrictions]
+    batches = instances[0].batches
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
-    held = [_held(instance, device) for device in devices]
-    tops = [static[device] + instance.batches * sum(map(max, held[device])) for device in devices]
+    held = [_held(instances, device) for device in devices]
+    tops = [
+        static[device] + batches * held[device].most + max(held[device].during, default=0)
+        for device in devices
+    ]
     own = pipeline.ticks.limits
     if own is not None:
         tops = [min(pair) for pair in zip(tops, own, strict=True)]
@@ -49,7 +68,7 @@ def candidates(problem: Problem) -> Sequence[int]:
     top = max(*tops, least)
     sums = [np.array([top])]
     for device in devices:
-        found = _sums(held[device], instance.batches, top - static[device])
+        found = _sums(held[device], batches, top - static[device])
         if found is None:
             return range(least, top + 1)
         sums.append(static[device] + found)
@@ -58,19 +77,26 @@ def candidates(problem: Problem) -> Sequence[int]:
     return limits
 
 
-def _held(instance: Instance, device: int) -> list[tuple[int, ...]]:
-    """Memory of a microbatch after F, B and W (or BW), per hosted stage, route and slice."""
-    places: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for number in instance.hosted[device]:
-        one = instance.classes[number]
-        places[one.stage, one.route, one.slice].append(one.change)
-    return [tuple(accumulate(changes)) for changes in places.values()]
+def _held(instances: Sequence[Instance], device: int) -> _Held:
+    """What a device may hold with any of these kinds of backwards."""
+    places: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    during = set()
+    for instance in instances:
+        now: dict[tuple[int, ...], int] = defaultdict(int)
+        for number in instance.hosted[device]:
+            one = instance.classes[number]
+            place = one.stage, one.route, one.slice
+            during.add(now[place] + one.takes)
+            now[place] += one.change
+            places[place].add(now[place])
+    between = [tuple(sorted(amounts)) for amounts in places.values()]
+    return _Held(between, sorted(during.difference(*between)))
 
 
-def _sums(held: list[tuple[int, ...]], batches: int, room: int) -> Ints | None:
+def _sums(held: _Held, batches: int, room: int) -> Ints | None:
     """Every sum up to `room` that microbatches may hold; None where there are too many."""
-    amounts = [amount for place in held for amount in dict.fromkeys(place) if amount]
-    unit = gcd(*amounts) or 1
+    amounts = [amount for place in held.between for amount in place if amount]
+    unit = gcd(*amounts, *held.during) or 1
     steps = room // unit
     if steps > LARGEST_SET:
         return None
@@ -78,6 +104,8 @@ def _sums(held: list[tuple[int, ...]], batches: int, room: int) -> Ints | None:
     for amount in amounts:
         for times in _doubling(batches):
             reached |= reached << (amount // unit * times) & mask
+    for amount in held.during:
+        reached |= reached << amount // unit & mask
     bits = np.frombuffer(reached.to_bytes(steps // 8 + 1, "little"), dtype=np.uint8)
     return unit * np.flatnonzero(np.unpackbits(bits, bitorder="little"))
 

@@ -20,7 +20,7 @@ from ppopt.problem import partition
 from ppopt.problem.exact import plain
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.device_bounds import Bound, proof_scope
+from ppopt.solver.bounds.device_bounds import Bound, proof_scope, streams_scope
 from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status
@@ -153,11 +153,11 @@ def _searched(job: SolveJob, known: JobOutcome | None, progress: Callback | None
     if candidates is not None:
         request = SolveRequest(
             search_from, problem, provenance, progress, began, None, SolveParams(),
-            known=known.schedule, least=known.lower_bound,
+            known=tuple(filter(None, (known.schedule,))), least=known.lower_bound,
         )  # fmt: skip
         return ConfigurationSearch(candidates, request).run()
     ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
-    proof = known.proof.removesuffix(proof_scope(problem))
+    proof = known.proof.removesuffix(streams_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=() if known.schedule is None else (known.schedule,),
         bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),

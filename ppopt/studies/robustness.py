@@ -2,7 +2,8 @@
 
 Every operation keeps its place in the order of its device, starts when its inputs are there and
 its device is free, and takes its own time multiplied by a random factor. No device begins before
-its first start in the schedule. Delays between devices stay as they are.
+its first start in the schedule. Delays between devices stay as they are. Where links are streams,
+every link keeps the order and the times of its transfers.
 """
 
 from __future__ import annotations
@@ -78,7 +79,6 @@ def jitter(
     samples (common random numbers), so that strategies can be compared. Raises InputError unless
     the deviation is above 0 and at most 10 and there is at least one sample.
     """
-    schedule.pipeline.refuse_streams("jitter")
     check_deviation(deviation)
     if samples < 1:
         raise InputError(f"samples: {samples} is below 1")

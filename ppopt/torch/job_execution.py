@@ -8,7 +8,7 @@ from functools import partial
 from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import distributed
@@ -17,7 +17,7 @@ from ppopt.errors import InputError, VerificationError
 from ppopt.formats import torch_csv
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import Profile, Record
-from ppopt.profiles.pipeline_file import LayerName
+from ppopt.profiles.pipeline_file import MeasuredLayer
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.execution import RunResult, renumbered, step_lengths
 from ppopt.torch.job import (
@@ -55,6 +55,21 @@ class UserModel(NamedTuple):
     def load(self) -> Job:
         """Call the user's function."""
         return load_job(self.spec, self.batches)
+
+
+class Trained(Protocol):
+    """A model that `measure` takes: `UserModel`, or another that loads in every process."""
+
+    @property
+    def batches(self) -> int:
+        """Microbatches."""
+
+    @property
+    def backend(self) -> str | None:
+        """Of torch.compile; None: eager."""
+
+    def load(self) -> Job:
+        """Make the job."""
 
 
 def run(
@@ -117,8 +132,8 @@ def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
 
 
 def measure(
-    world: World, model: UserModel, schedule: Schedule | None = None, *, steps: int = 5
-) -> tuple[Profile, list[LayerName]]:
+    world: World, model: Trained, schedule: Schedule | None = None, *, steps: int = 5
+) -> tuple[Profile, list[MeasuredLayer]]:
     """Profile the stages of a schedule, or without one every module as a stage of its own.
 
     Modules are spread over the devices of the world in order. Of compiled stages only whole
@@ -141,7 +156,7 @@ def measure(
     arguments = [(order, model, cut, steps, world.device(rank)) for rank in range(world.size)]
     profile: Profile = world.run(_profile, arguments)[0]
     sizes = [sum(meta.nbytes for meta in after) for after in metas[1:]]
-    return profile, [LayerName(*pair) for pair in zip(names, sizes, strict=True)]
+    return profile, [MeasuredLayer(*pair) for pair in zip(names, sizes, strict=True)]
 
 
 def _first(world: World, job: Callable[..., Any]) -> Any:
@@ -161,14 +176,14 @@ def _only_first(rank: int, job: Callable[..., Any], device: str) -> Any:
         return error
 
 
-def _traced(world: World, model: UserModel) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
+def _traced(world: World, model: Trained) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
     found: tuple[list[tuple[TensorMeta, ...]], list[str]] = _first(
         world, partial(_trace, model=model)
     )
     return found
 
 
-def _trace(device: str, model: UserModel) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
+def _trace(device: str, model: Trained) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
     job = model.load()
     metas = boundaries(job, model.batches, device)
     return metas, [type(job.module(index)).__name__ for index in range(len(job.modules))]
@@ -319,7 +334,7 @@ def _largest(tensor: Any) -> float:
 
 
 def _profile(
-    rank: int, order: Schedule, model: UserModel, cut: Cut, steps: int, device: str
+    rank: int, order: Schedule, model: Trained, cut: Cut, steps: int, device: str
 ) -> Profile:
     job = model.load()
     stages = build_stages(job, cut, rank, device)

@@ -115,9 +115,8 @@ def _incomplete(named: Rows) -> Iterator[Violation]:
             stage, slot, part = map(int, np.unravel_index(cell, mask.shape))
             yield _missing(pipeline, gap, stage, int(present[slot]), part)
         yield from more(Rule.MISSING, len(cells) - MOST_LISTED)
-    absent = np.setdiff1d(
-        np.arange(min(pipeline.batches, len(present) + MOST_LISTED)), present
-    ).tolist()
+    first = np.arange(min(pipeline.batches, len(present) + MOST_LISTED))
+    absent = np.setdiff1d(first, present, assume_unique=True).tolist()
     wholly = product((_NO_FORWARD, _NO_BACKWARD), absent, *map(range, forward.shape[::2]))
     for gap, microbatch, stage, part in islice(wholly, MOST_LISTED):
         yield _missing(pipeline, gap, stage, microbatch, part)

@@ -1,33 +1,23 @@
-"""`benchmarks.layers`: layers measured as a pipeline, here of a tiny model on the processor."""
+"""`benchmarks.layers`: layers measured as a model in layers, here a tiny one on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from ppopt import solve
-from ppopt.formats.config import pipeline_of, read_config
+from ppopt.formats.config import read_config
+from ppopt.formats.models import read_model
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import Profile
+from tests.cli.cli_run import shown, words
 from tests.torch.torch_world import torch
 
 from benchmarks import layers  # isort: skip  it loads PyTorch
 
 TINY = layers.SIZES["tiny"]
-BETWEEN = TINY.sequence * TINY.hidden * 4
-"""Bytes of a tensor between stages."""
-
-
-@pytest.fixture(scope="module")
-def measured() -> Iterator[list[Profile]]:
-    """Three stages of one layer each, and of two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield [layers.measure(TINY, count, "cpu", torch.float32, 2) for count in (1, 2)]
-    torch.set_num_threads(before)
+TENSOR = TINY.sequence * TINY.hidden * 4
+"""Bytes of a tensor between layers."""
+MIB = 2**20
 
 
 def weights(size: layers.Size) -> tuple[int, int, int]:
@@ -39,68 +29,60 @@ def weights(size: layers.Size) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize(("name", "most"), [("7b", 6.74e9), ("70b", 68.98e9)])
 def test_the_models_have_the_weights_of_their_class(name: str, most: float) -> None:
-    """The released models have 6.74 and 68.98 billion weights."""
+    """The released models have 6.74 and 68.98 billion weights. A token takes 6 FLOPs for each that
+    multiplies, and attention comes on top: 6 x sequence x hidden a layer, as half is masked."""
     size = layers.SIZES[name]
     layer, embedding, head = weights(size)
     assert size.layers * layer + embedding + head == pytest.approx(most, rel=1e-3)
+    scores = 6 * size.layers * size.sequence * size.hidden
+    multiply = size.layers * layer + head
+    assert size.flops == pytest.approx(size.sequence * (6 * multiply + scores), rel=1e-3)
 
 
-def test_memory(measured: list[Profile]) -> None:
-    """Weights twice. A second layer keeps as much as the first, and the first one's output, which
-    is the stage's own where it is the last (kept until the step ends); B the same with gradients.
-    A stage keeps its output and, but for the first, the gradient of its input; the last one's
-    output are logits."""
-    one, two = measured
+def test_everything_is_measured() -> None:
+    """Weights and gradients. The head keeps its norm's normed input, that times the weights and its
+    scales, and for the loss the logarithms of the probabilities and their number."""
+    found, named = layers.measure(layers.Transformer(TINY, torch.float32), "cpu", 2)
+    runs = {kind: {t.runs for (k, _), t in found.times.items() if k is kind} for kind in OpKind}
+    assert runs == {OpKind.F: {6}, OpKind.B: {2}, OpKind.W: {2}, OpKind.BW: {4}}
     layer, embedding, head = weights(TINY)
-    logits = TINY.sequence * TINY.words * 4
-    for stage, (more, each) in enumerate(
-        [(embedding, BETWEEN), (0, 2 * BETWEEN), (head, BETWEEN + logits)]
-    ):
-        assert one.memory[stage].fixed == 8 * (layer + more)
-        assert two.memory[stage].fixed == 8 * (2 * layer + more)
-        assert one.memory[stage].per_microbatch == two.memory[stage].per_microbatch == each
-    middle = one.memory[1], two.memory[1]
-    assert middle[1].activation == 2 * middle[0].activation + BETWEEN
-    assert middle[0].memory_b is not None
-    assert middle[1].memory_b == 2 * middle[0].memory_b + BETWEEN
-    assert one.memory[0].memory_b == two.memory[0].memory_b == 0
-
-
-def test_everything_is_timed(measured: list[Profile]) -> None:
-    """Two steps of two microbatches: both run F, one BW, the other B and W."""
-    for found in measured:
-        assert found.steps == 2
-        runs = {kind: {t.runs for (k, _), t in found.times.items() if k is kind} for kind in OpKind}
-        assert runs == {OpKind.F: {4}, OpKind.B: {2}, OpKind.W: {2}, OpKind.BW: {2}}
-
-
-def test_the_middle_is_repeated(measured: list[Profile]) -> None:
-    """On devices of their own stages have buffers for what their neighbours send."""
-    one, _ = measured
-    made = layers.repeated(one, 5, 12, BETWEEN)
-    costs = made.costs(10**6)
-    assert (made.hosts, made.batches) == ((0, 1, 2, 3, 4), 12)
-    assert costs["forward"][1:4] == [Fraction(one.times[OpKind.F, 1].median, 10**6)] * 3
-    added = [
-        made.memory[device].per_microbatch - one.memory[stage].per_microbatch
-        for device, stage in enumerate((0, 1, 1, 1, 2))
+    assert [found.memory[stage].fixed for stage in range(3)] == [
+        8 * number for number in (embedding, layer, head)
     ]
-    assert added == [BETWEEN, 2 * BETWEEN, 2 * BETWEEN, 2 * BETWEEN, BETWEEN]
+    guesses = (TINY.sequence - 1) * TINY.words
+    assert found.memory[0].activation == 0
+    assert found.memory[1].activation > 10 * TENSOR
+    assert found.memory[2].activation == 2 * TENSOR + 4 * (TINY.sequence + guesses + 1)
+    assert [layer.output for layer in named] == [TENSOR, TENSOR, 0]
 
 
-def test_one_command_writes_a_file_to_solve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--compile", "aot_eager")])
+def test_one_command_writes_a_model_to_solve(more: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
-    options = ["--device", "cpu", "--devices", "3", "--batches", "4", "--steps", "1"]
-    layers.main(["tiny", *options, "-o", str(path)])
-    settings = read_config(path)
-    assert settings["about"]["description"].startswith("tiny: 2 of 6 layers a device")
-    assert "layers.py on one cpu, torch 2.13" in settings["about"]["source"]
-    pipeline = pipeline_of(settings)
-    assert (pipeline.hosts, pipeline.batches) == (((0, 1, 2),), 4)
-    assert solve(pipeline, time_limit=2).schedule is not None
+    options = words("--device cpu --devices 3 --batches 4 --steps 1")
+    layers.main(["tiny", *options, *more, "-o", str(path)])
+    model = read_model(path)
+    assert [layer.role for layer in model.layers] == ["embedding", *["decoder"] * 6, "head"]
+    assert [layer.name for layer in model.layers] == ["embedding", *["block"] * 6, "head"]
+    outputs = [float(layer.output) for layer in model.layers]
+    assert outputs == [*[pytest.approx(TENSOR / MIB, abs=1e-6)] * 7, 0]
+    assert [layer.kept for layer in model.layers] == [layer.output for layer in model.layers]
+    about = read_config(path)["about"]
+    how = "torch.compile with aot_eager" if more else "eager"
+    assert (
+        f"on one CPU, torch {torch.__version__}, {how}; embedding, one decoder" in about["source"]
+    )
+    for said in ("# Measured: ", "# Derived: ", "# Assumed: "):
+        assert said in path.read_text()
+    found = shown(f"solve --config {path} --partition search --mem-limit --time-limit 3")
+    assert sum(found["partition"]) == 8
+    assert (found["time_unit"], found["memory_unit"]) == ("ms", "MiB")
+    assert found["verified"]
+    assert found["tokens_per_second"] == pytest.approx(4 * TINY.sequence / found["value"] * 1000)
+    assert shown(f"plan --config {path} --placement linear --time-limit 3")["verified"]
 
 
-@pytest.mark.parametrize("line", ["tiny --devices 4 -o a", "tiny --devices 2 -o a", "13b -o a"])
+@pytest.mark.parametrize("line", ["tiny --devices 0 -o a", "tiny --device tpu -o a", "13b -o a"])
 def test_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         layers.main(line.split())

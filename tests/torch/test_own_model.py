@@ -21,6 +21,7 @@ from tests.torch.torch_jobs import RANKS
 
 FILE = Path(__file__).with_name("own_models.py")
 BATCHES = 4
+TRAINING = pipeline_file.Training(RANKS, BATCHES)
 REFUSED = {
     "number": "own_models.py:number: returns int, not a ppopt.torch.Job",
     "nothing": r"nothing\(4\) raised TypeError: nothing\(\) takes 0 positional arguments",
@@ -122,9 +123,9 @@ def test_modules_are_profiled_as_layers(world: World) -> None:
     """A module hands on a tensor of 2 x 8 floats and two integers. F of the first four keeps what
     tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
     found, names = job_execution.measure(world, model("good"), steps=2)
-    assert [name for name, _ in names] == ["Layer"] * 4 + ["Last"]
-    assert [size for _, size in names] == [2 * 8 * 4 + 2 * 8] * 4 + [2 * 2 * 8 * 4]
-    text = pipeline_file.dumps_layers(found, names, description="mine", source="here")
+    assert [layer.name for layer in names] == ["Layer"] * 4 + ["Last"]
+    assert [layer.output for layer in names] == [2 * 8 * 4 + 2 * 8] * 4 + [2 * 2 * 8 * 4]
+    text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
     pipeline = pipeline_of(parse_config(text, ".yaml", "profile.yaml"))
     assert pipeline.model is not None
     assert [layer.name for layer in pipeline.model.layers] == ["Layer"] * 4 + ["Last"]
@@ -132,14 +133,14 @@ def test_modules_are_profiled_as_layers(world: World) -> None:
     static = 2 * 72 * 4 / 2**20
     for layer in pipeline.model.layers:
         assert float(layer.static) == pytest.approx(static, abs=1e-6)
-        assert float(layer.activation) > float(layer.output or 0)
+        assert float(layer.activation) > float(layer.output) == float(layer.kept)
 
 
 def test_compiled_modules_are_profiled_whole(world: World) -> None:
     """Their memory is measured, too: tanh and product are kept by compiled code."""
     found, names = job_execution.measure(world, model("good", "aot_eager"), steps=1)
     assert {kind for kind, _ in found.times} == {OpKind.F, OpKind.BW}
-    text = pipeline_file.dumps_layers(found, names, description="mine", source="here")
+    text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
     assert "backward_kind: whole" in text
     eager = job_execution.measure(world, model("good"), steps=1)[0]
     for stage in range(5):

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 MODULES = (
     *("dom", "data", "cells", "gantt", "memory", "layout", "words"),
-    *("picture", "address", "export", "slider", "preview", "controls"),
+    *("links", "picture", "address", "export", "slider", "preview", "controls"),
     *("names", "frontier", "study_rows", "study_charts", "study_table", "study", "page"),
 )
 """Names of the modules, each after the modules that it imports."""

@@ -5,6 +5,7 @@ import { FREE } from "./data.js";
 import { part } from "./dom.js";
 import { span } from "./layout.js";
 import { exported } from "./export.js";
+import { aboutLink, aboutTransfer } from "./links.js";
 import { slider } from "./slider.js";
 import { aboutDevice, aboutGap, aboutMemory, aboutOperation } from "./words.js";
 
@@ -74,6 +75,10 @@ function spotOf(page, event) {
   const tick = time * schedule.unit;
   const margin = x > span(frame);
   if (!margin && tick >= schedule.raw.last) return null;
+  if (panel.kind === "links") {
+    const row = schedule.links?.ops.at(device, tick) ?? FREE;
+    return { panel, device, tick, margin, row, gap: FREE };
+  }
   let row = schedule.ops.at(device, tick);
   if (row !== FREE && schedule.ops.lane[row] && within - device < 0.5) row -= 1;
   const gap = schedule.gaps.at(device, tick);
@@ -86,6 +91,10 @@ function spotOf(page, event) {
 /** @param {Page} page @param {Spot} spot @returns {string[]} */
 function description(page, { panel, device, tick, margin, row, gap }) {
   const { schedule } = panel;
+  if (panel.kind === "links") {
+    if (margin) return aboutLink(schedule, device);
+    return row === FREE ? [] : aboutTransfer(schedule, page.style, row);
+  }
   if (margin) return aboutDevice(schedule, page.style, device);
   if (panel.kind === "memory") return aboutMemory(schedule, device, tick);
   if (row !== FREE) return aboutOperation(schedule, page.style, row);
@@ -125,6 +134,11 @@ function pointer(page) {
 function choose(page, spot) {
   if (!spot || spot.margin || spot.panel.kind === "memory") return;
   const { panel: { schedule, index }, row } = spot;
+  if (spot.panel.kind === "links") {
+    const microbatch = row === FREE ? FREE : schedule.links?.ops.microbatch[row] ?? FREE;
+    page.show({ microbatch, chosen: { schedule: 0, row: FREE } });
+    return;
+  }
   const same = page.view.chosen.row === row && page.view.chosen.schedule === index;
   if (row === FREE || same) page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE } });
   else page.show({ microbatch: schedule.ops.microbatch[row], chosen: { schedule: index, row } });
@@ -237,7 +251,9 @@ function buttons(page) {
       page.show({ off: new Set(hidden ? kinds : [...kinds, ...names]) });
     },
     clear: () => {
-      const on = new Set([...page.view.on].filter((name) => ["memory", "all"].includes(name)));
+      const on = new Set(
+        [...page.view.on].filter((name) => ["memory", "links", "all"].includes(name)),
+      );
       page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
     },
     next: () => highlight(page, page.view.microbatch + 1),
@@ -350,6 +366,7 @@ const KEYS = {
   d: "drag",
   f: "F",
   i: "idle",
+  l: "links",
   m: "memory",
   n: "next",
   p: "back",

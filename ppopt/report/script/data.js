@@ -103,6 +103,23 @@ class Gaps extends Intervals {
  * every operation, the memory while it runs and after it, with static memory.
  * @typedef {{time: number[], levels: number[][], total: number[], during: number[], after: number[]}} Steps */
 
+/** The transfers of a schedule as operations of their links.
+ * @param {Raw} raw @param {NonNullable<Raw["links"]>} links
+ * @returns {Raw} */
+function transfersOf(raw, { pairs, rows }) {
+  const none = /** @type {Packed} */ ({ type: "i1", base64: "" });
+  const gaps = { device: none, start: none, end: none, cause: none, following: none };
+  return {
+    ...raw,
+    devices: pairs.length,
+    ops: rows,
+    needs: [],
+    gaps: { ...gaps, subject: none },
+    critical: none,
+    links: null,
+  };
+}
+
 /** One schedule. Times in ticks; `unit` ticks are one unit of the user's. */
 export class Schedule {
   /** @param {Raw} raw */
@@ -118,6 +135,14 @@ export class Schedule {
     this.sliced = this.ops.slice.some((value) => value > 0);
     /** Memory by device, computed on first use. @type {Map<number, Steps>} */
     this.steps = new Map();
+    /** Its transfers, as a schedule whose devices are links; null where links are delays.
+     * @type {Schedule | null} */
+    this.links = raw.links ? new Schedule(transfersOf(raw, raw.links)) : null;
+  }
+
+  /** The two devices of a link. @param {number} link @returns {[number, number]} */
+  pair(link) {
+    return this.raw.links?.pairs[link] ?? [FREE, FREE];
   }
 
   /** Memory of a device over time: every operation takes an amount at its start and gives an

@@ -5,9 +5,9 @@
 /** @typedef {import("./types.d.ts").Trace} Trace */
 /** @typedef {import("./types.d.ts").View} View */
 
-/** A chart of one schedule: its devices from `low` to below `high`; `top` and `height` in pixels,
- * `row` those of a device.
- * @typedef {{kind: "gantt" | "memory", schedule: Schedule, index: number, axis: string,
+/** A chart of one schedule: its devices, or links, from `low` to below `high`; `top` and `height` in
+ * pixels, `row` those of one of them.
+ * @typedef {{kind: "gantt" | "links" | "memory", schedule: Schedule, index: number, axis: string,
  *   low: number, high: number, top: number, height: number, row: number}} Panel */
 
 /** @typedef {{width: number, left: number, right: number, side: number, height: number,
@@ -51,17 +51,28 @@ export function frameOf(shown, view, width) {
   const panels = [];
   let top = 0;
   shown.forEach(({ schedule, index }, place) => {
-    for (const kind of /** @type {("gantt" | "memory")[]} */ (["gantt", "memory"])) {
-      if (kind === "memory" && !view.on.has("memory")) continue;
+    for (const kind of /** @type {Panel["kind"][]} */ (["gantt", "links", "memory"])) {
+      if (kind !== "gantt" && !view.on.has(kind)) continue;
+      const { low, high } = kind === "links" ? linksOf(schedule, windows[place]) : windows[place];
+      if (low === high) continue;
       top += panels.length ? heading + BETWEEN : heading;
       const axis = panels.length ? `y${panels.length + 1}` : "y";
-      const { low, high } = windows[place];
       const height = (high - low) * row;
       panels.push({ kind, schedule, index, axis, low, high, top, height, row });
       top += height;
     }
   });
   return { width, left: LEFT, right: side + 14, side, height: top + BOTTOM, panels };
+}
+
+/** The links of a window of devices, from the first to the last that has an end there.
+ * @param {Schedule} schedule @param {{low: number, high: number}} window of devices */
+function linksOf({ raw }, window) {
+  const pairs = raw.links?.pairs ?? [];
+  const ends = (/** @type {[number, number]} */ pair) =>
+    pair.some((device) => device >= window.low && device < window.high);
+  const low = pairs.findIndex(ends);
+  return low < 0 ? { low: 0, high: 0 } : { low, high: pairs.findLastIndex(ends) + 1 };
 }
 
 /** Height of a row. @param {number} rows of all Gantt charts @param {number} charts */
@@ -136,20 +147,31 @@ function timeTitle(panels) {
  * @returns {Trace} */
 function rowsAxis(panel, height, view, theme) {
   const inner = height - BOTTOM;
-  const { low, high, schedule: { devices } } = panel;
+  const { low, high, schedule } = panel;
+  const carrying = panel.kind === "links";
+  const rows = carrying ? schedule.links?.devices ?? 0 : schedule.devices;
   return {
     domain: [1 - (panel.top + panel.height) / inner, 1 - panel.top / inner],
     range: [high - 0.5, low - 0.5],
     minallowed: -0.5,
-    maxallowed: devices - 0.5,
-    fixedrange: view.drag === "pan" ? high - low === devices : panel.row >= THIN_ROW,
-    tick0: 0,
-    dtick: Math.max(1, Math.ceil(LEAST_LABEL / panel.row)),
+    maxallowed: rows - 0.5,
+    fixedrange: carrying ||
+      (view.drag === "pan" ? high - low === rows : panel.row >= THIN_ROW),
+    ...rowTicks(panel),
     showgrid: false,
     zeroline: false,
-    title: { text: panel.height > 60 ? "device" : "", standoff: 6 },
+    title: { text: panel.height > 60 ? (carrying ? "link" : "device") : "", standoff: 6 },
     tickcolor: theme.grid,
   };
+}
+
+/** Marks of the rows: numbers of devices, or the two devices of a link.
+ * @param {Panel} panel @returns {Trace} */
+function rowTicks({ kind, schedule, row, low, high }) {
+  const step = Math.max(1, Math.ceil(LEAST_LABEL / row));
+  if (kind !== "links") return { tick0: 0, dtick: step };
+  const shown = Array.from({ length: Math.ceil((high - low) / step) }, (_, at) => low + at * step);
+  return { tickvals: shown, ticktext: shown.map((link) => schedule.pair(link).join("–")) };
 }
 
 /** A line at the end of every schedule; the end of the shortest is dotted through all others.

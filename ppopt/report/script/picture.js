@@ -3,6 +3,7 @@
 import { FREE } from "./data.js";
 import { arrows, framed, gantt, path } from "./gantt.js";
 import { layoutOf, note, span } from "./layout.js";
+import { busy, links } from "./links.js";
 import { memory, uses } from "./memory.js";
 import { measured, number, percent, plain } from "./words.js";
 
@@ -29,9 +30,7 @@ export function picture(frame, style, view, last, theme) {
   /** @type {string[]} */
   const messages = [];
   const traces = frame.panels.flatMap((panel) => [
-    ...(panel.kind === "memory"
-      ? memory(panel, style, view, theme.ink)
-      : drawn(panel, style, view, pixel, theme, messages)),
+    ...chart(panel, style, view, pixel, theme, messages),
     ...(frame.side ? rowNotes(panel, style, last) : []),
   ]);
   const notes = frame.panels.flatMap((panel) => notesOf(panel, frame));
@@ -39,12 +38,23 @@ export function picture(frame, style, view, last, theme) {
   return { traces, layout: layoutOf(frame, view, last, theme, notes), messages };
 }
 
-/** To the right of the rows of a chart: time by use and idle share, or peak memory.
+/** @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
+ * @param {Theme} theme @param {string[]} messages
+ * @returns {Trace[]} */
+function chart(panel, style, view, pixel, theme, messages) {
+  if (panel.kind === "memory") return memory(panel, style, view, theme.ink);
+  if (panel.kind === "links") return links(panel, style, view, pixel);
+  return drawn(panel, style, view, pixel, theme, messages);
+}
+
+/** To the right of the rows of a chart: time by use and idle share, busy share, or peak memory.
  * @param {Panel} panel @param {Style} style @param {number} last
  * @returns {Trace[]} */
 function rowNotes(panel, style, last) {
   const { schedule: { raw, unit } } = panel;
   if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
+  const carried = panel.kind === "links" && panel.schedule.links;
+  if (carried) return [words(panel, 0, (link) => percent(busy(carried, link) / raw.last))];
   const idle = (/** @type {number} */ device) => panel.schedule.idle(device) / raw.last;
   const end = Math.max(last, raw.last / unit);
   return [...uses(panel, style, "x2"), words(panel, end, (device) => percent(idle(device)))];
@@ -109,14 +119,17 @@ function inWindow({ schedule, low, high }, view) {
  * @returns {Trace[]} */
 function notesOf(panel, frame) {
   const { schedule: { raw }, kind } = panel;
-  const heading = kind === "gantt"
-    ? headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side)
-    : `memory of every device  (largest peak ${largest(raw)})`;
+  const heading = {
+    gantt: () => headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side),
+    links: () => "transfers of every link, one at a time",
+    memory: () => `memory of every device  (largest peak ${largest(raw)})`,
+  }[kind]();
   const notes = [note(panel, heading, { x: 0, align: "left", font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
   const peaks = raw.memoryName ? `peak (${raw.memoryName})` : "peak";
-  return [...notes, note(panel, kind === "gantt" ? "time by use, idle share" : peaks, { x })];
+  const beside = { gantt: "time by use, idle share", links: "busy share", memory: peaks }[kind];
+  return [...notes, note(panel, beside, { x })];
 }
 
 /** @param {import("./types.d.ts").Raw} raw */

@@ -19,7 +19,7 @@ export function preview(page) {
   const context = canvas.getContext("2d");
   const { ink } = page.theme();
   for (const panel of frame.panels) {
-    if (!context || panel.kind === "memory") continue;
+    if (!context || panel.kind !== "gantt") continue;
     context.fillStyle = ink;
     context.font = "bold 12px system-ui, sans-serif";
     context.fillText(panel.schedule.raw.title, frame.left + 2, panel.top - 8);

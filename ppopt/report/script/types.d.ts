@@ -34,6 +34,8 @@ export interface Raw {
   static: number[];
   limits: number[] | null;
   peak: number[];
+  /** Transfers as operations of links, and the two devices of every link; null: no streams. */
+  links: { pairs: [number, number][]; rows: Record<string, Packed> } | null;
 }
 
 export interface Kind {

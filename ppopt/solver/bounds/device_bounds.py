@@ -135,6 +135,15 @@ RELAXED = (
 """Words for a bound of `BackwardChoice.relaxed`."""
 
 
+STREAMS = "; streams only delay more than delays do, so this bound of the delays holds for them"
+"""Words of every bound over streams (`ppopt.problem.link_mode`)."""
+
+
+def streams_scope(problem: Problem) -> str:
+    """Words that a bound is of links that are delays; empty where they are."""
+    return STREAMS if problem.pipeline.streams else ""
+
+
 def proof_scope(problem: Problem) -> str:
     """Words for the schedules that a proof covers, of a problem as it was asked for.
 
@@ -147,9 +156,9 @@ def proof_scope(problem: Problem) -> str:
 
 
 def bound_scope(problem: Problem, bound: Bound) -> str:
-    """Words for the schedules that a bound covers: their backwards, and their starts."""
+    """Words for the schedules that a bound covers: their backwards, starts and links."""
     starts = possible_values.start_scope(problem, bound.value, bound.certificate.devices)
-    return proof_scope(problem) + starts
+    return proof_scope(problem) + starts + streams_scope(problem)
 
 
 def known_bound(problem: Problem) -> Bound:

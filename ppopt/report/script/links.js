@@ -1,0 +1,76 @@
+// Transfers as operations of their links: what a link carries, how long it is busy, and its words.
+
+import { FREE } from "./data.js";
+import { gantt } from "./gantt.js";
+import { measured, number, percent } from "./words.js";
+
+/** @typedef {import("./data.js").Schedule} Schedule */
+/** @typedef {import("./types.d.ts").Style} Style */
+/** @typedef {import("./types.d.ts").Trace} Trace */
+/** @typedef {import("./types.d.ts").View} View */
+/** @typedef {import("./layout.js").Panel} Panel */
+
+/** Transfers in the colour of the kind that hands them on, with their microbatches.
+ * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
+ * @returns {Trace[]} */
+export function links(panel, style, view, pixel) {
+  const carried = panel.schedule.links;
+  if (!carried) return [];
+  const rows = view.microbatch === FREE ? [] : carried.rowsOf(view.microbatch);
+  const lit = rows.length ? new Set(rows) : null;
+  return gantt({ ...panel, schedule: carried }, style, view, pixel, lit);
+}
+
+/** Ticks in which a link carries something. @param {Schedule} carried @param {number} link */
+export function busy({ ops }, link) {
+  let ticks = 0;
+  for (let row = ops.bounds[link]; row < ops.bounds[link + 1]; row++) {
+    ticks += ops.end[row] - ops.start[row];
+  }
+  return ticks;
+}
+
+/** Lines about a link. @param {Schedule} schedule @param {number} link */
+export function aboutLink(schedule, link) {
+  const carried = schedule.links;
+  if (!carried) return [];
+  const { raw, unit, ops } = carried;
+  const ticks = busy(carried, link);
+  return [
+    `link of devices ${schedule.pair(link).join(" and ")}`,
+    `${number(ops.bounds[link + 1] - ops.bounds[link])} transfers, one at a time, both ways`,
+    `busy ${measured(ticks / unit, raw.timeName)} (${percent(ticks / raw.last)})`,
+  ];
+}
+
+/** Lines about a transfer; the first is its name in files.
+ * @param {Schedule} schedule @param {Style} style @param {number} row of its transfers */
+export function aboutTransfer(schedule, style, row) {
+  const { ops, raw, unit } = /** @type {Schedule} */ (schedule.links);
+  const forward = style.kinds[ops.kind[row]].name === "F";
+  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
+  const [stage, microbatch] = [ops.stage[row], ops.microbatch[row]];
+  const sender = maker(schedule, style, stage, microbatch, forward);
+  const user = maker(schedule, style, stage + (forward ? 1 : -1), microbatch, forward);
+  const { device, start, end } = schedule.ops;
+  const name = (/** @type {number} */ at) => schedule.opName(at, style.kinds);
+  return [
+    `${stage}SEND_${forward ? "F" : "B"}${microbatch}  ${forward ? "activation" : "gradient"}`,
+    `microbatch ${microbatch} · device ${device[sender]} to device ${device[user]}`,
+    `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
+    `duration ${time(ops.end[row] - ops.start[row])}`,
+    `from ${name(sender)}, which ends at ${time(end[sender])}`,
+    `for ${name(user)}, which starts at ${time(start[user])}`,
+  ];
+}
+
+/** Row of the operation of a stage and microbatch that makes an activation, or a gradient.
+ * @param {Schedule} schedule @param {Style} style @param {number} stage
+ * @param {number} microbatch @param {boolean} forward */
+function maker({ ops }, style, stage, microbatch, forward) {
+  const makes = forward ? ["F"] : ["B", "BW"];
+  return ops.stage.findIndex((value, at) =>
+    value === stage && ops.microbatch[at] === microbatch &&
+    makes.includes(style.kinds[ops.kind[at]].name)
+  );
+}

@@ -1,0 +1,208 @@
+"""Streams in what asks for many searches: configurations, frontiers, plans, random times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise, product
+from random import Random
+
+import numpy as np
+import pytest
+
+from benchmarks.fuzz.searches import processor_clock
+from ppopt import (
+    Layer,
+    Model,
+    Objective,
+    Pipeline,
+    Result,
+    compare,
+    frontier,
+    plan,
+    recheck,
+    solve,
+    verify,
+)
+from ppopt.schedule.sampled_timing import SampledTiming
+from ppopt.solver.bounds.device_bounds import STREAMS
+from ppopt.solver.parameters import StreamParams
+from ppopt.studies.robustness import jitter
+from tests.factories.streams import Built, _machine, _needs, _parts, append_all
+from tests.oracles.streams_exhaustive import least_makespan
+
+LAYERS = Model(
+    layers=[
+        Layer(forward=1, backward=3, weight=1, activation=1),
+        Layer(forward=2, backward=3, weight=1, activation=2),
+        Layer(forward=1, backward=4, weight=2, activation=1),
+    ]
+)
+"""Three layers, so that two stages have two partitions."""
+
+
+def slow_links(partition: object, **fields: object) -> Pipeline:
+    """Two devices, two microbatches, transfers as long as operations."""
+    return LAYERS.pipeline(
+        devices=2, batches=2, p2p=2, partition=partition, link_mode="streams", **fields
+    )
+
+
+def holds(found: Result) -> Result:
+    """A result over streams whose schedule is verified and whose bound is not above its value."""
+    assert found.schedule is not None
+    assert found.schedule.pipeline.streams
+    assert verify(found.schedule) == []
+    assert (
+        found.lower_bound
+        <= found.value
+        == found.schedule.metrics.makespan / (found.pipeline.ticks.per_unit)
+    )
+    assert STREAMS in found.proof
+    return found
+
+
+def test_partitions_against_every_order_of_every_partition() -> None:
+    least = min(
+        least_makespan(pipeline, whole=True) / pipeline.ticks.per_unit
+        for pipeline in map(slow_links, ((1, 2), (2, 1)))
+    )
+    with processor_clock():
+        found = solve(slow_links("search"), backward_kind="whole", time_limit=5, workers=1)
+    assert holds(found).value == least
+    assert recheck(found).verdict in ("confirmed", "undecided")
+
+
+def test_placements_against_every_placement() -> None:
+    """Two chunks of two equal shares: every placement of four stages on two devices."""
+    common = {"batches": 2, "p2p": 2, "link_mode": "streams"}
+    each = Pipeline(stages=4, forward=1, placement=(0, 1, 1, 0), **common)
+    every = [hosts for hosts in product((0, 1), repeat=4) if hosts[0] == 0 and 1 in hosts]
+    given = Pipeline(stages=2, chunks=2, forward=2, placement="search", **common)
+    with processor_clock():
+        alone = [
+            solve(replace(each, placement=hosts), time_limit=0.3, workers=1) for hosts in every
+        ]
+        found = solve(given, time_limit=5, workers=1)
+    assert holds(found).value == min(one.value for one in alone)
+
+
+def test_recompute_is_chosen_over_streams() -> None:
+    layers = tuple(
+        Layer(forward=1, activation=1, count=1, recompute={"activation": 0, "time": 1})
+        for _ in range(4)
+    )
+    given = Model(layers=layers).pipeline(
+        devices=2, batches=4, p2p=2, recompute="search", mem_limit=3, link_mode="streams"
+    )
+    over = solve(replace(given, link_mode="delay"), time_limit=5, workers=1)
+    found = holds(solve(given, time_limit=5, workers=1))
+    assert over.lower_bound <= found.value
+    assert any(found.pipeline.recomputed)
+
+
+def test_a_frontier_has_the_values_of_streams() -> None:
+    given = Pipeline(stages=2, batches=3, p2p=3, forward=[1, 2], link_mode="streams")
+    found = frontier(given, time_limit=4, workers=1)
+    delays = frontier(replace(given, link_mode="delay"), time_limit=4, workers=1)
+    assert found.points
+    for point in found.points:
+        assert holds(point.result).proof.count(STREAMS) == 1
+        same = delays.at(point.limit)
+        assert same is not None
+        assert same.result.lower_bound <= point.result.value
+    values = [point.result.value for point in found.points]
+    assert all(one > other for one, other in pairwise(values))
+    assert all(hand.schedule.pipeline.streams for hand in found.hands)
+
+
+def test_a_plan_over_streams() -> None:
+    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 4}
+    found = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
+    over = plan(LAYERS, placement="linear", chunks=1, **space)
+    assert found.best is not None
+    assert found.schedule.pipeline.streams
+    assert verify(found.schedule) == []
+    assert over.lower_bound <= found.lower_bound <= found.value
+    assert found.proof.endswith(STREAMS)
+
+
+def test_a_comparison_over_streams() -> None:
+    given = Pipeline(stages=3, batches=4, p2p=2, link_mode="streams")
+    found = compare(given, time_limit=1, workers=1, jitter=0.1)
+    assert all(row.schedule.pipeline.streams for row in found.rows)
+    assert all(row.jitter is not None for row in found.rows)
+    assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in found.skipped}
+
+
+def test_steps_double_with_rounds() -> None:
+    params = StreamParams(first_steps=3, steps=20)
+    assert [params.most_steps(rounds) for rounds in (None, 0, 1, 2, 3)] == [20, 3, 6, 12, 20]
+
+
+def slowly(one: Built, times: dict[object, float]) -> float:
+    """Makespan in plain Python: every job in the order in which the schedule was appended."""
+    pipeline = one.schedule.pipeline
+    split = {
+        (row.stage, row.microbatch): row.kind.name == "B"
+        for row in one.schedule.rows()
+        if row.kind.name in ("B", "BW")
+    }
+    release = dict(enumerate(one.schedule.metrics.first))
+    free: dict[object, float] = {}
+    ends: dict[object, float] = {}
+    for job in one.sequence:
+        machine = _machine(pipeline, job)
+        needs = [need for part in _parts(job) for need in _needs(pipeline, split, part)]
+        begin = max([free.get(machine, release.get(machine, 0)), *(ends[need] for need in needs)])
+        end = free[machine] = begin + times[job]
+        ends |= {job: end} if isinstance(job[0], str) else dict.fromkeys(job, end)
+    return max(end for machine, end in free.items() if isinstance(machine, int))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
+    """No time is 0: of operations at one instant the order would not be told by their times."""
+    random = Random(seed)
+    placed = {"placement": random.choice(("interleaved", "v")), "chunks": 2} if seed % 2 else {}
+    given = Pipeline(stages=3, batches=3, p2p=seed % 5 + 1, link_mode="streams", **placed)
+    one = append_all(given, random, ("split", "whole", "mixed")[seed % 3])
+    run = SampledTiming.of(one.schedule)
+    planned = run.duration[:, None].astype(float)
+    assert run.values(planned.copy(), Objective.MAKESPAN) == [one.schedule.metrics.makespan]
+    drawn = planned.copy()
+    computed = run.row[: run.net.computed]
+    drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
+    lengths = {
+        one.schedule.pipeline.op(code): drawn[run.row[place], 0]
+        for code, place in zip(run.net.ops.tolist(), run.net.place.tolist(), strict=True)
+    }
+    carried = {
+        ("F" if kind == 0 else "B", stage, microbatch): end - start
+        for kind, stage, microbatch, _, _, start, end in zip(
+            *(column.tolist() for column in one.schedule.transfers.columns), strict=True
+        )
+    }
+    times = {
+        job: carried[job] if isinstance(job[0], str) else lengths[min(job)] for job in one.sequence
+    }
+    assert run.values(drawn, Objective.MAKESPAN) == [slowly(one, times)]
+
+
+def test_operations_have_the_luck_that_they_have_over_delays() -> None:
+    given = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
+    made = append_all(given, Random(1), "split").schedule
+    over = replace(made, pipeline=replace(given, link_mode="delay"))
+    drawn = [SampledTiming.of(one).draw(0.2, 3, 0, 4) for one in (made, over)]
+    rows = [SampledTiming.of(one).row for one in (made, over)]
+    assert (drawn[0][rows[0][: len(rows[1])]] == drawn[1][rows[1]]).all()
+    assert (jitter(made, 0.2, samples=20).values >= jitter(over, 0.2, samples=20).values).all()
+    assert np.isfinite(jitter(made, 0.2, Objective.DEVICE_SPAN, samples=20).values).all()
+
+
+@pytest.mark.parametrize("backward", ["split", "whole"])
+def test_no_bound_over_partitions_is_above_a_schedule(backward: str) -> None:
+    """Bounds of delays hold: no random schedule over streams is below them."""
+    found = solve(slow_links("search"), backward_kind=backward, time_limit=2, workers=1)
+    for counts, seed in product(((1, 2), (2, 1)), range(30)):
+        made = append_all(slow_links(counts), Random(seed), backward).schedule
+        assert made.metrics.makespan >= found.value * made.pipeline.ticks.per_unit

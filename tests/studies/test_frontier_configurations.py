@@ -1,0 +1,159 @@
+"""Frontiers over partitions, placements and choices of recompute, against every one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Frontier, Layer, Model, Pipeline, Status, frontier, recheck, verify
+from ppopt.problem import placement
+from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE
+from tests.cli.cli_run import done, shown
+from tests.oracles import exhaustive
+
+SEARCHES: list[dict[str, Any]] = [
+    {"recompute": "search"},
+    {"partition": "search"},
+    {"placement": "search", "chunks": 2},
+    {"partition": "search", "recompute": "search"},
+    {"placement": "search", "partition": "search", "chunks": 2},
+]
+
+
+def draw(rng: Random, given: dict[str, Any]) -> Pipeline:
+    """Three or four small layers on two devices, whose memory differs by a factor of up to 4."""
+    layers = [
+        Layer(
+            rng.randint(1, 2),
+            backward=rng.randint(1, 3),
+            activation=rng.randint(1, 3),
+            workspace=rng.choice((0, 0, 1)),
+            recompute_time=rng.randint(0, 2),
+            kept=rng.randint(0, 1),
+            static=rng.randint(0, 1),
+        )
+        for _ in range(4 if "chunks" in given else 3)
+    ]
+    return Model(layers).pipeline(devices=2, batches=2, p2p=rng.choice((0, 1)), **given)
+
+
+def configurations(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Every pipeline that the search may choose."""
+    model, stages = pipeline.model, pipeline.num_stages
+    places = range(1, len(model))
+    partitions = [
+        tuple(b - a for a, b in zip((0, *cuts), (*cuts, len(model)), strict=True))
+        for cuts in combinations(places, stages - 1)
+    ]
+    hosts = [where for where in product(range(2), repeat=stages) if len(set(where)) == 2]
+    flags = list(product((False, True), repeat=len(model)))
+    choices = product(
+        partitions if pipeline.partition == SEARCH else [pipeline.counts],
+        hosts if pipeline.placement == placement.SEARCH else [pipeline.hosts[0]],
+        flags if pipeline.recompute == SEARCH_RECOMPUTE else [(False,) * len(model)],
+    )
+    for counts, where, chosen in choices:
+        layers = tuple(
+            replace(layer, recompute=one) for layer, one in zip(model.layers, chosen, strict=True)
+        )
+        yield Pipeline(
+            stages=stages, batches=pipeline.batches, model=replace(model, layers=layers),
+            partition=counts, placement=list(where), p2p=pipeline.p2p,
+        )  # fmt: skip
+
+
+def brute(pipeline: Pipeline, top: Fraction) -> list[tuple[Fraction, Fraction]]:
+    """Every whole limit up to `top` at which the least value of all configurations changes."""
+    every = list(configurations(pipeline))
+    changes: list[tuple[Fraction, Fraction]] = []
+    for limit in range(int(top) + 1):
+        values = [
+            made.ticks.time(value)
+            for one in every
+            for made in [replace(one, mem_limit=limit)]
+            if (value := exhaustive.best(made, fused=True, objective="makespan")) is not None
+        ]
+        if values and (not changes or min(values) < changes[-1][1]):
+            changes.append((Fraction(limit), min(values)))
+    return changes
+
+
+def points(found: Frontier) -> list[tuple[Fraction, Fraction | None]]:
+    return [(point.limit, point.result.value) for point in found.points]
+
+
+@pytest.mark.parametrize("given", SEARCHES, ids=lambda given: "-".join(map(str, given)))
+def test_every_point_is_the_best_of_all_configurations(given: dict[str, Any]) -> None:
+    """Each is verified, keeps its limit, and is confirmed by the re-checker."""
+    rng, several = Random(71), 0
+    for _ in range(2):
+        pipeline = draw(rng, given)
+        found = frontier(pipeline, backward_kind="whole", workers=1, time_limit=60)
+        assert found.status is Status.OPTIMAL
+        last = found.points[-1].limit
+        assert points(found) == brute(pipeline, last + 4)
+        for point in found.points:
+            schedule = point.result.schedule
+            assert schedule is not None
+            assert verify(schedule) == []
+            assert schedule.fits_limits
+            assert (point.least, point.result.status) == (True, Status.OPTIMAL)
+        assert found.enough_proved
+        several += len(found.points) > 1
+    assert several
+    first = found.points[0].result
+    if "placement" not in given or "partition" not in given:
+        assert recheck(first, time_limit=20).verdict.value == "confirmed"
+
+
+def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
+    """Device 1 has room for its static memory and one microbatch, or for two that recompute."""
+    layers = [Layer(1, activation=2, kept=1)] * 4
+    own = Model(layers).pipeline(devices=2, batches=3, recompute="search", mem_limit=[20, 4])
+    found = frontier(own, workers=1, time_limit=30)
+    assert found.status is Status.OPTIMAL
+    for point in found.points:
+        assert point.result.schedule is not None
+        assert point.result.schedule.metrics.peak_memory[1] <= 4
+        assert point.result.pipeline.limits == (point.limit, min(point.limit, 4))
+    tight = replace(own, mem_limit=[1, 1])
+    impossible = frontier(tight, workers=1, time_limit=30)
+    assert (impossible.status, impossible.points) == (Status.INFEASIBLE, ())
+    assert impossible.proof.startswith("within the pipeline's own limits, device 0 has no memory")
+
+
+FILE = """
+stages: 2
+batches: 4
+memory_unit: GiB
+time_unit: ms
+layers:
+  - {name: block, count: 4, forward: 1, activation: 2, kept: 1, static: 1}
+  - {name: head, role: head, forward: 2, activation: 3, static: 2}
+"""
+
+
+def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(FILE)
+    line = f"frontier --config {path} --partition search --recompute search --time-limit 20"
+    found = shown(line)
+    assert found["searched"] == ["partition", "recompute"]
+    assert found["memory_unit"] == "GiB"
+    for row in found["points"]:
+        assert (sum(row["partition"]), row["verified"]) == (5, True)
+        assert len(row["recompute"]) == 2
+    assert {tuple(row["recompute"]) for row in found["points"]} != {(0, 0)}
+    told = done(line, "-o", tmp_path / "a.html").out
+    assert re.search(r"optimal, proved: layers \d,\d, recompute \d,\d", told)
+    assert "layers " in (tmp_path / "a.html").read_text()
+    assert shown(f"frontier --config {path}")["searched"] == []
