@@ -115,10 +115,8 @@ def run(
     with World(ranks, _patience(schedules, steps, seconds, compile), device) as world:
         from ppopt.torch import execution, job_execution
 
-        lengths = [
-            float(execution.predicted_makespan(schedule)) * seconds for schedule in schedules
-        ]
-        longest = f" of {max(lengths):.3g} s each at least" if seconds else ""
+        lengths = [float(execution.predicted_makespan(schedule)) for schedule in schedules]
+        longest = f" of {max(lengths) * seconds:.3g} s each at least" if seconds else ""
         _note(f"running {steps + 1} steps{longest}", quiet=quiet)
         if stages_from is None:
             ran = [
@@ -231,13 +229,18 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     return write_each((target, partial(words, target)) for target in targets)
 
 
-def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) -> dict[str, Any]:
+def _shown(schedule: Schedule, ran: RunResult, predicted: float, seconds: float) -> dict[str, Any]:
+    """What is told of a run; `predicted` in the pipeline's unit, which lasts so many seconds.
+
+    0 seconds: it is not known how long.
+    """
     from ppopt.torch import require
 
     measured = median(ran.steps)
     ticks = schedule.pipeline.ticks
     longest = max((time for row in (*ticks.down, *ticks.up) for time in row), default=0)
     link = float(ticks.time(longest)) * seconds
+    length = predicted * seconds
     return {
         "schema": 1,
         "devices": schedule.pipeline.num_devices,
@@ -245,6 +248,8 @@ def _shown(schedule: Schedule, ran: RunResult, length: float, seconds: float) ->
         "gradients": ran.gradients,
         "losses": schedule.pipeline.batches if ran.gradients else 0,
         "largest_difference": ran.difference if ran.gradients else None,
+        "predicted": predicted,
+        "time_unit": schedule.pipeline.time_unit,
         "predicted_seconds": round(length, 9) or None,
         "p2p_seconds": round(link, 9) if length else None,
         "measured_seconds": round(measured, 6),
@@ -271,5 +276,10 @@ def _words(shown: dict[str, Any], name: str) -> str:
         sent = f", transfers of up to {link:.3g} ms" if link else ""
         lines.append(f"predicted  {1000 * shown['predicted_seconds']:.1f} ms a step{sent}")
         spread += f", {shown['ratio']:.3f} of the prediction"
+    else:
+        lines.append(
+            f"predicted  {shown['predicted']:g} a step, in the file's unit of time; --sleep, or "
+            "your own model and a time_unit in the file, compare it"
+        )
     lines.append(f"measured   {1000 * shown['measured_seconds']:.1f} ms a step, {spread}")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import exact, placement
 from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layers import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, runs_of
 from ppopt.problem.link import Link
 from ppopt.problem.pipeline import Model, Pipeline
@@ -26,7 +27,7 @@ MEMBER = "model"
 """Key of the member in `origin`."""
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
-_OPTIONAL = ("name", "placement", "chunks", "link")
+_OPTIONAL = ("name", "placement", "chunks", "link", "first_backward")
 _FIELDS = tuple(cost.field for cost in COSTS)
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
@@ -37,7 +38,7 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
     model: Model = pipeline.model
     layers = runs_of(model.layers)
     per_unit = {unit: _common_tick(layers, unit) for unit in _UNITS}
-    given = pipeline.partition
+    given, first = pipeline.partition, pipeline.first_backward
     return {
         "name": model.name,
         **{key: per_unit[unit] for unit, key in _UNITS.items()},
@@ -47,6 +48,7 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "placement": pipeline.placement if pipeline.named_placement else list(pipeline.placement),
         "chunks": pipeline.chunks,
         **({} if pipeline.link is None else {"link": _of_link(pipeline.link)}),
+        **({"first_backward": first.value} if first is FirstBackward.WEIGHT else {}),
     }
 
 
@@ -116,6 +118,7 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
     counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
     fields = _placed(file, pipeline)
+    fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
     if file.get("link") is not None:
         fields["link"] = within("link", _link, file["link"])
     rule = file["partition"]

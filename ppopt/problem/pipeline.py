@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import Faults, InputError
 from ppopt.problem import exact, link, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
@@ -21,6 +21,7 @@ from ppopt.problem.field_values import (
     is_exact,
     whole,
 )
+from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_memory, peak_of_1f1b, static_of
@@ -95,6 +96,9 @@ class Pipeline:
     link_mode: Any = LinkMode.DELAY
     """`delay`; or `streams`: transfers of two devices run one at a time (see
     `ppopt.problem.link_mode`), on one route and without slices."""
+    first_backward: Any = FirstBackward.SPLIT
+    """Of a model: `split`, or `weight`: B of the first stage does nothing and its W runs the whole
+    backward, as in PyTorch's runtime (see `ppopt.problem.first_backward`)."""
     activation: Any = 1
     """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
     memory_b: Any = 0
@@ -167,16 +171,21 @@ class Pipeline:
         if self.routes == 2 and self.batches % 2:
             raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
         self._set_link_mode()
+        self._set_first_backward()
         self._set_counts()
         reader = FieldReader(self.rounded)
         self._set_units(reader)
         self._set("device_speed", reader.speeds(self.device_speed, self.hosts, self.num_devices))
-        if self.model is None:
-            self._set_costs(reader)
-        else:
-            self._set_costs_of_layers(reader)
-        self._set_p2p(reader)
-        self._set_limit(reader)
+        faults = Faults()
+        with faults.collected():
+            if self.model is None:
+                self._set_costs(reader)
+            else:
+                self._set_costs_of_layers(reader)
+        for read in (self._set_p2p, self._set_limit):
+            with faults.collected():
+                read(reader)
+        faults.check()
         self._set("rounded", reader.rounded)
         _ = self.ticks
 
@@ -190,6 +199,24 @@ class Pipeline:
             raise InputError(
                 f"link_mode: streams are PyTorch's, which has no {what}; use link_mode delay"
             )
+
+    def _set_first_backward(self) -> None:
+        self._set("first_backward", FirstBackward.read(self.first_backward))
+        if self.first_backward is FirstBackward.SPLIT:
+            return
+        if self.model is None:
+            raise InputError(
+                "first_backward: goes with a model in layers; of stages, give stage 0 B = 0 and W "
+                "the whole backward"
+            )
+        if self.routes == 2:
+            raise InputError("first_backward: it is PyTorch's, which has no two routes")
+        for what, given in (("partition", self.partition), ("recompute", self.recompute)):
+            if given == partition.SEARCH:
+                raise InputError(
+                    f"first_backward: a search of {what} does not know it; give the {what} that it "
+                    "finds without, then solve again"
+                )
 
     @property
     def streams(self) -> bool:
@@ -206,7 +233,10 @@ class Pipeline:
         for measure in Unit:
             key, given = f"{measure}_unit", self._given(measure)
             declared = getattr(self, key) or getattr(self.model, key, None)
-            found = units.resolve(measure, declared, given, ("mem_limit",))
+            standing = {
+                one.field: one.name for one in SETTINGS if given.get(one.field, self) == one.default
+            }
+            found = units.resolve(measure, declared, given, ("mem_limit",), standing)
             for field in given.keys() - {"layers"}:
                 self._set(field, found.values[field])
             self._set(key, found.unit)
@@ -298,12 +328,15 @@ class Pipeline:
         return tuple(sum(layer.recompute for layer in stage) for stage in stages)
 
     def _set_costs(self, reader: FieldReader) -> None:
+        faults = Faults()
         for cost in STAGE_COSTS:
             given = getattr(self, cost.field)
             if given is not None or cost.has_value:
                 signed = cost.least is None
-                values = reader.per_stage(cost.field, given, self.stages, signed=signed)
-                self._set(cost.field, values)
+                with faults.collected():
+                    values = reader.per_stage(cost.field, given, self.stages, signed=signed)
+                    self._set(cost.field, values)
+        faults.check()
         self._derive_times()
         check_memory(self.activation, self.memory_b, self.kept)
 
@@ -319,7 +352,10 @@ class Pipeline:
                 raise InputError(f"{cost.name}: the layers give the costs; leave it out")
             if cost.has_value:
                 self._set(cost.field, reader.numbers(cost.field, [cost.default]) * self.num_stages)
-        for field, values in self.model.stage_costs(self.counts)._asdict().items():
+        costs = self.model.stage_costs(self.counts)._asdict()
+        if self.first_backward is FirstBackward.WEIGHT:
+            costs = in_weight(costs)
+        for field, values in costs.items():
             self._set(field, values)
         reader.note(self.model.rounded)
 
@@ -417,6 +453,13 @@ class Pipeline:
         return (first, mirrored)[: self.routes]
 
     @property
+    def has_unequal_shares(self) -> bool:
+        """Whether stages are given by hand and differ, so that equal chunks may be a wrong cut."""
+        given = (getattr(self, cost.field) for cost in STAGE_COSTS)
+        shares = zip(*(values for values in given if values is not None), strict=True)
+        return self.model is None and len(set(shares)) > 1
+
+    @property
     def layout(self) -> Layout:
         """Where every stage sits, per route, and the slices of a microbatch.
 
@@ -451,6 +494,7 @@ class Pipeline:
             model=None,
             partition=None,
             link=None,
+            first_backward=FirstBackward.SPLIT,
         )
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ppopt.errors import InputError
 from ppopt.problem import placement, units
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 
 T = TypeVar("T")
@@ -302,6 +303,16 @@ SETTINGS = (
         under=Heading.TIMES,
     ),
     Setting(
+        "first_backward",
+        Shape.CHOICE,
+        "for a model in layers, where backwards are split: the first stage runs B and W (split), "
+        "or nothing in B and the whole backward in W, as PyTorch's runtime does (weight)",
+        FirstBackward.SPLIT.value,
+        choices=tuple(map(str, FirstBackward)),
+        placeholder="split|weight",
+        under=Heading.TIMES,
+    ),
+    Setting(
         "device_speed",
         Shape.PER_DEVICE,
         "speed of the devices, one number or one per device: an operation takes its time / speed",
@@ -408,7 +419,14 @@ SETTINGS = (
     ),
     _run("fused", Shape.FLAG, "short for --backward whole"),
     _run("time_limit", Shape.SECONDS, "seconds to search at most", 60),
-    _run("workers", Shape.WHOLE, "processors to search with", "all", least=1),
+    _run(
+        "workers",
+        Shape.WHOLE,
+        "processors to search with; with 1, a search that ends before its time limit repeats "
+        "itself exactly",
+        "all",
+        least=1,
+    ),
     _run("seed", Shape.WHOLE, "seed of the search", 0, least=0),
     _run(
         "group_size",

@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice
-from math import ceil
+from itertools import chain, islice
+from math import ceil, inf
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -58,6 +58,20 @@ class SolveOne(Protocol):
     ) -> Result:
         """Search the schedule of least value of one configuration."""
         ...
+
+
+class Effort(NamedTuple):
+    """How far a run of the search goes; a further run with more effort continues it."""
+
+    level: float = inf
+    """Rounds of all methods on one configuration, at most; 0: heuristics alone, and no bounds by
+    subsets of devices."""
+    quick: float = inf
+    """Searches of level 0, at most, of all runs together."""
+
+
+ANY_EFFORT = Effort()
+"""Until proof, or until the time is up."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +146,13 @@ class Candidates(ABC):
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Configurations with their bounds."""
 
-    def bound(self, deadline: float) -> None:  # noqa: B027  most are bounded as they are made
-        """Bound all configurations before any is searched, by the deadline or as well as may be."""
+    def bound(  # noqa: B027  most are bounded as they are made
+        self, deadline: float, ceiling: Fraction | None = None
+    ) -> None:
+        """Bound all configurations before any is searched, by the deadline or as well as may be.
+
+        Those of bounds above the ceiling are of no use.
+        """
 
     @property
     def least(self) -> Fraction:
@@ -193,6 +212,19 @@ class ConfigurationSearch:
         self._interrupted = False
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the last one first."""
+        self._effort = ANY_EFFORT
+        self._quick = 0
+        """Searches of level 0 that were made."""
+        self._level = 1
+        """The level at which configurations are searched next."""
+        self._raised: set[int] = set()
+        """Levels at which bounds were raised by subsets of devices."""
+        self._firsts: Iterator[Key] | None = None
+        """Configurations to schedule before all others that are left; None: not begun."""
+        self._hints = list(reversed(request.known))
+        """Schedules of configurations that are to be scheduled next."""
+        self._given: dict[Key, list[Schedule]] = {}
+        """Those of configurations that are searched from them next."""
         self._first: list[Configuration] = []
         """Those scheduled before all others."""
         self._begun = False
@@ -206,16 +238,21 @@ class ConfigurationSearch:
         self._exhausted = False
         """Whether none may be better."""
 
-    def bound(self, deadline: float) -> None:
+    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Candidates.bound`."""
-        self.candidates.bound(deadline)
+        self.candidates.bound(deadline, ceiling)
         self._list()
 
-    def run(self) -> Result:
-        """Search until proof, until the time is up, or until Ctrl-C.
+    def hint(self, made: Schedule) -> None:
+        """Take a schedule that was found elsewhere: its configuration is scheduled from it."""
+        self._hints.append(made)
 
-        `SolveRequest.solve_one` may end it by TimeoutError, too; a further run then continues.
+    def run(self, effort: Effort = ANY_EFFORT) -> Result:
+        """Search until proof, until time or effort is spent, or until Ctrl-C.
+
+        A further run continues.
         """
+        self._effort = effort
         try:
             with interrupts.heard(), suppress(TimeoutError):
                 self._list()
@@ -234,31 +271,59 @@ class ConfigurationSearch:
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
-        for known in self._request.known:
-            if (key := self.candidates.key(known.pipeline)) is not None:
-                self._solve(self._at(key), 0)
-        for key in self.candidates.anchors():
-            self._solve(self._at(key), 0, anyway=True)
-        for key in self.candidates.first():
+        self._follow_hints()
+        for anchor in self.candidates.anchors():
+            self._solve(self._at(anchor), 0, anyway=True)
+        if self._firsts is None:
+            self._firsts = iter(self.candidates.first())
+        while not self._over and not self._quick_spent:
+            key = next(self._firsts, None)
+            if key is None:
+                break
             if self._over:
+                self._firsts = chain((key,), self._firsts)
                 return
             self._first.append(self._at(key))
             self._solve(self._first[-1], 0)
-        self._raise_by_subsets(self._params.bounding)
+        self._raise_at(0)
         for one in self._open()[: self._params.quick]:
             self._solve(one, 0)
 
+    def _follow_hints(self) -> None:
+        """Schedule the configurations of known schedules."""
+        while self._hints and not self._over:
+            made = self._hints.pop()
+            key = self.candidates.key(made.pipeline)
+            if key is not None:
+                self._given.setdefault(key, []).append(made)
+                one = self._at(key)
+                one.level = -1
+                self._solve(one, 0)
+
     def _deepen(self) -> None:
         """Search longer and longer; between, raise the least bounds and try moves of the best."""
-        level = 1
         while not self._over:
             self._climb()
-            self._raise_by_subsets(self._params.bounding * 2**level)
+            level = self._level
+            if level > self._effort.level:
+                return
+            self._raise_at(level)
             tried = sum(self._solve(one, level) for one in self._chosen(level))
             if tried:
-                level += 1
-            elif not self._kick():
+                self._level += 1
+            elif self._quick_spent or not self._kick():
                 return
+
+    @property
+    def _quick_spent(self) -> bool:
+        """Whether no configuration more may be searched at level 0."""
+        return self._quick >= self._effort.quick
+
+    def _raise_at(self, level: int) -> None:
+        """Raise the least bounds by subsets of devices, once at every level of effort."""
+        if self._effort.level > 0 and level not in self._raised:
+            self._raise_by_subsets(self._params.bounding * 2**level)
+            self._raised.add(level)
 
     def _raise_by_subsets(self, work: float) -> None:
         """Raise the least bound of all by subsets of devices, for so many units of work.
@@ -463,6 +528,10 @@ class ConfigurationSearch:
             return False
         if self._over and not anyway:
             return False
+        if level == 0 and not anyway:
+            if self._quick_spent:
+                return False
+            self._quick += 1
         self._begun = True
         problem = replace(self._request.problem, pipeline=self.candidates.pipeline(one.key))
         self._refine(one, problem)
@@ -508,16 +577,14 @@ class ConfigurationSearch:
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
-        own = None if one.result is None else one.result.schedule
-        given = [
-            self._timed(known, problem)
-            for known in self._request.known
-            if own is None and self.candidates.key(known.pipeline) == one.key
-        ]
+        own, given = (
+            None if one.result is None else one.result.schedule,
+            self._given.pop(one.key, ()),
+        )
         other = None if self.best is None or self.best is one else self.best.result
-        best = None if other is None else other.schedule
-        carried = None if best is None else self._timed(best, problem)
-        return WarmStart(schedules=tuple(filter(None, (own, *given, carried))), bound=bound)
+        best = () if other is None or other.schedule is None else (other.schedule,)
+        carried = (self._timed(made, problem) for made in (*given, *best))
+        return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
 
     @staticmethod
     def _timed(made: Schedule, problem: Problem) -> Schedule | None:

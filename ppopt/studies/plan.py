@@ -1,17 +1,20 @@
 """The plan: the best configuration to train with, and a bound over all configurations asked for.
 
 Every configuration has a bound over all of its partitions: at first one that takes no time, then
-that of a program. The configurations that may be best are searched with more and more effort: at
-first the balanced partition alone, by heuristics, then a few partitions, and so on. A search ends
-where it cannot be better than the best schedule of any configuration. The order within an effort is
-that of the values found so far: the least bound is often not that of the best configuration. The
-proof is complete when every bound reaches the best value.
+that of a program. The configurations that may be best are searched in rounds: at first the balanced
+partition alone, by heuristics, then a few partitions, and then with more and more effort, the more
+the better the best schedule found so far (successive halving: Jamieson and Talwalkar,
+"Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016). The least
+bound is often not that of the best configuration, but it keeps the gap open, so that configuration
+has its turns, too. Every search continues from what it knows, and from the best schedule of other
+choices of recompute. It ends where it cannot be better than the best schedule of any configuration.
+The proof is complete when every bound reaches the best value.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -28,11 +31,12 @@ from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
+from ppopt.solver.configurations import Effort
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
 from ppopt.strategies import Options, resolve
-from ppopt.studies.plan_candidate import Effort, PlanCandidate, PlanRequest
+from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
 from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
@@ -44,18 +48,26 @@ from ppopt.studies.plan_space import (
     default_strategies,
 )
 
-FIRST = Effort(0, 1)
-"""The balanced partition of every configuration by heuristics, hand strategies among them."""
+FIRST = Effort(level=0, quick=1)
+"""Of one configuration before any bound: the balanced partition, by heuristics and hand strategies.
+"""
+SHORT = Effort(level=0, quick=3)
+"""Of every configuration at first: also the most even partitions of least bounds."""
 FEW = 8
 """Partitions of every configuration that are scheduled by heuristics before any is searched more:
-the balanced one, the most even ones near the least bound, the even one, that of least bound."""
+also the even one and that of least bound."""
 MORE = Fraction(11, 10)
 """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
 MORE_SHARE = 0.1
-"""Share of the time limit for that."""
-BOUNDING = 0.25
-"""Share of the time left that bounds may take before every effort, in equal parts. A configuration
-for which that does not do has a weaker bound until the next effort."""
+"""Least share of the time limit for that."""
+BOUNDING = 0.4
+"""Share of the time left that bounds may take before a round, in equal parts. A configuration
+for which that does not do has a weaker bound until a later round."""
+MORE_BOUNDING = 0.8
+"""The same where more memory is looked at: a bound says more than a schedule."""
+TURN = 2.0
+"""Most of the time left that one configuration takes in a round, as a multiple of an equal share
+with those that wait and one more."""
 
 
 def plan(
@@ -129,9 +141,9 @@ def plan(
         return found
     more = _PlanSearch(
         search.with_more_memory(), Objective(objective), kind, provenance, params,
-        time.monotonic(), MORE_SHARE,
+        time.monotonic(), _share_for_more(found.solve_seconds / time_limit),
     )  # fmt: skip
-    return replace(found, more_memory=more.beside(found))
+    return replace(found, more_memory=more.beside(found, search))
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
@@ -149,11 +161,14 @@ def _limit(
     return balanced.limits
 
 
-def _efforts() -> Iterator[Effort]:
-    """The efforts of a plan after the first one, in order."""
-    yield Effort(0, FEW)
-    for rounds in count():
-        yield Effort(rounds)
+def _share_for_more(spent: float) -> float:
+    """Share of the time limit for more memory: up to half of what the plan took, if it is left."""
+    return max(MORE_SHARE, min(1 - spent, spent / 2))
+
+
+def _effort(level: int) -> Effort:
+    """The effort of a level: the number of partitions scheduled by heuristics doubles, too."""
+    return Effort(level, FEW * 2**level)
 
 
 class _PlanSearch:
@@ -208,13 +223,13 @@ class _PlanSearch:
         """Search until proof, until the time is up, or until Ctrl-C."""
         self._progress, self._stop = progress, stop
         try:
-            self._search_all(FIRST)
-            for effort in _efforts():
+            first = next(filter(self._is_open, self._in_order()), None)
+            if first is not None:
+                self._search(first, FIRST)
+            for number in count():
                 if self._over:
                     break
-                with interrupts.heard():
-                    self._bound_all()
-                self._search_all(effort)
+                self._round(number)
         except KeyboardInterrupt:
             self._interrupted = True
         return self._plan()
@@ -226,31 +241,50 @@ class _PlanSearch:
         more = [limit * MORE for limit in limits]
         return replace(self._space, fields={**self._space.fields, "mem_limit": more})
 
-    def beside(self, found: Plan) -> MoreMemory:
-        """What this space brings beside a plan that fits it, by a short search."""
+    def beside(self, found: Plan, before: _PlanSearch) -> MoreMemory:
+        """What this space brings beside the plan of a search under lower limits, by a short one."""
         assert found.best is not None and found.best.per_microbatch is not None
         self._known = found.best.per_microbatch
+        known = {one.configuration: one for one in before._candidates}
+        for one in self._candidates:
+            one.hint(known.get(one.configuration, one))
         with suppress(KeyboardInterrupt):
-            self._search_all(FIRST)
-            if not self._over:
-                with interrupts.heard():
-                    self._bound_all()
-                self._search_all(Effort(0, FEW))
+            for number in range(2):
+                if not self._over:
+                    self._round(number, MORE_BOUNDING)
         ceiling, least = self._ceiling, self._least
         assert ceiling is not None and least is not None
         batches = found.best.configuration.batches
         limits = self._space.fields["mem_limit"]
         return MoreMemory(tuple(limits), ceiling * batches, least * batches)
 
-    def _bound_all(self) -> None:
-        """Bound the configurations that may be best, each within its share of the time left.
+    def _round(self, number: int, bounding: float = BOUNDING) -> None:
+        """Bound the configurations that may be best, and search them."""
+        with interrupts.heard():
+            self._bound_all(bounding)
+        self._search_all(self._efforts_of(number - 1) if number else lambda _: SHORT)
 
-        One whose bounds are complete keeps them.
+    def _bound_all(self, share: float) -> None:
+        """Bound the configurations that may be best for a share of the time left.
+
+        Where recompute is chosen, bounds hold for any other recompute of the same placement, so
+        these come first.
         """
-        waiting = list(filter(self._is_open, self._candidates))
+        searched = [one for one in self._candidates if one.configuration.recompute == SEARCH]
+        others = [one for one in self._candidates if one.configuration.recompute != SEARCH]
+        self._bound(searched, share)
+        for one in others:
+            for known in searched:
+                if _alike(one.configuration, known.configuration):
+                    one.raise_to(known)
+        self._bound(others, share)
+
+    def _bound(self, candidates: Sequence[PlanCandidate], share: float) -> None:
+        """Bound configurations, each within its part of a share of the time left."""
+        waiting = list(filter(self._is_open, candidates))
         until = self._began + self._seconds
         for place, one in enumerate(waiting):
-            left = BOUNDING * (until - time.monotonic())
+            left = share * (until - time.monotonic())
             one.raise_bound(time.monotonic() + max(0.0, left) / (len(waiting) - place))
             self._tell("bounds")
 
@@ -307,17 +341,36 @@ class _PlanSearch:
 
     # One configuration.
 
-    def _search_all(self, effort: Effort) -> None:
-        """Search the configurations that may be best with an effort."""
-        for one in self._in_order():
+    def _efforts_of(self, number: int) -> Callable[[PlanCandidate], Effort]:
+        """The effort of every configuration in a round: less for those of higher values.
+
+        That of least bound is at most one level behind the best.
+        """
+        contenders = list(filter(self._is_open, self._in_order()))
+        levels = {
+            id(one): max(0, number - rank.bit_length()) for rank, one in enumerate(contenders)
+        }
+        least = min(contenders, key=lambda one: one.per_microbatch(one.bound), default=None)
+        levels[id(least)] = max(levels.get(id(least), 0), number - 1)
+        return lambda one: _effort(levels.get(id(one), 0))
+
+    def _search_all(self, effort_of: Callable[[PlanCandidate], Effort]) -> None:
+        """One round: search the configurations that may be best, each with its effort."""
+        waiting = self._in_order()
+        for place, one in enumerate(waiting):
             if self._over:
                 return
-            self._search(one, effort)
+            if self._is_open(one):
+                others = sum(map(self._is_open, waiting[place + 1 :]))
+                self._search(one, effort_of(one), TURN / (others + 2))
 
-    def _search(self, one: PlanCandidate, effort: Effort) -> None:
-        if not self._is_open(one):
-            return
-        one.search(effort)
+    def _search(self, one: PlanCandidate, effort: Effort, share: float = 0.5) -> None:
+        """Search a configuration for a share of the time left, at most."""
+        for other in self._candidates:
+            if other is not one and _alike(other.configuration, one.configuration):
+                one.hint(other)
+        left = self._began + self._seconds - time.monotonic()
+        one.search(effort, time.monotonic() + share * left)
         if one.result is not None:
             self._interrupted |= one.result.interrupted
         self._tell("configurations")
@@ -462,6 +515,11 @@ def takes_partition(pipeline: Pipeline) -> bool:
 def _any(_: Pipeline) -> bool:
     """Any partition runs."""
     return True
+
+
+def _alike(one: PlanConfiguration, other: PlanConfiguration) -> bool:
+    """Whether configurations differ in recompute alone."""
+    return one._replace(recompute="") == other._replace(recompute="")
 
 
 def _value(one: PlanCandidate) -> Fraction:

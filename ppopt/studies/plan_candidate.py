@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import configurations
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.configurations import ConfigurationSearch
+from ppopt.solver.configurations import ConfigurationSearch, Effort
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
 from ppopt.solver.partitions.space import space_of
@@ -28,14 +29,8 @@ from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
 
-
-class Effort(NamedTuple):
-    """How far the search of a configuration goes."""
-
-    rounds: int
-    """Rounds of all methods on one partition, at most; 0: heuristics alone."""
-    searches: float = inf
-    """Searches of single partitions, at most, from the beginning."""
+MARGIN = Fraction(11, 10)
+"""Part of the best value up to which bounds say by how much a configuration is slower."""
 
 
 class PlanRequest(NamedTuple):
@@ -75,7 +70,12 @@ class PlanCandidate:
         """Its best schedule, or why there is none, once it is searched."""
         self.searches = 0
         """Searches of single partitions that were made."""
-        self._effort = Effort(-1)
+        self._level = -1.0
+        """Effort of the last search of the one partition that is given."""
+        self._until = inf
+        """End of its turn, of `time.monotonic`."""
+        self._hinted: Fraction | None = None
+        """Value of the last schedule that was handed in."""
         self._search: ConfigurationSearch | None = None
         """The search over its partitions and choices of recompute; None: they are given."""
         self.bound = self._first_bound()
@@ -113,7 +113,7 @@ class PlanCandidate:
                 request.provenance,
                 request.progress,
                 request.began,
-                request.enough,
+                self._enough,
                 request.params,
             ),
         )
@@ -125,21 +125,40 @@ class PlanCandidate:
         return Fraction(quick_bound(ticks.space), ticks.per_unit)
 
     def raise_bound(self, deadline: float) -> None:
-        """Bound all of its partitions, as well as may be by the deadline, and search none."""
+        """Bound all of its partitions, as well as may be by the deadline, and search none.
+
+        Bounds that are `MARGIN` above the best value known are not told apart.
+        """
         if self._search is None or self.impossible:
             return
-        self._search.bound(deadline)
+        ceiling = self._request.ceiling()
+        self._search.bound(deadline, None if ceiling is None else ceiling * MARGIN)
         self.impossible |= self._search.none
         self.bound = max(self.bound, self._search.least)
         self.bound_alone = max(self.bound_alone, self._search.candidates.least)
 
-    def search(self, effort: Effort) -> None:
-        """Search it, beginning where the last search ended."""
-        if self._search is None:
-            found = self._one(effort)
+    def raise_to(self, other: PlanCandidate) -> None:
+        """Take over the bound of a configuration that holds all schedules of this one."""
+        if other.impossible:
+            self.impossible = True
         else:
-            self._effort = effort
-            found = self._search.run()
+            self.bound = max(self.bound, other.bound)
+            self.bound_alone = max(self.bound_alone, other.bound_alone)
+
+    def hint(self, other: PlanCandidate) -> None:
+        """Begin from the better schedule of another configuration of the same placement."""
+        made, value = other.schedule, other.value
+        if self._search is None or made is None or value is None or not self._searched:
+            return
+        known = [one for one in (self.value, self._hinted) if one is not None]
+        if value < min(known, default=value + 1):
+            self._hinted = value
+            self._search.hint(made)
+
+    def search(self, effort: Effort, until: float = inf) -> None:
+        """Search it, beginning where the last search ended, until a moment of `time.monotonic`."""
+        self._until = until
+        found = self._one(effort) if self._search is None else self._search.run(effort)
         if found is None:
             return
         self.impossible |= found.status is Status.INFEASIBLE
@@ -147,6 +166,11 @@ class PlanCandidate:
             self.bound = max(self.bound, found.lower_bound)
         if self.value is None or (found.value is not None and found.value <= self.value):
             self.result = found if self._searched else self._of_strategy(found)
+
+    def _enough(self, state: Progress) -> bool:
+        """Whether its turn ends."""
+        found = self.value is not None or state.value is not None
+        return (found and time.monotonic() > self._until) or self._request.enough(state)
 
     def _solve_one(
         self,
@@ -159,30 +183,26 @@ class PlanCandidate:
         stop: Stop | None = None,
         params: SolveParams = SolveParams(),
     ) -> Result:
-        """Search one partition, unless that is beyond the effort: TimeoutError ends the search."""
-        most = params.rounds.most
-        assert stop is not None and most is not None
-        if most > self._effort.rounds or self.searches >= self._effort.searches:
-            raise TimeoutError
+        """Search one partition."""
+        assert stop is not None
         self.searches += 1
         if not self._searched:
             return self._evaluated(problem, provenance)
-        enough = self._request.enough
         return search_from(
             start,
             problem,
             provenance,
             progress,
             began,
-            stop=lambda state: enough(state) or stop(state),
+            stop=lambda state: self._enough(state) or stop(state),
             params=params,
         )
 
     def _one(self, effort: Effort) -> Result | None:
         """Search the one partition that is given, unless it was searched as long."""
-        if effort.rounds <= self._effort.rounds:
+        if effort.level <= self._level:
             return None
-        self._effort = effort
+        self._level = effort.level
         self.searches += 1
         request, params = self._request, self._request.params
         if not self._searched:
@@ -193,8 +213,8 @@ class PlanCandidate:
             request.provenance,
             request.progress,
             request.began,
-            stop=request.enough,
-            params=replace(params, rounds=params.rounds._replace(most=effort.rounds)),
+            stop=self._enough,
+            params=replace(params, rounds=params.rounds._replace(most=int(effort.level))),
         )
 
     @property

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ppopt.errors import InputError
 from ppopt.formats import torch_comms, torch_csv
-from ppopt.problem.costs import StageCosts
+from ppopt.problem.first_backward import in_weight
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -125,20 +125,15 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     On stage 0, whose inputs need no gradient, PyTorch's `backward_one_chunk(full_backward=False)`
     does nothing and `backward_weight_one_chunk` runs the whole backward (torch 2.13, stage.py).
     So B of stage 0 takes no time there, and W takes the time of BW, recompute included. An
-    overlapped pair takes the sum of its parts. The result gives placement and costs per stage.
+    overlapped pair takes the sum of its parts. The result gives placement and costs per stage, of a
+    model in layers too. The search knows the same as `first_backward` of a model in layers.
     Raises InputError for two routes.
     """
     _check_one_route(pipeline)
-    costs: dict[str, Any] = {
-        field: list(getattr(pipeline.costs, field)) for field in StageCosts._fields
-    }
+    costs = in_weight(pipeline.costs._asdict())
     costs["overlap"] = None
-    costs["backward_input"][0] *= 0
-    costs["backward"][0] += costs["recompute_time"][0]
-    costs["recompute_time"][0] *= 0
-    costs["weight"][0] = costs["backward"][0]
     return replace(
-        pipeline,
+        pipeline.without_model(),
         stages=pipeline.num_stages,
         chunks=None,
         placement=list(pipeline.hosts[0]),

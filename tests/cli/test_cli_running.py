@@ -36,6 +36,8 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     assert found["gradients"] == 4
     assert found["losses"] == 3
     assert found["largest_difference"] <= 1e-12
+    assert found["predicted"] == 10
+    assert found["time_unit"] is None
     assert found["predicted_seconds"] == pytest.approx(0.1)
     assert found["p2p_seconds"] == 0
     assert found["measured_seconds"] >= 0.1
@@ -56,6 +58,12 @@ def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
     told = done("run --sleep 0.01 --steps 1", tmp_path / "a.json").out
     assert "predicted  100.0 ms a step, transfers of up to 20 ms\n" in told
     assert float(told.split("measured   ")[1].split()[0]) >= 100
+
+
+def test_without_a_length_of_the_unit_the_prediction_stays_in_it(native: Path) -> None:
+    told = done("run --steps 1", native).out
+    assert "predicted  10 a step, in the file's unit of time; --sleep, or your own model" in told
+    assert "of the prediction" not in told
 
 
 def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:

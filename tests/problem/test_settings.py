@@ -29,8 +29,10 @@ SAMPLES = {
     "recompute": "full",
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
+    "first_backward": "weight",
 }
-NEEDS = {name: {"layers": SAMPLES["model"]} for name in ("partition", "recompute", "link")}
+LAYERED = ("partition", "recompute", "link", "first_backward")
+NEEDS = {name: {"layers": SAMPLES["model"]} for name in LAYERED}
 """What a setting does not go without."""
 ALIASED = [
     (setting, name)

@@ -17,13 +17,14 @@ from ppopt.solver.configurations import (
     Candidates,
     Configuration,
     ConfigurationSearch,
+    Effort,
     Key,
     SolveRequest,
     Unknown,
 )
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Result
-from ppopt.solver.search import provenance_of, search_from
+from ppopt.solver.result import Result, Status
+from ppopt.solver.search import provenance_of, search_from, solve
 
 
 class Forwards(Candidates):
@@ -112,3 +113,37 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones() -> None:
     assert found.pipeline.forward == (3, 3)
     assert len(limits) >= 3
     assert all(limit <= 250 for limit in limits[:3])
+
+
+def test_a_run_ends_with_its_effort_and_the_next_one_continues() -> None:
+    """Of three configurations one, then two more; bounds by subsets wait for the first level."""
+    tried: list[tuple[Fraction, int | None]] = []
+
+    def solve_one(start: Any, problem: Problem, *rest: Any, **named: Any) -> Result:
+        tried.append((problem.pipeline.forward[0], named["params"].rounds.most))
+        return search_from(start, problem, *rest, **named)
+
+    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
+    request = SolveRequest(
+        solve_one, problem, provenance_of(1000, 1, 0), None, time.monotonic(), None, SolveParams()
+    )
+    search = ConfigurationSearch(Forwards(), request)
+    assert search.run(Effort(0, 1)).pipeline.forward == (5, 5)
+    assert tried == [(5, 0)]
+    assert search.run(Effort(0, 3)).pipeline.forward == (3, 3)
+    assert [forward for forward, _ in tried] == [5, 4, 3]
+    assert search.run().status is Status.OPTIMAL
+
+
+def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
+    """The optimum of one configuration, handed in before any search: the first value found."""
+    best = solve(Pipeline(stages=2, batches=2, forward=4), workers=1)
+    assert best.schedule is not None
+    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
+    request = SolveRequest(
+        search_from, problem, provenance_of(1000, 1, 0), None, time.monotonic(), None, SolveParams()
+    )
+    search = ConfigurationSearch(Forwards(), request)
+    search.hint(best.schedule)
+    found = search.run(Effort(0, 1))
+    assert found.pipeline.forward == (4, 4) and found.value == best.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise
 from random import Random
@@ -171,6 +172,24 @@ def test_what_more_memory_brings() -> None:
     assert more is not None and more.limits == (Fraction(209, 10),) * 2
     assert more.value == wide.value and more.lower_bound <= more.value < tight.value  # type: ignore[operator]
     assert ppopt.plan(model, **given).more_memory is None
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5, 6])
+def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
+    """Limits that matter; every partition of every configuration by exhaustive search."""
+    given = draw(Random(seed)) | {"mem_limit": 12}
+    model, objective = given.pop("model"), given["objective"]
+    plan = ppopt.plan(
+        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60, **given
+    )
+    more = plan.more_memory
+    assert more is not None
+    wide = replace(plan.space, fields={**plan.space.fields, "mem_limit": list(more.limits)})
+    found = [(one.batches, least(wide, one, objective)) for one in wide]
+    best = min(value / batches for batches, value in found if value is not None)
+    assert plan.best is not None
+    best *= plan.best.configuration.batches
+    assert more.lower_bound <= best <= more.value
 
 
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:

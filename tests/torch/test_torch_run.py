@@ -321,6 +321,18 @@ def test_as_run() -> None:
     assert pipeline.limits == (2, 2)
 
 
+def test_as_run_of_a_model_in_layers() -> None:
+    """Its stages, without the layers: the costs would be summed again."""
+    model = ppopt.Model(layers=[ppopt.Layer(forward=1, backward=3, weight=1, count=4)])
+    given = model.pipeline(devices=2, batches=4)
+    found = ppopt.torch.as_run(given)
+    assert found.ticks.durations[OpKind.B] == (0, 4)
+    assert found.ticks.durations[OpKind.W] == (6, 2)
+    searched = replace(given, first_backward="weight")
+    assert searched.ticks.durations == found.ticks.durations
+    assert ppopt.torch.as_run(searched).ticks.durations == found.ticks.durations
+
+
 class TestWorld:
     def test_a_failing_rank_is_named(self) -> None:
         with World(1) as world, pytest.raises(RunError, match=r"rank 0: (?s:.*)ZeroDivisionError"):

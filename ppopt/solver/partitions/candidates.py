@@ -7,6 +7,7 @@ whose bound is within 0 to 5 % of the least, and those made by rule.
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
@@ -48,13 +49,24 @@ class BoundedPartitions(Candidates):
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """None: not worked out yet."""
+        self._tried = 0.0
+        """Seconds in which the bounds of all partitions were not found."""
         self._order: PartitionOrder | None = None
 
-    def bound(self, deadline: float) -> None:
-        """Bound all partitions; where that takes longer, every stage alone."""
-        if self._bounds is None or not self._bounds.complete:
-            self._bounds = bounds_by(deadline, self._space, self._deadline)
-            self._order = None
+    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
+        """Bound all partitions; where that takes longer, every stage alone.
+
+        A further call tries again if it may take twice as long.
+        """
+        seconds = deadline - time.monotonic()
+        if self._bounds is not None and (self._bounds.complete or seconds < 2 * self._tried):
+            return
+        most = None if ceiling is None else int(ceiling * self._ticks.per_unit)
+        self._bounds = bounds_by(deadline, self._space, self._deadline, most)
+        if not self._bounds.complete:
+            self._tried = max(0.0, seconds)
+        elif self._bounds.least < FOREVER:
+            self._order = PartitionOrder(self._space, self._bounds)
 
     @property
     def least(self) -> Fraction:

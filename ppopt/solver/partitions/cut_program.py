@@ -111,7 +111,8 @@ class CutProgram:
         do its programs.
         """
         self.space, self.form, self.ceiling, self._figure = space, form, ceiling, figure
-        self._deadline = deadline
+        self.deadline = deadline
+        """Of `time.monotonic`; it may be moved."""
         self._places = space.num_layers + 1
         self._seconds = 1 if form is Form.ONE else self._places
         self._tables = [self._table(level) for level in range(space.num_devices)]
@@ -155,7 +156,7 @@ class CutProgram:
         return None if best is None else self._trace(*best[1:], ceiling)
 
     def _check_time(self) -> None:
-        if time.monotonic() > self._deadline:
+        if time.monotonic() > self.deadline:
             raise TimeoutError
 
     # The states: positions after every device.

@@ -115,6 +115,9 @@ class PartitionBounds(Protocol):
     def most_even(self, share: float) -> Counts | None:
         """The most even partition whose bound is at most this share above the least."""
 
+    def extend(self, deadline: float) -> None:
+        """Move the deadline."""
+
 
 def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
     """The bounds of a space: by a program, one by one, or of every stage alone.
@@ -129,17 +132,27 @@ def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
     return _StagesAlone(space, deadline)
 
 
-def bounds_by(moment: float, space: PartitionSpace, deadline: float) -> PartitionBounds:
+def bounds_by(
+    moment: float, space: PartitionSpace, deadline: float, ceiling: int | None = None
+) -> PartitionBounds:
     """The bounds of a space if the least one is found by a moment; else those of stages alone.
 
-    After the deadline, too, what is asked of them raises TimeoutError.
+    Where there is a ceiling, partitions of bounds above it are of no use: one program tells whether
+    there are others. After the deadline, too, what is asked of the bounds raises TimeoutError.
     """
-    found = bounds_of(space, deadline)
+    form = form_of(space)
     try:
-        for bounds in (bounds_of(space, moment), found):
-            _ = bounds.least
+        if form is None or ceiling is None:
+            found = bounds_of(space, moment)
+            _ = found.least
+        else:
+            program = CutProgram(space, form, ceiling, moment)
+            if program.least == FOREVER:
+                return _StagesAlone(space, above=ceiling)
+            found = _Programmed(space, form, moment, program)
     except TimeoutError:
         return _StagesAlone(space)
+    found.extend(deadline)
     return found
 
 
@@ -148,12 +161,21 @@ class _Programmed:
 
     complete = True
 
-    def __init__(self, space: PartitionSpace, form: Form, deadline: float) -> None:
+    def __init__(
+        self,
+        space: PartitionSpace,
+        form: Form,
+        deadline: float,
+        program: CutProgram | None = None,
+    ) -> None:
+        """`program`: one that has partitions below its ceiling, if it is known."""
         self._space, self._form, self._deadline = space, form, deadline
-        self._program: CutProgram | None = None
+        self._program = program
 
     @cached_property
     def least(self) -> int:
+        if self._program is not None:
+            return self._program.least
         known = self._known_bound
         if known < FOREVER:
             self._program = self._stated(known)
@@ -217,6 +239,11 @@ class _Programmed:
             self._program = self._stated(ceiling)
         return self._program
 
+    def extend(self, deadline: float) -> None:
+        self._deadline = deadline
+        if self._program is not None:
+            self._program.deadline = deadline
+
     def _stated(self, ceiling: int, figure: Figure = VALUE) -> CutProgram:
         return CutProgram(self._space, self._form, ceiling, self._deadline, figure)
 
@@ -254,19 +281,23 @@ class _Listed:
         close = (counts for _, counts in self.in_order(int(self.least * (1 + share))))
         return min(close, key=lambda counts: sum(n * n for n in counts))
 
+    def extend(self, deadline: float) -> None:
+        """It is complete."""
+
 
 class _StagesAlone:
     """The quick bound, and every stage alone on a device of its own."""
 
     complete = False
 
-    def __init__(self, space: PartitionSpace, deadline: float = inf) -> None:
+    def __init__(self, space: PartitionSpace, deadline: float = inf, above: int = -1) -> None:
+        """`above`: all bounds are known to be above it."""
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         slowness = tuple(map(space.slowness_of, space.hosts))
         alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
         self._alone = _Programmed(alone, Form.ONE, deadline)
-        self._quick = quick_bound(space)
+        self._quick = max(quick_bound(space), above + 1)
 
     @property
     def least(self) -> int:
@@ -282,6 +313,9 @@ class _StagesAlone:
 
     def most_even(self, share: float) -> Counts | None:
         return self._alone.most_even(share)
+
+    def extend(self, deadline: float) -> None:
+        self._alone.extend(deadline)
 
 
 def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:

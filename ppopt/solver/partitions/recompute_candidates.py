@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, count, pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -53,6 +53,9 @@ class BoundedChoice(NamedTuple):
     microbatches: int
     """Microbatches that memory holds before their backwards."""
 
+
+MOST_BEGUN = 16
+"""Most partitions whose choices are put in order at a time."""
 
 Choices = tuple[tuple[BoundedChoice, ...], ...]
 """Per device."""
@@ -171,25 +174,31 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     ) -> Unknown | None:
         most = FOREVER - 1 if most is None else most
         if not self._left_out:
-            self._fill(order, known, most)
+            passed = self._fill(order, known, most)
+            if passed is not None:
+                return Unknown(self._time(passed))
         if self._left_out:
             return Unknown(self.least)
         if not self._heap or self._heap[0][0] > most:
             return None
         return Unknown(self._time(self._heap[0][0]), self._heap[0][2])
 
-    def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> None:
-        """Bring the unknown choice of least bound to the top of the heap, up to a bound."""
-        while True:
+    def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> int | None:
+        """Bring the unknown choice of least bound to the top of the heap, up to a bound.
+
+        Where too many partitions come before that: a bound that no unknown choice is below.
+        """
+        for begun in count():
             while self._heap and self._heap[0][2] in known:
                 _, number, _, rest = heappop(self._heap)
                 self._push(number, rest)
             top = self._heap[0][0] if self._heap else FOREVER - 1
             following = order.peek(self._begun, min(top, most))
-            if following is None:
-                return
+            if following is None or begun >= MOST_BEGUN:
+                return None if following is None else following[0]
             self._begun.add(following[1])
             self._push(len(self._begun), self._in_order(*following))
+        return None
 
     def _push(self, number: int, rest: Iterator[tuple[int, Key]]) -> None:
         following = next(rest, None)

@@ -71,10 +71,10 @@ class PlacedCandidates(Candidates):
                 one.key = (*hosts, *one.key)
                 yield one
 
-    def bound(self, deadline: float) -> None:
+    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound the configurations of every placement, as well as may be by the deadline."""
         for candidates in self._inner.values():
-            candidates.bound(deadline)
+            candidates.bound(deadline, ceiling)
 
     @property
     def least(self) -> Fraction:

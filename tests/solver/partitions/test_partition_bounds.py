@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
     _StagesAlone,
+    bounds_by,
     bounds_of,
     every_partition,
     partition_bound,
@@ -41,6 +43,23 @@ def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) ->
     found = list(bounds.in_order(ceiling))
     assert [bound for bound, _ in found] == sorted(bound for bound, _ in found)
     assert sorted(found) == [one for one in listed if one[0] <= min(ceiling, FOREVER - 1)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int) -> None:
+    """A ceiling below, at and above the least bound, which is by enumeration."""
+    space = draw_space(Random(2000 + seed))
+    listed = by_enumeration(space)
+    least = listed[0][0]
+    for ceiling in (least - 1, least, least + 5) if least < FOREVER else (10**6,):
+        bounds = bounds_by(inf, space, inf, ceiling)
+        assert bounds.least <= least
+        if bounds.complete:
+            assert bounds.least == least
+            within = [one for one in listed if one[0] <= min(least + 5, FOREVER - 1)]
+            assert sorted(bounds.in_order(least + 5)) == within
+        else:
+            assert bounds.least > ceiling
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,0 +1,61 @@
+"""What a split backward runs on the first stage.
+
+The inputs of the first stage need no gradient. PyTorch's runtime then does nothing in B and runs
+the whole backward in W, unless the stage has a `dw_builder` (torch 2.13, `backward_one_chunk` and
+`backward_weight_one_chunk` of `PipelineStage`, torch/distributed/pipelining/stage.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+from ppopt.errors import InputError
+
+Costs = tuple[Fraction, ...]
+
+
+class FirstBackward(StrEnum):
+    """What B and W of the first stage run."""
+
+    SPLIT = "split"
+    """B and W, as on every stage."""
+    WEIGHT = "weight"
+    """B nothing, W the whole backward."""
+
+    @classmethod
+    def read(cls, given: object) -> FirstBackward:
+        """Read it from its name; raises InputError for another word."""
+        try:
+            return cls(given)  # type: ignore[arg-type]
+        except ValueError:
+            names = " or ".join(cls)
+            raise InputError(f"first_backward: {given!r} is unknown; use {names}") from None
+
+
+def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
+    """Costs per stage in which W of stage 0 runs the whole backward, recompute included.
+
+    B of stage 0 takes no time, no memory but what recompute takes, and no workspace. `costs` has
+    the fields of `ppopt.problem.costs.StageCosts`; None: 0 on every stage.
+    """
+    found: dict[str, Any] = dict(costs)
+    nothing = (Fraction(0),) * len(_known(found, "forward"))
+    again = found["recompute_time"] or nothing
+    whole = _known(found, "backward")[0] + again[0]
+    for field in ("backward", "weight"):
+        found[field] = (whole, *_known(found, field)[1:])
+    for field in ("backward_input", "memory_b", "recompute_time", "input_workspace"):
+        if found[field] is not None:
+            found[field] = (Fraction(0), *found[field][1:])
+    if found["backward_workspace"] is not None:
+        after = (found["weight_workspace"] or nothing)[1:]
+        found["weight_workspace"] = (found["backward_workspace"][0], *after)
+    return found
+
+
+def _known(costs: Mapping[str, Any], field: str) -> Costs:
+    values: Costs = costs[field]
+    return values
