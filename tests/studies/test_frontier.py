@@ -483,13 +483,17 @@ class TestCommand:
             in lines
         )
         assert any(
-            re.match(r"most memory worth having: \d, proved; .* stays 10$", line) for line in lines
+            re.match(
+                r"most memory worth having in placement linear: \d, proved; .* stays 10$", line
+            )
+            for line in lines
         )
 
     def test_more_than_the_pipeline_s_own_limits_is_not_promised_to_be_of_no_use(self) -> None:
         """Without them 10, see above."""
         last = (
-            "most memory worth having: 1, proved; with any more the makespan stays 15 within the "
+            "most memory worth having in placement linear: 1, proved; with any more the makespan "
+            "stays 15 within the "
         )
         assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
         assert shown(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
