@@ -1,6 +1,6 @@
 """Plans of the models in `models/`, beside hand-made configurations and one solve after another.
 
-    python -m benchmarks.plans --seconds 30 --one-by-one --jobs 2 -o benchmarks/records/DATE-plans.md
+    python -m benchmarks.plans --seconds 30 --one-by-one --jobs 2 -o records/DATE-plans.md
 
 A model per row, its devices and microbatches as in its file, 80 GiB a device, one worker. `plan`
 searches linear, interleaved and V placement, one and two chunks, and recompute `none`, `full` and

@@ -83,7 +83,8 @@ def solve(
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
-    Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
+    Placement, chunks, routes and microbatches stay as given: "proved optimal" is for these; `ppopt
+    plan` compares others. Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result

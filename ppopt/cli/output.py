@@ -20,7 +20,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_result, of_verification
-from ppopt.report.plan_table import more_memory_words, plan_table, use_words
+from ppopt.report.plan_table import beyond_words, more_memory_words, plan_table, use_words
 from ppopt.report.words import (
     STOPPED,
     link_words,
@@ -184,7 +184,9 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         print_table(table.result_table(of_best))
         print()
         print_table(plan_table(shown))
-        for line in filter(None, (more_memory_words(shown), *use_words(shown))):
+        for line in filter(
+            None, (more_memory_words(shown), beyond_words(shown), *use_words(shown))
+        ):
             print(line)
         for name, reason in found.skipped:
             print(f"skipped {name}: {reason}")
