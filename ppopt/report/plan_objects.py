@@ -26,8 +26,8 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
     `recompute_layers` what it makes, per stage; with `given_up` its value is that of a schedule
     found before its bound showed that it is not the best, and not searched further. `more_memory`
-    says what 10 % more memory brings; `use` has the text of what trainers read of the best partition. Times and memory that are not
-    known are null.
+    says what 10 % more memory brings; `use` has the text of what trainers read of the best
+    partition. Times and memory that are not known are null.
     """
     first = plan.rows[0]
     found = of_result(first.result, None)

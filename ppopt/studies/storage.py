@@ -312,7 +312,7 @@ class Storage:
                 "FROM studies LEFT JOIN trials USING (study_id) GROUP BY study_id ORDER BY study_id"
             ).fetchall()
             opened = [len(self._open(row[0])) for row in rows]
-        return [StudySummary(*row, left) for row, left in zip(rows, opened, strict=True)]
+        return [StudySummary(*(*row, left)) for row, left in zip(rows, opened, strict=True)]
 
     def trials(self, name: str) -> list[Trial]:
         """All trials of a study, in the order in which they were first done.
