@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import sides
 from benchmarks.baselines.problem import Limits, Outcome
-from benchmarks.suite import Instance, operations
+from benchmarks.suite import Instance, is_proved, operations
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier import checked
@@ -67,7 +67,7 @@ class Attempt(NamedTuple):
     @property
     def proved(self) -> bool:
         """Whether the run ended in a proof."""
-        return self.status in ("optimal", "infeasible")
+        return is_proved(self.status)
 
 
 def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True) -> Attempt:

@@ -66,14 +66,12 @@ class Row(NamedTuple):
     @property
     def proved(self) -> bool:
         """Whether the search ended in a proof."""
-        return self.status in ("optimal", "infeasible")
+        return suite.is_proved(self.status)
 
     @property
     def gap(self) -> float:
         """(value - bound) / value; 0 where there is no schedule."""
-        if not self.value or self.bound is None:
-            return 0.0
-        return (self.value - self.bound) / self.value
+        return suite.gap(self.value, self.bound)
 
 
 def solved(tree: Path, instance: suite.Instance, side: str, seconds: float, workers: int) -> Row:

@@ -29,6 +29,16 @@ class Instance(NamedTuple):
     objective: Objective = Objective.MAKESPAN
 
 
+def is_proved(status: str) -> bool:
+    """Whether a search of this status ended in a proof."""
+    return status in ("optimal", "infeasible")
+
+
+def gap(value: float | None, bound: float | None) -> float:
+    """(value - bound) / value; 0 where there is no schedule or no bound."""
+    return (value - bound) / value if value and bound is not None else 0.0
+
+
 def costs(profile: str, devices: int) -> dict[str, Any]:
     """Times and link of a profile; 1.5b and 28.3b: arXiv 2401.10241, table 9, first rows."""
     match profile:

@@ -11,7 +11,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+ALSO = "; also "
+"""Stands between the faults of one input."""
+MOST_FAULTS = 5
+"""Faults of one input that an error names."""
 
 
 class PpoptError(Exception):
@@ -20,6 +27,28 @@ class PpoptError(Exception):
 
 class InputError(PpoptError):
     """Input that cannot be used; the message is one line: what, where, and how to mend it."""
+
+
+class Faults:
+    """Collects the faults of one input, to name them all at once."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Note an InputError of the block, and go on after it."""
+        try:
+            yield
+        except InputError as error:
+            self.found.append(str(error))
+
+    def check(self) -> None:
+        """Raise one InputError, of one line, that names all faults."""
+        if self.found:
+            more = len(self.found) - MOST_FAULTS
+            rest = [f"{more} more"] if more > 0 else []
+            raise InputError(ALSO.join([*self.found[:MOST_FAULTS], *rest]))
 
 
 class DeadlockError(InputError):

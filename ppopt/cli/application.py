@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -15,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
 from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
-from ppopt.errors import InputError, RunError, VerificationError
+from ppopt.errors import ALSO, InputError, RunError, VerificationError
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
 
@@ -196,24 +197,42 @@ def _by_flag(word: str, options: Collection[str]) -> str:
 
 
 def _as_typed(message: str, words: Sequence[str]) -> str:
-    """Name the flag that was typed, or else the key of files, where an error begins with a setting.
+    """Name what was typed: where a fault begins with a setting, its flag, or else its key in files.
 
-    Errors of the library begin with its name in Python.
+    Errors of the library begin with the setting's name in Python. The config file stands before the
+    first key of files.
     """
-    name, colon, rest = message.partition(":")
-    setting = NAMED.get(name, name)
     options = (word.partition("=")[0] for word in words if word.startswith("-"))
     flags = {_setting_of(option): option for option in options}
-    typed = setting in flags
+    file, parts = _config_of(words), []
+    if message.startswith(file):
+        file = ""
+    for fault in message.split(ALSO):
+        name, colon, rest = fault.partition(":")
+        setting = NAMED.get(name, name)
+        typed = flags.get(setting)
+        rest = _FIELD.sub(partial(_named, typed=typed is not None), rest)
+        if typed is None and isinstance(setting, Setting):
+            typed, file = f"{file}{setting.name}", ""
+        parts.append(f"{typed or name}{colon}{rest}")
+    return ALSO.join(parts)
 
-    def named(found: re.Match[str]) -> str:
-        one = _FIELDS[found[0]]
-        return one.flag if typed else one.name
 
-    rest = _FIELD.sub(named, rest)
-    if typed:
-        return f"{flags[setting]}{colon}{rest}"
-    return f"{name if isinstance(setting, str) else setting.name}{colon}{rest}"
+def _named(found: re.Match[str], *, typed: bool) -> str:
+    """The flag or the key of files in place of a name in Python."""
+    one = _FIELDS[found[0]]
+    return one.flag if typed else one.name
+
+
+def _config_of(words: Sequence[str]) -> str:
+    """The config file among the words of a command, as the beginning of an error; or nothing."""
+    from ppopt.formats.documents import label  # noqa: PLC0415  loads on use
+
+    options = [word.partition("=") for word in words]
+    for (option, equals, value), following in zip(options, [*words[1:], ""], strict=True):
+        if option == "--config":
+            return f"{label(Path(value if equals else following))}: "
+    return ""
 
 
 def _setting_of(flag: str) -> Setting | str:

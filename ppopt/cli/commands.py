@@ -21,7 +21,6 @@ from ppopt.cli.settings import (
     Settings,
     note_equal_chunks,
     one_of,
-    with_settings,
     with_settings_but,
 )
 from ppopt.errors import InputError
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from ppopt.strategies import Options
 
 
+_IN_ALL = "seconds that all searches together take at most (default: 60)"
+
 JitterOption = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +44,15 @@ JitterOption = Annotated[
         metavar="SHARE",
         help="Run each order under random times too, of this relative standard deviation: 0.1.",
         rich_help_panel=Heading.STRATEGIES,
+    ),
+]
+
+IdleDetails = Annotated[
+    bool,
+    typer.Option(
+        "--details",
+        help="Print why every device is idle: a table of its idle time by cause.",
+        rich_help_panel=Heading.OUTPUT,
     ),
 ]
 
@@ -80,17 +90,20 @@ def solve(
     without: Annotated[
         list[str] | None, typer.Option("--without", metavar="METHOD", hidden=True)
     ] = None,
+    details: IdleDetails = False,
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
-    Placement, chunks, routes and microbatches stay as given: "proved optimal" is for these; `ppopt
-    plan` compares others. Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
+    Placement, chunks and routes stay as given. `--placement search` chooses the placement, too;
+    `ppopt plan` chooses placement, chunks and partition of a model in layers.
+    Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
-    from ppopt.report.objects import of_result
+    from ppopt.report.objects import of_elsewhere, of_result
+    from ppopt.report.words import kept_words
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.search import solve as search
-    from ppopt.studies.baseline import baseline
+    from ppopt.studies.baseline import baseline, elsewhere
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
@@ -98,7 +111,7 @@ def solve(
     if storage is not None and (hint or without):
         raise InputError("storage: keeps searches without --hint and --without; leave them out")
     interrupts.only_record()
-    hand, not_stored = None, 0
+    hand, other, not_stored = None, None, 0
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         if storage is None:
             result = search(
@@ -113,8 +126,16 @@ def solve(
         line.update("hand strategies")
         with suppress(KeyboardInterrupt), interrupts.heard():
             hand = baseline(result)
-    shown = of_result(result, hand)
-    code = output.show_result(settings, shown, result.schedule, stopped=result.interrupted)
+            other = elsewhere(pipeline, result, hand)
+    shown = of_result(result, hand) | {"elsewhere": of_elsewhere(other)}
+    code = output.show_result(
+        settings,
+        shown,
+        result.schedule,
+        stopped=result.interrupted,
+        details=details,
+        last=kept_words(pipeline),
+    )
     return code or not_stored or exit_code(result.status)
 
 
@@ -141,7 +162,9 @@ def _stored(
 
 
 @command
-@with_settings_but("workers")
+@with_settings_but(
+    "workers", time_limit="with --partition search, seconds to choose the partition (default: 30)"
+)
 def eval_(
     settings: Settings,
     strategy: Annotated[
@@ -153,6 +176,7 @@ def eval_(
         ),
     ],
     jitter: JitterOption = None,
+    details: IdleDetails = False,
 ) -> int:
     """Evaluate one hand strategy.
 
@@ -209,13 +233,12 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    return output.show_result(
-        settings, of_evaluation(schedule, seconds, spread, choice, cheap_loss(schedule)), schedule
-    )
+    shown = of_evaluation(schedule, seconds, spread, choice, cheap_loss(schedule))
+    return output.show_result(settings, shown, schedule, details=details)
 
 
 @command
-@with_settings
+@with_settings_but(time_limit=_IN_ALL)
 def compare(
     settings: Settings,
     placement: Annotated[
@@ -279,12 +302,13 @@ def compare(
 
 
 @command
-@with_settings
+@with_settings_but(time_limit=_IN_ALL)
 def frontier(settings: Settings) -> int:
     """Show how much faster a step gets with more memory.
 
     Every memory limit at which the best schedule changes is searched, with a bound, beside the hand
-    strategies. Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
+    strategies. Placement, chunks and partition stay as given: `ppopt plan` chooses them.
+    Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_frontier

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.files import Target
@@ -23,6 +24,7 @@ from ppopt.report.objects import of_result, of_verification
 from ppopt.report.plan_table import beyond_words, more_memory_words, plan_table, use_words
 from ppopt.report.words import (
     STOPPED,
+    causes_words,
     link_words,
     partition_words,
     robustness_words,
@@ -47,16 +49,25 @@ def show_result(
     schedule: Schedule | None,
     *,
     stopped: bool = False,
+    details: bool = False,
+    last: str | None = None,
 ) -> int:
     """Show one schedule, or why there is none; return the exit code of the files.
 
-    `stopped`: whether the search was ended early.
+    `stopped`: whether the search was ended early. `details`: whether to print why every device is
+    idle. `last`: a line to print last, where there is a schedule.
     """
     code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
     if _table_wanted(settings, shown):
         print_table(table.result_table({**shown, "stopped_early": stopped}))
         if schedule is not None:
+            if details:
+                print()
+                print_table(table.idle_table(shown))
+                print(causes_words(shown))
             _print_gantt(schedule, drawn=any(target.is_page for target in settings.output))
+            if last is not None:
+                print_table(Text(last))
             _note_rounding(schedule)
     return code
 
@@ -184,9 +195,10 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         print_table(table.result_table(of_best))
         print()
         print_table(plan_table(shown))
-        for line in filter(
-            None, (more_memory_words(shown), beyond_words(shown), *use_words(shown))
-        ):
+        saved = [one.path for one in settings.output if one.path.suffix.lower() == ".json"]
+        file = str(saved[0].with_suffix("")) if saved and code == 0 else None
+        closing = (more_memory_words(shown), beyond_words(shown), *use_words(shown, file))
+        for line in filter(None, closing):
             print(line)
         for name, reason in found.skipped:
             print(f"skipped {name}: {reason}")

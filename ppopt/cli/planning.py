@@ -9,7 +9,7 @@ import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
-from ppopt.cli.settings import Settings, with_settings
+from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts
 
@@ -24,7 +24,7 @@ def _list(flag: str, words: str) -> Any:
 
 
 @command
-@with_settings
+@with_settings_but(time_limit="seconds that the whole plan takes at most (default: 60)")
 def plan(
     settings: Settings,
     batches: Annotated[

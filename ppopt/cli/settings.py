@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import Parameter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +22,6 @@ from ppopt.problem.settings import (
     COUNTS,
     NAMED,
     SETTINGS,
-    STAGE_COSTS,
     Heading,
     Part,
     Setting,
@@ -92,9 +92,7 @@ class Settings:
 
 def note_equal_chunks(pipeline: Pipeline) -> None:
     """Print a note where chunks cut devices' shares of a model whose parts may be unequal."""
-    given = (getattr(pipeline, cost.field) for cost in STAGE_COSTS)
-    shares = zip(*(values for values in given if values is not None), strict=True)
-    if pipeline.model is None and pipeline.num_chunks > 1 and len(set(shares)) > 1:
+    if pipeline.num_chunks > 1 and pipeline.has_unequal_shares:
         note(
             f"note: chunks: stages differ, and each is cut into {pipeline.num_chunks} equal "
             "chunks; a model in `layers:` is cut where its layers are"
@@ -138,12 +136,13 @@ def _model_names(incomplete: str) -> list[str]:
     return one_of(models())(incomplete)
 
 
-def _parameter(setting: Setting, hidden: bool) -> Parameter:
-    """Make the option of a setting."""
+def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parameter:
+    """Make the option of a setting; `meaning`: what it means to the command, where that differs."""
     names = ("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,)
     metavar = setting.placeholder or setting.shape.value or None
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
-    words = f"{setting.described[0].upper()}{setting.described[1:]}."
+    meaning = meaning or setting.described
+    words = f"{meaning[0].upper()}{meaning[1:]}."
     option = typer.Option(
         *names,
         help=words,
@@ -167,8 +166,13 @@ OF_SEARCHES = tuple(one.field for one in _FLAGS if one.heading is Heading.SEARCH
 class _WithSettings:
     """A command with the options of all settings, made when its signature is asked for."""
 
-    def __init__(self, function: Callable[..., int], unused: Sequence[str]) -> None:
-        self._function, self._unused = function, unused
+    def __init__(
+        self,
+        function: Callable[..., int],
+        unused: Sequence[str] = (),
+        meanings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._function, self._unused, self._meanings = function, unused, meanings
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     @cached_property
@@ -179,7 +183,10 @@ class _WithSettings:
     def _shared(self) -> list[Parameter]:
         theirs = inspect.signature(_settings, eval_str=True).parameters
         flags = [setting for setting in _FLAGS if setting.field not in self._own.parameters]
-        options = [_parameter(one, one.field in self._unused) for one in flags]
+        options = [
+            _parameter(one, hidden=one.field in self._unused, meaning=self._meanings.get(one.field))
+            for one in flags
+        ]
         return [theirs["config"], theirs["model"], *options, theirs["json"], theirs["quiet"]]
 
     @cached_property
@@ -205,15 +212,18 @@ def with_settings(function: Callable[..., int]) -> Callable[..., int]:
 
     A parameter of the command takes the place of the setting of the same name.
     """
-    return _WithSettings(function, ())
+    return _WithSettings(function)
 
 
-def with_settings_but(*unused: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def with_settings_but(
+    *unused: str, **meanings: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """The same, the help leaving out settings that make no difference to the command.
 
-    They are accepted, so that all commands can be called with the same options.
+    They are accepted, so that all commands can be called with the same options. `meanings` says
+    what settings mean to the command, where that differs.
     """
-    return partial(_WithSettings, unused=unused)
+    return partial(_WithSettings, unused=unused, meanings=meanings)
 
 
 def _place_in_help(item: Parameter) -> int:

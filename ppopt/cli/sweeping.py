@@ -18,7 +18,7 @@ from ppopt.cli.application import (
     QuietFlag,
     command,
 )
-from ppopt.cli.settings import Settings, with_settings
+from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
@@ -37,7 +37,11 @@ StorageOption = Annotated[
 
 
 @command
-@with_settings
+@with_settings_but(
+    time_limit="seconds that the search of a row takes at most (default: 60)",
+    workers="processors of every search; with 1, a search that ends before its time limit repeats "
+    "itself exactly (default: 1)",
+)
 def sweep(
     settings: Settings,
     values: Annotated[

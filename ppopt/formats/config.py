@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import Faults, InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
@@ -66,19 +66,23 @@ def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
 def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
     """Check settings under any of their names, and name them as in Python; see `read_config`.
 
-    Raises InputError on unknown keys, settings given twice, and values of the wrong kind.
+    Raises InputError on unknown keys, settings given twice, and values of the wrong kind: one that
+    names all of these.
     """
     settings: dict[str, Any] = {}
     about: dict[str, Any] = {}
     keys: dict[str, str] = {}
+    faults = Faults()
     for key, value in document.items():
-        setting = NAMED.get(key.replace("-", "_")) or unknown_key(key, NAMED)
-        if setting.field in keys:
-            raise same_setting(keys[setting.field], key)
-        keys[setting.field] = key
-        if value is not None:
-            found = about if setting.part is Part.ABOUT else settings
-            found[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
+        with faults.collected():
+            setting = NAMED.get(key.replace("-", "_")) or unknown_key(key, NAMED)
+            if setting.field in keys:
+                raise same_setting(keys[setting.field], key)
+            keys[setting.field] = key
+            if value is not None:
+                found = about if setting.part is Part.ABOUT else settings
+                found[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
+    faults.check()
     return settings | ({"about": about} if about else {})
 
 
@@ -219,7 +223,13 @@ def _layers(value: object, _: Setting) -> list[dict[str, Any]]:
     """Check a list of layers, each a mapping of its settings; name these as in Python."""
     if not isinstance(value, list):
         raise InputError(f"{shown(value)} is not a list of layers; write `- forward: 1` for each")
-    return [within(f"layer {index}", _layer, entry) for index, entry in enumerate(value)]
+    found: list[dict[str, Any]] = []
+    faults = Faults()
+    for index, entry in enumerate(value):
+        with faults.collected():
+            found.append(within(f"layer {index}", _layer, entry))
+    faults.check()
+    return found
 
 
 def _layer(value: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import Faults, InputError
 from ppopt.problem import exact, link, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
@@ -176,12 +176,16 @@ class Pipeline:
         reader = FieldReader(self.rounded)
         self._set_units(reader)
         self._set("device_speed", reader.speeds(self.device_speed, self.hosts, self.num_devices))
-        if self.model is None:
-            self._set_costs(reader)
-        else:
-            self._set_costs_of_layers(reader)
-        self._set_p2p(reader)
-        self._set_limit(reader)
+        faults = Faults()
+        with faults.collected():
+            if self.model is None:
+                self._set_costs(reader)
+            else:
+                self._set_costs_of_layers(reader)
+        for read in (self._set_p2p, self._set_limit):
+            with faults.collected():
+                read(reader)
+        faults.check()
         self._set("rounded", reader.rounded)
         _ = self.ticks
 
@@ -229,7 +233,10 @@ class Pipeline:
         for measure in Unit:
             key, given = f"{measure}_unit", self._given(measure)
             declared = getattr(self, key) or getattr(self.model, key, None)
-            found = units.resolve(measure, declared, given, ("mem_limit",))
+            standing = {
+                one.field: one.name for one in SETTINGS if given.get(one.field, self) == one.default
+            }
+            found = units.resolve(measure, declared, given, ("mem_limit",), standing)
             for field in given.keys() - {"layers"}:
                 self._set(field, found.values[field])
             self._set(key, found.unit)
@@ -321,12 +328,15 @@ class Pipeline:
         return tuple(sum(layer.recompute for layer in stage) for stage in stages)
 
     def _set_costs(self, reader: FieldReader) -> None:
+        faults = Faults()
         for cost in STAGE_COSTS:
             given = getattr(self, cost.field)
             if given is not None or cost.has_value:
                 signed = cost.least is None
-                values = reader.per_stage(cost.field, given, self.stages, signed=signed)
-                self._set(cost.field, values)
+                with faults.collected():
+                    values = reader.per_stage(cost.field, given, self.stages, signed=signed)
+                    self._set(cost.field, values)
+        faults.check()
         self._derive_times()
         check_memory(self.activation, self.memory_b, self.kept)
 
@@ -441,6 +451,13 @@ class Pipeline:
         last = max(first)
         mirrored = tuple(last - device for device in first)
         return (first, mirrored)[: self.routes]
+
+    @property
+    def has_unequal_shares(self) -> bool:
+        """Whether stages are given by hand and differ, so that equal chunks may be a wrong cut."""
+        given = (getattr(self, cost.field) for cost in STAGE_COSTS)
+        shares = zip(*(values for values in given if values is not None), strict=True)
+        return self.model is None and len(set(shares)) > 1
 
     @property
     def layout(self) -> Layout:

@@ -419,7 +419,14 @@ SETTINGS = (
     ),
     _run("fused", Shape.FLAG, "short for --backward whole"),
     _run("time_limit", Shape.SECONDS, "seconds to search at most", 60),
-    _run("workers", Shape.WHOLE, "processors to search with", "all", least=1),
+    _run(
+        "workers",
+        Shape.WHOLE,
+        "processors to search with; with 1, a search that ends before its time limit repeats "
+        "itself exactly",
+        "all",
+        least=1,
+    ),
     _run("seed", Shape.WHOLE, "seed of the search", 0, least=0),
     _run(
         "group_size",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
@@ -46,6 +47,9 @@ class Quantity:
     value: Fraction
     unit: str
 
+    def __str__(self) -> str:
+        return f"{exact.plain(self.value)}{self.unit}"
+
 
 class Resolved(NamedTuple):
     """Values of one measure, all in one unit."""
@@ -59,14 +63,19 @@ class Resolved(NamedTuple):
 
 
 def resolve(
-    measure: str, declared: object, given: Mapping[str, object], down: Collection[str] = ()
+    measure: str,
+    declared: object,
+    given: Mapping[str, object],
+    down: Collection[str] = (),
+    standing: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved:
     """Convert every number that carries a unit to one unit: the declared one, or the largest.
 
     `measure` is `time` or `memory`; `given` holds numbers and quantities, or nested lists of them,
     by the name of their setting. A number finer than 10^-6 of its own unit is rounded to that,
-    those of the names in `down` downwards. Raises InputError, naming the setting, on unknown units,
-    and where a number other than 0 has no unit and only others say one.
+    those of the names in `down` downwards. `standing` are the settings that stand at their default,
+    with their names in files. Raises InputError, naming the setting, on unknown units, and where a
+    number other than 0 has no unit and only others say one.
     """
     unit = _declared(measure, declared)
     carried = set(_carried(measure, given))
@@ -74,7 +83,7 @@ def resolve(
         return Resolved(unit, dict(given), ())
     if unit is None:
         unit = max(carried, key=SCALES[measure].__getitem__)
-        _check_plain(measure, given, unit)
+        _check_plain(measure, given, unit, standing)
     rounded: list[str] = []
     values = {}
     for name, value in given.items():
@@ -130,16 +139,25 @@ def _carried(measure: str, given: Mapping[str, object]) -> Iterator[str]:
             yield parts[1]
 
 
-def _check_plain(measure: str, given: Mapping[str, object], unit: str) -> None:
+def _check_plain(
+    measure: str, given: Mapping[str, object], unit: str, standing: Mapping[str, str]
+) -> None:
     """Raise InputError for a number without a unit beside others that have one."""
-    for name, value in given.items():
-        for number in _leaves(value):
-            if _parts(number) is None and exact.read(number, name).value:
-                shown = exact.plain(exact.read(number, name).value)
-                raise InputError(
-                    f"{name}: {shown} has no unit, but other numbers of {measure} have; "
-                    f"write {shown}{unit}, or give {measure}_unit"
-                )
+    numbers = [(name, number) for name, value in given.items() for number in _leaves(value)]
+    named, example = next((name, f"{one}") for name, one in numbers if _parts(one))
+    for name, number in sorted(numbers, key=lambda pair: pair[0] in standing):
+        if _parts(number) is not None or not exact.read(number, name).value:
+            continue
+        shown = exact.plain(exact.read(number, name).value)
+        if name in standing:
+            raise InputError(
+                f"{named}: {example} has a unit, but {standing[name]}, {shown} by default, has "
+                f"none; give {standing[name]} with its unit, or {measure}_unit"
+            )
+        raise InputError(
+            f"{name}: {shown} has no unit, but other numbers of {measure} have, such as {example}; "
+            f"write {shown}{unit}, or give {measure}_unit"
+        )
 
 
 def _reader(

@@ -21,7 +21,7 @@ from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
-from ppopt.studies.baseline import Baseline, best
+from ppopt.studies.baseline import Baseline, Elsewhere, best
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
 
@@ -62,6 +62,7 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
         "imbalance": found.get("imbalance"),
         "baseline": _baseline(hand),
         **placed(result.pipeline),
+        "routes": result.pipeline.routes,
         "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
@@ -77,6 +78,20 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
         "value": plain(hand.value),
         "speedup": _number(hand.speedup),
         "skipped": list(hand.skipped),
+    }
+
+
+def of_elsewhere(other: Elsewhere | None) -> dict[str, Any] | None:
+    """The key `elsewhere` of `ppopt solve`: a better hand strategy of another placement."""
+    if other is None:
+        return None
+    return {
+        "strategy": other.strategy,
+        "value": plain(other.value),
+        "speedup": _number(other.speedup),
+        "placement": other.pipeline.resolved_placement,
+        "chunks": other.pipeline.num_chunks,
+        "routes": other.pipeline.routes,
     }
 
 
@@ -106,6 +121,7 @@ def of_evaluation(
         "fits_limit": found["fits_limit"],
         "options": dict(schedule.origin.options),
         **placed(schedule.pipeline),
+        "routes": schedule.pipeline.routes,
         **_choice(choice),
         **_operations_alone(schedule, lowering),
         "seed": 0,

@@ -108,22 +108,27 @@ def more_memory_words(shown: Mapping[str, Any]) -> str:
     return f"{limit}: {found} found, {percent(gain)} faster; at most {percent(most)}"
 
 
-def use_words(shown: Mapping[str, Any]) -> list[str]:
-    """How to use the best plan, a line each; nothing where there is none."""
+def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:
+    """How to use the best plan, a line each; nothing where there is none.
+
+    `file`: the schedule file that was written, without `.json`; None: there is none yet.
+    """
     if shown["value"] is None:
         return []
-    lines = ["to use it: -o best.json writes the schedule, and then"]
+    lines = [f"to use {file}.json:"]
+    if file is None:
+        lines, file = ["to use it: -o best.json writes the schedule, and then"], "best"
     arguments = shown["use"]["megatron_arguments"]
     if arguments is not None:
         part = "" if shown["strategy"] in MEGATRON else ", the partition alone"
         lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
     if shown["use"]["torchtitan"] is not None:
-        lines.append("  torchtitan: ppopt export best.json --to torchtitan -o parallelism.toml")
+        lines.append(f"  torchtitan: ppopt export {file}.json --to torchtitan -o parallelism.toml")
     if shown["use"]["deepspeed"] is not None:
         part = "" if shown["strategy"] == "1f1b" else ", the partition alone"
         parts = [0, *accumulate(shown["partition"])]
         lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
-    lines.append("  PyTorch: ppopt export best.json --to torch-csv -o best.csv")
+    lines.append(f"  PyTorch: ppopt export {file}.json --to torch-csv -o {file}.csv")
     return lines
 
 

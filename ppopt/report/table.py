@@ -16,6 +16,7 @@ from ppopt.report.words import (
     baseline_words,
     choice_words,
     chosen_words,
+    elsewhere_words,
     grouped,
     headed,
     hint_words,
@@ -67,6 +68,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "imbalance": imbalance_words(figures),
         "throughput": throughput_words(figures),
         "gain": baseline_words(figures),
+        "other placement": elsewhere_words(figures),
         "peak memory": _memory(figures),
         "verified": _verified(figures),
         "under jitter": jitter_words(figures),
@@ -155,6 +157,22 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             _ratio(row.get("ratio_to_optimum")),
         )
         _add_row(table, cells, row)
+    return table
+
+
+def idle_table(figures: Mapping[str, Any]) -> Table:
+    """Why every device is idle: its time busy, and idle by cause, until the makespan.
+
+    `figures` as for `result_table`, of a schedule. Causes of no idle time are left out.
+    """
+    causes = [cause for cause in _CAUSES if any(figures["idle"][cause])]
+    table = _table(headed("device", figures.get("time_unit")), "busy", *causes, "idle", left=0)
+    makespan = figures["makespan"]
+    for device in range(len(figures["peak_memory"])):
+        waits = [figures["idle"][cause][device] for cause in causes]
+        cells = [_short(wait) if wait else "" for wait in waits]
+        share = percent(sum(waits) / makespan if makespan else 0)
+        table.add_row(str(device), _short(makespan - sum(waits)), *cells, share)
     return table
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.placement import SEARCH
 from ppopt.schedule.idle import Cause
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
@@ -102,14 +104,15 @@ def throughput_words(figures: Mapping[str, Any]) -> str:
 
 
 def baseline_words(figures: Mapping[str, Any]) -> str:
-    """What a search gains over the best hand strategy; empty where there is none.
+    """What a search gains over the best hand strategy of its placement; empty without one.
 
     `figures` has the keys of `ppopt solve --json`.
     """
     hand = figures.get("baseline")
     if hand is None or hand["speedup"] is None:
         return ""
-    share, name = hand["speedup"] - 1, f"{hand['strategy']}, the best hand strategy"
+    share = hand["speedup"] - 1
+    name = f"{hand['strategy']}, the best hand strategy of this placement"
     limits = figures["mem_limit"]
     if limits is not None:
         same = min(limits) == max(limits)
@@ -125,6 +128,59 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
     return words if tokens is None else f"{words}: {grouped(tokens)} tokens/s"
 
 
+def elsewhere_words(figures: Mapping[str, Any]) -> str:
+    """A better hand strategy of another placement; empty where there is none.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    hand = figures.get("elsewhere")
+    if hand is None:
+        return ""
+    name = f"{hand['strategy']} ({_placed(hand)})"
+    speedup = hand["speedup"]
+    if speedup is None:
+        value = measured(hand["value"], figures.get("time_unit"))
+        return f"{name} has {objective_words(figures)} {value}"
+    if speedup > 1:
+        more = f"this schedule has {percent(speedup - 1)} more throughput"
+        return f"{name} is a better hand strategy; {more}"
+    more = (
+        f"{percent(1 / speedup - 1)} more throughput than"
+        if speedup < 1
+        else "as much throughput as"
+    )
+    return f"{name} has {more} this schedule; {_placing_flags(hand, figures)} searches there"
+
+
+def _placed(figures: Mapping[str, Any]) -> str:
+    """Placement, chunks and routes: `placement v, 2 chunks per device`."""
+    words = f"placement {figures['placement']}"
+    if figures["chunks"] > 1:
+        words += f", {figures['chunks']} chunks per device"
+    return words if figures["routes"] == 1 else f"{words}, two routes, weights held twice"
+
+
+def _placing_flags(hand: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    """The flags that change the placement of a search to that of a hand strategy."""
+    flags = [
+        f"--{name} {hand[name]}" for name in ("placement", "chunks") if hand[name] != figures[name]
+    ]
+    return " ".join([*flags, "--routes 2"] if hand["routes"] > 1 else flags)
+
+
+def kept_words(pipeline: Pipeline) -> str:
+    """What a search of a pipeline keeps as given, and what would choose it."""
+    kept, layers = [f"routes ({pipeline.routes})"], pipeline.model is not None
+    if pipeline.named_placement:
+        kept.insert(0, f"chunks ({pipeline.num_chunks})")
+    choices = ["`ppopt plan` chooses placement and chunks"] if layers else []
+    if pipeline.placement != SEARCH:
+        named = f" ({pipeline.resolved_placement})" if pipeline.named_placement else ""
+        kept.insert(0, f"placement{named}")
+        choices.insert(0, "`--placement search` chooses the placement")
+    return "; ".join([f"Kept as given: {', '.join(kept)}", *choices]) + "."
+
+
 def imbalance_words(figures: Mapping[str, Any]) -> str:
     """What of the idle time is imbalance; empty where all devices work alike.
 
@@ -135,15 +191,17 @@ def imbalance_words(figures: Mapping[str, Any]) -> str:
         return ""
     stages = found["stages"]
     named = f"stage {stages[0]}" if len(stages) == 1 else f"device {found['device']}"
+    points = percent(found["idle_share"]).removesuffix(" %")
     words = (
-        f"{named} is {found['times_mean']:.3g} times the mean: {percent(found['idle_share'])} of "
-        f"{percent(found['of_idle_share'])} idle is imbalance"
+        f"{points} points of the {percent(found['of_idle_share'])} idle: {named} works "
+        f"{found['times_mean']:.3g} times the mean"
     )
     relief = found["relief"]
     if relief is None:
         return words
     layers = f"{relief['layers']} layer{'' if relief['layers'] == 1 else 's'}"
-    return f"{words}; moving {layers} would remove {percent(relief['idle_share'])}"
+    less = percent(relief["idle_share"])
+    return f"{words}; with {layers} moved it works {less} of the makespan less"
 
 
 def percent(share: float | Fraction | None) -> str:
@@ -295,18 +353,29 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
 
 
 def operations_alone_words(figures: Mapping[str, Any]) -> str:
-    """What a file of operations alone loses where links are streams."""
+    """What a file of operations alone loses where links are streams; empty where it loses nothing.
+
+    `figures` has the keys of `ppopt eval --json`.
+    """
     found = figures.get("operations_alone")
-    if found is None:
+    if found is None or not found["loss"]:
         return ""
     unit = figures.get("time_unit")
     times = f"{measured(found['lowered'], unit)} and not {measured(found['own'], unit)}"
-    if not found["loss"]:
-        return "operations alone (torch-csv) lose nothing over streams"
     return (
         f"operations alone (torch-csv) take {percent(found['loss'])} longer over streams, {times}; "
         "export --to torch-comms"
     )
+
+
+def causes_words(figures: Mapping[str, Any]) -> str:
+    """What the causes of idle time of a schedule mean; warm-up and cool-down go without saying.
+
+    `figures` has the keys of `ppopt eval --json`.
+    """
+    ramps = (Cause.WARM_UP, Cause.COOL_DOWN)
+    found = [one for one in Cause if one not in ramps and any(figures["idle"][one.label])]
+    return "; ".join(f"{one.label}: {CAUSE_WORDS[one]}" for one in found)
 
 
 def jitter_words(figures: Mapping[str, Any]) -> str:
@@ -362,25 +431,59 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
     least = measured(found["least_limit"], found["memory_unit"])
     if not found["least_limit_proved"]:
         least = f"at most {least}, not proved"
-    lines = [f"least memory that works: {least}; {found['proof']}", _enough_words(found)]
+    lines = [
+        f"least memory that works: {least}; {found['proof']}",
+        _enough_words(found),
+        *_faster_elsewhere(found),
+    ]
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective_words(found)}")
     return lines
 
 
 def _enough_words(found: Mapping[str, Any]) -> str:
-    """The most memory that is worth having, and how much of that is proved."""
+    """The most memory that is worth having in the placement, and how much of that is proved."""
     last, objective = found["points"][-1], objective_words(found)
     memory = measured(found["useful_limit"], found["memory_unit"])
     value = measured(last["value"], found["time_unit"])
     within = "" if found["mem_limit"] is None else " within the pipeline's own limits"
+    worth = f"most memory worth having in placement {short_placement(last)}"
     if last["status"] != "optimal":
         return (
-            f"most memory worth having: not known; the least {objective} found, {value} (gap "
+            f"{worth}: not known; the least {objective} found, {value} (gap "
             f"{percent(last['gap'])}), takes {memory}{within}"
         )
     most = f"{memory}, proved" if found["useful_limit_proved"] else f"at most {memory}, not proved"
-    return f"most memory worth having: {most}; with any more the {objective} stays {value}{within}"
+    return f"{worth}: {most}; with any more the {objective} stays {value}{within}"
+
+
+def _faster_elsewhere(found: Mapping[str, Any]) -> list[str]:
+    """A line for the best hand strategy of another placement that is faster than every point.
+
+    One that holds the weights twice, for a second route, is left out.
+    """
+    last = found["points"][-1]
+    faster = [
+        row
+        for row in found["strategies"]
+        if row["value"] < last["value"]
+        and row["fits_limit"] is not False
+        and row["routes"] <= last["routes"]
+        and _placement(row) != _placement(last)
+    ]
+    if not faster:
+        return []
+    hand = min(faster, key=lambda row: (row["value"], row["memory"]))
+    value = measured(hand["value"], found["time_unit"])
+    memory = measured(hand["memory"], found["memory_unit"])
+    return [
+        f"faster in another placement: {hand['strategy']}, {short_placement(hand)}, {value} in "
+        f"{memory}"
+    ]
+
+
+def _placement(figures: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(figures[key] for key in ("placement", "chunks", "routes"))
 
 
 def lowered(value: int) -> str:

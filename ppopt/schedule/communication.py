@@ -23,7 +23,14 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow, Cell
-from ppopt.schedule.link_queues import NOWHERE, LinkQueues, Queues, posted_early
+from ppopt.schedule.link_queues import (
+    NOWHERE,
+    LinkQueues,
+    Queues,
+    posted_early,
+    receiving_stage,
+    sending_stage,
+)
 from ppopt.schedule.orders import Orders, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -83,7 +90,7 @@ def _sends(pipeline: Pipeline, action: Action) -> tuple[Action, Action] | None:
     if kind is None:
         return None
     (hosts,) = pipeline.hosts
-    other = action.stage + (1 if kind is OpKind.F else -1)
+    other = receiving_stage(kind, action.stage)
     if not 0 <= other < len(hosts) or hosts[other] == hosts[action.stage]:
         return None
     return (
@@ -177,7 +184,7 @@ def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
     kind = _HANDS_ON.get(action.kind)
     if kind is None:
         return True
-    other = action.stage + (-1 if kind is OpKind.F else 1)
+    other = sending_stage(kind, action.stage)
     if not 0 <= other < pipeline.num_stages:
         return True
     local = [one for one, hands_on in _HANDS_ON.items() if hands_on is kind]
@@ -214,7 +221,7 @@ def _posts(
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
     made = (place.get(Action(maker, stage, microbatch)) for maker in makers)
     device, at = next(found for found in made if found is not None)
-    other = stage + (1 if kind is OpKind.F else -1)
+    other = receiving_stage(kind, stage)
     yield device, at + 1, Action(_SEND[kind], stage, microbatch)
     yield pipeline.hosts[0][other], 0, Action(_RECEIVE[kind], other, microbatch)
 
@@ -281,8 +288,8 @@ def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
 def _transfer_of(links: LinkQueues, post: Action) -> int:
     """Number of the transfer of a post."""
     kind = OpKind.F if post.kind in (ActionKind.SEND_F, ActionKind.RECV_F) else OpKind.B
-    step = 1 if kind is OpKind.F else -1
-    stage = post.stage - (step if post.kind in _RECEIVE.values() else 0)
+    received = post.kind in _RECEIVE.values()
+    stage = sending_stage(kind, post.stage) if received else post.stage
     there = 0 <= stage < links.pipeline.num_stages and post.microbatch is not None
     if not there or not 0 <= (post.microbatch or 0) < links.pipeline.batches:
         raise InputError(f"{post}: there is no such transfer; remove it")

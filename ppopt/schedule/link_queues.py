@@ -22,6 +22,18 @@ from ppopt.schedule.transfers import Transfer, Transfers
 
 NOWHERE = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
+_STEP = {OpKind.F: 1, OpKind.B: -1}
+"""Activations go to the next stage, gradients to the one before."""
+
+
+def receiving_stage(kind: OpKind, stage: int) -> int:
+    """The stage that gets what a stage hands on; past the ends it is none."""
+    return stage + _STEP[kind]
+
+
+def sending_stage(kind: OpKind, stage: int) -> int:
+    """The stage that hands on what a stage gets; past the ends it is none."""
+    return stage - _STEP[kind]
 
 
 class LinkQueues:

@@ -363,7 +363,7 @@ class ConfigurationSearch:
 
         Where no schedule is known yet: of the first configuration.
         """
-        tried = 0
+        tried, reserve = 0, (1 - self._params.climb_share) * self._left
         while not self._over:
             best = self.best
             begin = best or next(iter(self.known.values()))
@@ -371,7 +371,7 @@ class ConfigurationSearch:
             self._add(moves)
             fresh = [one for one in map(self._at, moves) if one.level < 0]
             for one in sorted(fresh, key=_by_bound):
-                if self._over or tried >= self._params.moves:
+                if self._over or tried >= self._params.moves or self._left < reserve:
                     return
                 tried += self._solve(one, 0)
             if self.best is best:

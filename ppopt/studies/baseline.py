@@ -1,18 +1,23 @@
-"""What a search gains over the best hand strategy of its placement, within its memory limit."""
+"""What a search gains over hand strategies, within its memory limit.
+
+The baseline is the best of the placement that was searched. A better one of another placement is
+found beside it: a search keeps its placement, and the user may not have to.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import BALANCED, SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
@@ -20,6 +25,8 @@ from ppopt.studies.evaluate import evaluate
 
 LONGEST = 2.0
 """Estimated seconds above which a strategy is left out."""
+LONGEST_ELSEWHERE = 0.2
+"""The same for strategies of other placements."""
 BEYOND = 1.05
 """Share of its time limit up to which a search and the evaluation of strategies may take."""
 GRACE = 0.5
@@ -39,6 +46,17 @@ class Baseline(NamedTuple):
     """Strategies of the placement that were left out because they take long."""
 
 
+class Elsewhere(NamedTuple):
+    """The best hand strategy of all other placements, where it is better than the baseline."""
+
+    strategy: str
+    value: Fraction
+    speedup: Fraction | None
+    """As of a baseline: below 1 where this strategy is better than the search."""
+    pipeline: Pipeline
+    """The pipeline in its placement."""
+
+
 def baseline(result: Result) -> Baseline | None:
     """Evaluate the hand strategies of the placement of a search, each with its default options.
 
@@ -47,11 +65,9 @@ def baseline(result: Result) -> Baseline | None:
     longer than what is left of the search's time limit. Returns None where no strategy keeps the
     memory limit, and where the search was interrupted or proved that no schedule does.
     """
-    if result.interrupted or result.status is Status.INFEASIBLE:
+    if _is_without(result):
         return None
-    limit = BEYOND * result.provenance.time_limit + GRACE
-    deadline = time.monotonic() + limit - result.solve_seconds
-    pipeline, found, skipped = _own(result), [], []
+    deadline, pipeline, found, skipped = _deadline(result), _own(result), [], []
     for strategy in _strategies(result, pipeline):
         seconds = strategy.seconds(pipeline)
         if seconds > min(LONGEST, deadline - time.monotonic()):
@@ -67,19 +83,94 @@ def baseline(result: Result) -> Baseline | None:
     return min(found, key=lambda hand: hand.value)._replace(skipped=tuple(skipped))
 
 
+def elsewhere(asked: Pipeline, result: Result, hand: Baseline | None) -> Elsewhere | None:
+    """The best hand strategy of another placement, within the memory limits of a search.
+
+    `asked` is the pipeline that the search was given. Every strategy has its default options and
+    the placement and chunks that it asks for; the chunks of the search, where it takes any number.
+    A partition that was searched is balanced here, and layers recompute as in the schedule found.
+    Left out are strategies that a given partition contradicts, and those that would cut unequal
+    stages into chunks, or microbatches into other slices. So are those that hold the weights twice
+    where the pipeline does not say how large these are, and those that take long. Returns None
+    where none of the others is better than the baseline `hand`.
+    """
+    if _is_without(result):
+        return None
+    deadline, own, unplaced = _deadline(result), _own(result), _unchosen(asked, result)
+    found: Baseline | Elsewhere | None = hand
+    for strategy in registry().values():
+        left = min(LONGEST_ELSEWHERE, deadline - time.monotonic())
+        if strategy.seconds(own) > left or (result.fused and not strategy.fused):
+            continue
+        for schedule in _made_elsewhere(strategy, unplaced, own, result.objective):
+            value = _value(schedule, result.objective)
+            if found is None or value < found.value:
+                speedup = _speedup(value, result)
+                found = Elsewhere(strategy.name, value, speedup, schedule.pipeline)
+    return found if isinstance(found, Elsewhere) else None
+
+
+def _made_elsewhere(
+    strategy: Strategy, unplaced: Pipeline, own: Pipeline, objective: Objective
+) -> list[Schedule]:
+    """The schedule of a strategy in a placement of its own, within the limit; else none."""
+    with suppress(InputError):
+        placed = strategy.apply(strategy.unplaced(unplaced), Options())
+        if _is_elsewhere(placed, own):
+            made = evaluate(placed, strategy.name, objective)
+            return [made] if made.fits_limits else []
+    return []
+
+
+def _unchosen(asked: Pipeline, result: Result) -> Pipeline:
+    """The pipeline of a search for strategies that choose their own placement."""
+    own = _own(result)
+    partition = BALANCED if asked.partition == SEARCH else asked.partition
+    return replace(
+        asked, model=own.model, recompute=None, partition=partition, mem_limit=own.limits
+    )
+
+
+def _is_elsewhere(placed: Pipeline, own: Pipeline) -> bool:
+    """Whether a pipeline is of another placement, and `elsewhere` does not leave it out."""
+    if placed.layout == own.layout or placed.num_slices != own.num_slices:
+        return False
+    if placed.routes > own.routes and not any(own.costs.static):
+        return False
+    return placed.num_chunks == own.num_chunks or not own.has_unequal_shares
+
+
+def _is_without(result: Result) -> bool:
+    """Whether a search is not compared: it was interrupted, or no schedule keeps the limit."""
+    return result.interrupted or result.status is Status.INFEASIBLE
+
+
+def _deadline(result: Result) -> float:
+    """When the evaluation of strategies is to end, on the clock of `time.monotonic`."""
+    limit = BEYOND * result.provenance.time_limit + GRACE
+    return time.monotonic() + limit - result.solve_seconds
+
+
 def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
     """The best of hand-made schedules of the placement and within the limit of a search."""
     pipeline = _own(result)
     found = [
-        (schedule.pipeline.ticks.time(schedule.metrics.value(result.objective)), schedule)
+        (_value(schedule, result.objective), schedule)
         for schedule in schedules
         if comparable(schedule, pipeline) and _keeps(schedule, pipeline)
     ]
     if not found:
         return None
     value, schedule = min(found, key=lambda one: one[0])
-    speedup = value / result.value if result.value else None
-    return Baseline(str(schedule.origin.strategy), value, speedup)
+    return Baseline(str(schedule.origin.strategy), value, _speedup(value, result))
+
+
+def _value(schedule: Schedule, objective: Objective) -> Fraction:
+    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+
+
+def _speedup(value: Fraction, result: Result) -> Fraction | None:
+    return value / result.value if result.value else None
 
 
 def _own(result: Result) -> Pipeline:
@@ -88,10 +179,13 @@ def _own(result: Result) -> Pipeline:
 
 
 def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
-    """Whether a schedule lies in the search space of the pipeline."""
-    paired = bool((schedule.pair != ALONE).any())
-    alike = schedule.pipeline.layout == pipeline.layout
-    return alike and (not paired or pipeline.overlap is not None)
+    """Whether the best schedule of the pipeline's search space is no worse than a schedule.
+
+    So it is for every schedule of the same placement over links that only delay. A search without
+    overlap times runs no F and backward as one operation. In a schedule that does, one after the
+    other takes the same time and no more memory, and its results are there no later.
+    """
+    return schedule.pipeline.layout == pipeline.layout
 
 
 def _strategies(result: Result, pipeline: Pipeline) -> list[Strategy]:

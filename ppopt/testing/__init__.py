@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from ppopt.problem import exact
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import STAGE_COSTS, Setting
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.references import first_difference
 from ppopt.verifier import explain, verify
@@ -44,13 +46,32 @@ def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: f
 def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
     """Assert equal placement, microbatches and costs, however they are given; not the limits."""
     mine, theirs = actual.pipeline, expected.pipeline
-    for what in ("hosts", "num_slices", "batches", "costs"):
+    for what in ("hosts", "num_slices", "batches"):
         new, old = getattr(mine, what), getattr(theirs, what)
         assert new == old, (
             f"the pipelines differ in {what}: {_short(old)} is expected, not {_short(new)}"
         )
+    costs = [cost for cost in STAGE_COSTS if _differing(cost, theirs, mine)]
+    words = "; ".join(_in_cost(cost, theirs, mine) for cost in costs)
+    assert not costs, f"the pipelines differ in {words}"
     links = [(pipeline.links.down, pipeline.links.up) for pipeline in (mine, theirs)]
     assert links[0] == links[1], "the pipelines differ in p2p"
+
+
+def _differing(cost: Setting, expected: Pipeline, actual: Pipeline) -> list[int]:
+    """The stages that differ in a cost."""
+    pairs = zip(*(getattr(one.costs, cost.field) for one in (expected, actual)), strict=True)
+    return [stage for stage, (old, new) in enumerate(pairs) if old != new]
+
+
+def _in_cost(cost: Setting, expected: Pipeline, actual: Pipeline) -> str:
+    """Where two pipelines differ in a cost, and how."""
+    stages = _differing(cost, expected, actual)
+    old, new = (
+        exact.plain(getattr(one.costs, cost.field)[stages[0]]) for one in (expected, actual)
+    )
+    more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
+    return f"{cost.name} of stage {stages[0]}{more}: {old} is expected, not {new}"
 
 
 def _short(value: object) -> str:

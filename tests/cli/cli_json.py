@@ -54,8 +54,10 @@ PLACED = {
     "link_mode": TEXT,
 }
 BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}
-SOLVED = COMMON | PLACED | BOUND | {"fused": FLAG, "backward_kind": TEXT}
-EVALUATED = COMMON | PLACED | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
+ROUTES = {"routes": INT}
+SOLVED = COMMON | PLACED | ROUTES | BOUND | {"fused": FLAG, "backward_kind": TEXT}
+OF_SOLVE = SOLVED | {"elsewhere": (dict, NoneType)}
+EVALUATED = COMMON | PLACED | ROUTES | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {
     "fits_limit": FLAG,
     "ratio_to_best": NUMBER,

@@ -377,3 +377,45 @@ def test_in_a_process_of_its_own(case: str, folder: Path) -> None:
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert told in err
+
+
+class TestSeveralFaults:
+    """All faults of a file that do not depend on each other, in one line that names the file."""
+
+    def refused(self, tmp_path: Path, text: str, more: str = "") -> str:
+        file = tmp_path / "p.yaml"
+        file.write_text(f"stages: 2\nbatches: 4\n{text}")
+        ran = run(f"solve --config {file} {more}")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        return ran.err.replace(str(file), "p.yaml").removeprefix("error: ").rstrip()
+
+    def test_of_keys(self, tmp_path: Path) -> None:
+        text = "stagez: 2\nseed: x\nforward_times: true\n"
+        assert self.refused(tmp_path, text) == (
+            "p.yaml: unknown key 'stagez'; did you mean stages?; also seed: 'x' is not a whole "
+            "number; also forward_times: True is not a number"
+        )
+
+    def test_of_values_the_file_named_once_and_flags_as_flags(self, tmp_path: Path) -> None:
+        text = "forward_times: [1, 2, 3]\np2p_time: -1\nmem_limit: [1]\n"
+        three = "has 3 entries for 2 stages; give one number, or one per stage"
+        one = "mem_limit: has 1 entries for 2 devices; give one number, or one per device"
+        assert self.refused(tmp_path, text) == (
+            f"p.yaml: forward_times: {three}; also p2p_time: -1 is negative; also {one}"
+        )
+        assert self.refused(tmp_path, text, "--forward-times 1,2,3") == (
+            f"--forward-times: {three}; also p.yaml: p2p_time: -1 is negative; also {one}"
+        )
+
+    def test_of_layers(self, tmp_path: Path) -> None:
+        layers = "layers:\n- {forwrd: 1}\n- {forward: x y}\n- {forward: 1, static: []}\n"
+        found = self.refused(tmp_path, layers)
+        assert found == (
+            "p.yaml: layers: layer 0: unknown key 'forwrd'; did you mean forward?; also layer 2: "
+            "static: [] is not a number"
+        )
+
+    def test_the_first_five_are_named(self, tmp_path: Path) -> None:
+        found = self.refused(tmp_path, "".join(f"zz{number}: 1\n" for number in range(8)))
+        assert found.count("unknown key") == 5
+        assert found.endswith("; also 3 more")

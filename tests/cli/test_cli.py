@@ -13,7 +13,7 @@ import ppopt
 from ppopt.cli.help_text import COMMANDS as GROUPS
 from ppopt.formats.models import model_names
 from ppopt.verifier import Rule, Violation
-from tests.cli.cli_json import SOLVED, UNSOLVED, assert_types
+from tests.cli.cli_json import OF_SOLVE, UNSOLVED, assert_types
 from tests.cli.cli_run import done, run, shown
 
 UNIT = "--stages 4 --batches 8"
@@ -50,14 +50,14 @@ class TestSolve:
         assert (found["status"], found["value"]) == ("optimal", 288)
 
     def test_keys_and_types(self) -> None:
-        assert_types(shown(f"solve {UNIT} --mem-limit"), SOLVED)
+        assert_types(shown(f"solve {UNIT} --mem-limit"), OF_SOLVE)
 
     def test_without_a_limit_there_is_none(self) -> None:
         assert shown(f"solve {UNIT}")["mem_limit"] is None
 
     def test_a_searched_optimum(self) -> None:
         found = shown(f"solve {SEARCHED} --workers 1")  # with two, either may prove it first
-        assert_types(found, SOLVED)
+        assert_types(found, OF_SOLVE)
         assert found["status"] == "optimal"
         assert "found by following partial schedules" in found["proof"]
         assert max(found["peak_memory"]) <= 2
@@ -205,7 +205,7 @@ class TestMemLimit:
         assert {key: found[key] for key in UNSOLVED} == dict.fromkeys(UNSOLVED)
         assert found["mem_limit"] == [4.5] * 4
         assert found["verified"] is False
-        assert found.keys() == SOLVED.keys()
+        assert found.keys() == OF_SOLVE.keys()
         assert ran.err.count("not written") == 2
         assert list(tmp_path.iterdir()) == []
         assert shown(f"solve {UNIT} --activation 2 --static 3 --mem-limit 5")["verified"] is True

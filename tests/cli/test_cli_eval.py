@@ -293,6 +293,28 @@ class TestPartitionSearch:
         assert "best partition" in done(f"eval 1f1b --config {file}").out
 
 
+class TestDetails:
+    def test_causes_of_idle_time_of_every_device(self) -> None:
+        """GPipe, two devices, F = 1, BW = 2: 9 in all; each is busy 6 of it.
+
+        Device 1 waits 1 for its first input and 2 at the end. Device 0 waits for the first backward
+        from 2 to 5, which ends on device 1 at 5.
+        """
+        lines = done("eval gpipe --stages 2 --batches 2 --details").out.splitlines()
+        table = lines.index(next(line for line in lines if line.startswith("device busy")))
+        assert lines[table].split() == ["device", "busy", "warm-up", "input", "cool-down", "idle"]
+        assert lines[table + 2].split() == ["0", "6", "3", "33.33", "%"]
+        assert lines[table + 3].split() == ["1", "6", "1", "2", "33.33", "%"]
+        assert lines[table + 4] == "input: waiting for an input"
+
+    def test_a_file_of_operations_is_named_where_it_loses(self) -> None:
+        line = "eval 1f1b --stages 4 --batches 8 --p2p-time"
+        assert "for PyTorch" in done(f"{line} 0.1").out
+        single = "eval gpipe --stages 2 --batches 1 --p2p-time 1"
+        assert shown(single)["operations_alone"]["loss"] == 0
+        assert "for PyTorch" not in done(single).out
+
+
 @pytest.mark.parametrize(
     "line",
     [

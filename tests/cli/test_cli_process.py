@@ -16,7 +16,7 @@ import pytest
 
 from ppopt.cli import progress
 from ppopt.solver.result import Progress
-from tests.cli.cli_json import SOLVED, assert_types
+from tests.cli.cli_json import OF_SOLVE, assert_types
 from tests.cli.cli_run import ENTRY, HARD, process
 from tests.cli.terminal import on_terminal, read_until
 
@@ -65,7 +65,7 @@ class TestCtrlC:
         out, _ = search.communicate(timeout=300)
         assert search.returncode == 0
         found = json.loads(out)
-        assert_types(found, SOLVED)
+        assert_types(found, OF_SOLVE)
         assert found["status"] == "feasible"
         assert found["value"] > found["lower_bound"]
         assert found["solve_seconds"] < 600

@@ -166,4 +166,4 @@ def test_flags_and_files_say_the_same(tmp_path: Path) -> None:
     timed = shown(f"{line} --p2p-time 2")["schedule"]
     assert timed["pipeline"]["p2p_time"] == 2 * timed["ticks_per_unit"]
     file.write_text(WITH_UNITS + "p2p_time: 1\n")
-    assert "error: p2p_time: link gives it; keep one of both\n" in run(line).err
+    assert f"error: {file}: p2p_time: link gives it; keep one of both\n" in run(line).err

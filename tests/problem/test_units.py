@@ -110,12 +110,13 @@ def test_plain_numbers_count_in_the_declared_unit() -> None:
         ({"forward": "3ms4"}, "forward: '3ms4' is not a number"),
         (
             {"mem_limit": "9GiB"},
-            "activation: 1 has no unit, but other numbers of memory have; write",
+            "mem_limit: 9GiB has a unit, but activation, 1 by default, has none; give activation",
         ),
         (
             {"forward": ["3ms", 2]},
-            "forward: 2 has no unit, but other numbers of time have; write 2ms",
+            "forward: 2 has no unit, but other numbers of time have, such as 3ms; write 2ms",
         ),
+        ({"mem_limit": "9GiB", "static": 5}, "static: 5 has no unit, but other numbers of memory"),
         ({"forward": "1e13ms"}, "forward: '1e13' is too large"),
         ({"tokens_per_microbatch": 0}, "tokens_per_microbatch: 0 is not a whole number from 1 to"),
         ({"peak_flops": "1e25"}, "peak_flops: 1e25 is not a whole number from 1 to 10^24"),
@@ -132,7 +133,7 @@ def test_refused_in_one_line(given_: dict[str, Any], message: str) -> None:
 def test_a_default_of_no_unit_is_named_on_the_command_line() -> None:
     ran = run("solve --stages 2 --batches 4 --mem-limit 9GiB")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "activation: 1 has no unit" in ran.err
+    assert "--mem-limit: 9GiB has a unit, but activation, 1 by default, has none" in ran.err
 
 
 def test_a_flag_may_name_another_unit_than_the_file(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ VIEWS = {
     "result": ("<svg", "proved optimal", "device 1 alone"),
     "infeasible": ("proved infeasible", "the least limit"),
     "comparison": ("<table", "zb-1p", "/ opt.", "best found, linear: proved optimal"),
-    "frontier": ("<table", "most memory worth having: 2, proved"),
+    "frontier": ("<table", "most memory worth having in placement linear: 2, proved"),
     "plan": ("<svg", "<table", "proved optimal"),
     "study": ("<table", "batches", "2 done"),
 }

@@ -72,6 +72,6 @@ def test_on_the_command_line() -> None:
         "of_idle_share": 0.4,
         "relief": None,
     }
-    words = "stage 1 is 1.33 times the mean: 20 % of 40 % idle is imbalance"
+    words = "20 points of the 40 % idle: stage 1 works 1.33 times the mean"
     assert words in " ".join(done(line).out.split())
     assert "imbalance" not in done("eval gpipe --stages 2 --batches 2").out

@@ -28,7 +28,7 @@ from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.result import Provenance
 from ppopt.strategies import Options, registry
 from ppopt.strategies.base import ADAPTIVE_SECONDS
-from tests.cli.cli_json import FLAG, LIST, NUMBER, SOLVED, assert_types
+from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
 from tests.cli.cli_run import done, run, shown
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
@@ -312,7 +312,7 @@ class TestCommand:
         line = "solve --stages 4 --batches 8 --mem-limit --hint"
         found = shown(line, tmp_path / "a.json", "-o", tmp_path / "b.json")
         hint = found.pop("hint")
-        assert_types(found, SOLVED)
+        assert_types(found, OF_SOLVE)
         assert_types(
             hint,
             {

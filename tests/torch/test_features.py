@@ -10,12 +10,14 @@ import pytest
 from ppopt import Pipeline
 from ppopt.torch.world import World
 from tests.factories.schedules import build
-from tests.torch.torch_features import FEATURES, MICROBATCHES, ran
+from tests.torch.torch_features import FEATURES, MICROBATCHES, TOGETHER, ran
 from tests.torch.torch_jobs import RANKS
 
 TABLE = Path(__file__).parents[2] / "docs" / "pytorch.md"
 UNEVEN, V = [0, 1, 2, 3, 3, 1], [0, 1, 1, 0]
 """Placements without and with a second replica."""
+LONG_V, UNEVEN_PAIR = [0, 1, 2, 3, 3, 2, 1, 0], [0, 1, 1]
+"""The same, the other way round."""
 
 
 def rows() -> dict[str, tuple[str, str]]:
@@ -33,11 +35,35 @@ def test_the_table_names_what_is_tested() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature(world: World, name: str, backward: str) -> None:
     """Random orders of an uneven placement, or of a V beside its copy."""
-    feature = FEATURES[name]
-    hosts = UNEVEN if feature.replicas == 1 else V
+    hosts = UNEVEN if FEATURES[name].replicas == 1 else V
+    as_told(world, name, hosts, backward, rows()[name][backward != "whole"])
+
+
+@pytest.mark.parametrize("backward", ["whole", "split"])
+@pytest.mark.parametrize("name", FEATURES)
+def test_feature_elsewhere(world: World, name: str, backward: str) -> None:
+    """The other way round: random orders of a V, or of an uneven placement beside its copy."""
+    hosts = LONG_V if FEATURES[name].replicas == 1 else UNEVEN_PAIR
+    as_told(world, name, hosts, backward, rows()[name][backward != "whole"])
+
+
+SPLITS = ("ScaledAccumulation", "RecomputedFSDP", "ShardedTraining")
+"""Of `TOGETHER`: what takes split backwards."""
+
+
+@pytest.mark.parametrize("backward", ["whole", "mixed"])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_features_together(world: World, name: str, backward: str) -> None:
+    hosts = UNEVEN if TOGETHER[name].replicas == 1 else V
+    exact = backward == "whole" or name in SPLITS
+    as_told(world, name, hosts, backward, "exact" if exact else "refused")
+
+
+def as_told(world: World, name: str, hosts: list[int], backward: str, told: str) -> None:
+    """Run a feature in a random order: every gradient is that of one process, or it is refused."""
+    feature = (FEATURES | TOGETHER)[name]
     pipeline = Pipeline(stages=len(hosts), batches=MICROBATCHES, placement=hosts)
     found = world.run(ran, [(name, build(pipeline, Random(3), backward))] * RANKS)
-    told = rows()[name][backward != "whole"]
     if isinstance(found[0], str):
         assert told.startswith("refused"), found[0]
         assert "a compiled module" in found[0] or "solve with --backward whole" in found[0]

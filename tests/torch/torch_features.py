@@ -321,6 +321,45 @@ class DWBuilder(Feature):
             module.build()()
 
 
+class ScaledAccumulation(Kwargs, LossScaling, Accumulation):
+    """Masks, loss scaling and three steps of accumulation."""
+
+
+class RecomputedFSDP(FSDP):
+    module = Checkpointed
+
+
+class ShardedTraining(Kwargs, LossScaling, Accumulation, FSDP):
+    """Masks, loss scaling, three steps of accumulation, weights sharded."""
+
+
+class CompiledMasked(Kwargs, Compiled):
+    """Masks through compiled stages."""
+
+
+class CompiledFSDP(FSDP):
+    """Sharded first, then compiled."""
+
+    def wrapped(self, module: Any, replicas: Any) -> Any:
+        return torch.compile(super().wrapped(module, replicas), backend="aot_eager")
+
+
+class MaskedDDP(Kwargs, DDP):
+    """Masks through replicated stages."""
+
+
+TOGETHER: dict[str, type[Feature]] = {
+    one.__name__: one
+    for one in (
+        ScaledAccumulation,
+        RecomputedFSDP,
+        ShardedTraining,
+        CompiledMasked,
+        CompiledFSDP,
+        MaskedDDP,
+    )
+}
+"""Features together, by the names of their classes."""
 FEATURES: dict[str, type[Feature]] = {
     "one tensor between stages": Feature,
     "masks and other keyword arguments": Kwargs,
@@ -343,7 +382,7 @@ FEATURES: dict[str, type[Feature]] = {
 
 def ran(rank: int, name: str, schedule: Schedule) -> tuple[int, float] | str:
     """Number of gradients compared on this rank and their largest difference; or the refusal."""
-    feature = FEATURES[name]()
+    feature = (FEATURES | TOGETHER)[name]()
     stages_of_all = schedule.pipeline.num_stages
     pipe, copies, replica, pipe_rank = _groups(rank, feature.replicas)
     modules = [
