@@ -165,6 +165,8 @@ class DeviceTime:
         for low in places:
             fillers = [Filler(c.f, c.k, batches) for c in costs[low:]]
             idle.append(max(0, self._turn(stages, low) - filled(fillers, waiting)))
+            if not later and not self._span:
+                idle[low] = max(idle[low], self._late_inputs(stages, low, first))
             begun = later + self._head(stages, low) + idle[low]
             begun += batches * sum(c.f for c in costs[low:])
             found = max(found, begun + backward)
@@ -185,6 +187,29 @@ class DeviceTime:
         pending = self._pending(costs, batches, room)
         last = start + idle[0] + forward + backward - costs[0].g - costs[0].r - pending
         return max(found, last + self._end(stages, 0, first))
+
+    def _late_inputs(self, stages: tuple[StageRange, ...], place: int, first: int) -> int:
+        """Idle time before any backward may run, from when F of a stage may run, of F from it on.
+
+        Inputs come one after the other: F of stage 0, and of every stage here that lies before,
+        takes its time. Up to an instant at most those F run whose inputs have come by then.
+        """
+        start, gap = self._head(stages, place), self._slowed(0, self._sums.forward[first])
+        end = start + self._turn(stages, place)
+        gap = max([gap, *(self._costs(stage).f for stage in stages[:place])])
+        coming = []
+        for at, stage in enumerate(stages[place:], place):
+            coming.append((self._head(stages, at), gap, self._costs(stage).f))
+            gap = max(gap, self._costs(stage).f)
+        if not coming[0][1]:
+            return 0
+        instants = {end} | {head + (end - head) // gap * gap for head, gap, _ in coming}
+
+        def idle(until: int) -> int:
+            counts = (min(self._batches, max(0, -((head - until) // g))) for head, g, _ in coming)
+            return until - start - sum(n * f for n, (*_, f) in zip(counts, coming, strict=True))
+
+        return max(map(idle, instants))
 
     def _undone(
         self, costs: list[Costs], batches: int, waiting: int | None, room: int | None

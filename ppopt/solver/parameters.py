@@ -441,6 +441,9 @@ class ConfigurationParams(NamedTuple):
     """Configurations of least bounds that are scheduled quickly before any is searched."""
     moves: int = 60
     """Most moves of the best configuration that are scheduled quickly, each time it is searched."""
+    climb_share: float = 0.1
+    """Most of the time left that these moves take each time: on 16 devices with 64 microbatches
+    all of them would take half a minute."""
     together: int = 3
     """Configurations that are searched at a level of effort, where not all are known."""
     bounding: float = 4.0

@@ -7,7 +7,8 @@ fixed outside. So a state is one or two positions, and a device adds a run of la
 bound of a partition is the largest of its devices; the least over all partitions is a bottleneck
 path (a shortest path whose length is its largest arc).
 
-Fixed outside is also the tail of stage 0: every way out ends with that stage's backward.
+Fixed outside is also stage 0: every way out ends with its backward, and no stage gets its inputs
+faster than F of stage 0 runs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ppopt.solver.partitions.device_bounds import (
     Hosted,
     backward_times,
     first_stage_tail,
+    pace_of,
 )
 from ppopt.solver.partitions.recompute_choices import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
@@ -70,14 +72,25 @@ Table = dict[Runs, DeviceBound]
 """Per runs: bounds by positions, [first][second]."""
 
 
+class FirstStage(NamedTuple):
+    """What matters of stage 0 to other devices."""
+
+    tail: int
+    """`first_stage_tail` of it."""
+    pace: int
+    """Time of its F; 0: it does not matter to the figure."""
+
+
 class Figure(NamedTuple):
     """A figure of devices; that of a partition is the largest of its devices."""
 
-    of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int], DeviceBound]
+    of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int, int], DeviceBound]
     """Of a device that hosts certain stages, one entry per choice of these; above a ceiling any
-    figure above it will do."""
+    figure above it will do. Last comes the pace of stage 0; 0: not known."""
     part: Callable[[PartitionSpace, Ints, Ints], Ints]
     """Of the layers between; the parts of a device's stages add up to no more than its figure."""
+    paced: bool = False
+    """Whether the pace of stage 0 matters."""
 
 
 def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
@@ -90,7 +103,7 @@ def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).least)
 
 
-VALUE = Figure(chosen_bound, work)
+VALUE = Figure(chosen_bound, work, paced=True)
 """Lower bound of the objective, in ticks."""
 
 
@@ -116,7 +129,8 @@ class CutProgram:
         self._places = space.num_layers + 1
         self._seconds = 1 if form is Form.ONE else self._places
         self._tables = [self._table(level) for level in range(space.num_devices)]
-        self._suffixes: dict[int, list[Ints]] = {}
+        self._paced: dict[FirstStage, list[Table]] = {}
+        self._suffixes: dict[FirstStage, list[Ints]] = {}
 
     @cached_property
     def least(self) -> int:
@@ -128,29 +142,29 @@ class CutProgram:
 
         Best-first search over devices; of equal bounds the deepest is followed first.
         """
-        heap = [(key, 0, runs, tail, middle) for key, tail, middle, runs in self._roots()]
+        heap = [(key, 0, runs, first, middle) for key, first, middle, runs in self._roots()]
         heapify(heap)
         while heap:
-            key, depth, runs, tail, middle = heappop(heap)
+            key, depth, runs, first, middle = heappop(heap)
             if len(runs) == self.space.num_devices:
                 yield key, self._counts(runs)
                 continue
-            for bound, step in self._steps(runs, tail, middle):
+            for bound, step in self._steps(runs, first, middle):
                 if max(key, bound) <= self.ceiling:
-                    heappush(heap, (max(key, bound), depth - 1, (*runs, step), tail, middle))
+                    heappush(heap, (max(key, bound), depth - 1, (*runs, step), first, middle))
 
     def most_even(self, ceiling: int) -> Counts | None:
         """Partition of least sum of squared stage times (F + backward) with a bound at most this.
 
         The least bound alone may have stages of one layer beside stages of many.
         """
-        best: tuple[float, int, int, Runs] | None = None
-        for tail, firsts in self._tails.items():
-            sums = self._square_suffix(tail, ceiling)
+        best: tuple[float, FirstStage, int, Runs] | None = None
+        for first, lengths in self._first_stages.items():
+            sums = self._square_suffix(first, ceiling)
             for runs in self._tables[0]:
-                if runs.first in firsts:
-                    squares, middle = self._square_from_start(tail, ceiling, runs, sums[0])
-                    found = squares, tail, middle, runs
+                if runs.first in lengths:
+                    squares, middle = self._square_from_start(first, ceiling, runs, sums[0])
+                    found = squares, first, middle, runs
                     if squares < np.inf and (best is None or found < best):
                         best = found
         return None if best is None else self._trace(*best[1:], ceiling)
@@ -274,9 +288,12 @@ class CutProgram:
         return np.asarray(kept & (second + runs.second + after <= last))
 
     def _table(self, level: int) -> Table:
-        """Figures of a device for all its runs, computed at once."""
+        """Figures of a device for all its runs, whatever stage 0 is."""
+        return self._figures(level, list(self._runs(level)), 0)
+
+    def _figures(self, level: int, found: list[tuple[Runs, Ints, Ints]], pace: int) -> Table:
+        """Figures of a device for runs that begin at these positions, computed at once."""
         self._check_time()
-        found = list(self._runs(level))
         if not found:
             return {}
         stages = [self._hosted(level, first, second, runs) for runs, first, second in found]
@@ -289,7 +306,7 @@ class CutProgram:
             for same in zip(*stages, strict=True)
         ]
         device = self.space.hosts[level]
-        figures = self._figure.of_device(self.space, device, together, self.ceiling)
+        figures = self._figure.of_device(self.space, device, together, self.ceiling, pace)
         bounds = np.cumsum([len(first) for _, first, _ in found])[:-1]
         rows = [np.split(row, bounds) for row in figures]
         table: Table = {}
@@ -300,50 +317,72 @@ class CutProgram:
             table[runs] = DeviceBound(*dense)
         return table
 
+    def _tables_after(self, first: FirstStage) -> list[Table]:
+        """Figures of all devices after such a stage 0."""
+        if not first.pace:
+            return self._tables
+        if first not in self._paced:
+            self._paced[first] = [
+                self._figures(level, list(self._within(table, first)), first.pace)
+                for level, table in enumerate(self._tables)
+            ]
+        return self._paced[first]
+
+    def _within(self, table: Table, stage: FirstStage) -> Iterator[tuple[Runs, Ints, Ints]]:
+        """Runs of a table with the positions at which their figures are within the ceiling."""
+        for runs, bound in table.items():
+            first, second = np.nonzero(bound.with_tail(stage.tail) <= self.ceiling)
+            if first.size:
+                yield runs, first, second
+
     # The programs.
 
     @cached_property
-    def _tails(self) -> dict[int, list[int]]:
-        """Tails of stage 0, each with the lengths of that stage that have it."""
-        found: dict[int, list[int]] = {}
+    def _first_stages(self) -> dict[FirstStage, list[int]]:
+        """What stage 0 may be, each with the lengths of that stage that make it so."""
+        found: dict[FirstStage, list[int]] = {}
         for length in sorted({runs.first for runs in self._tables[0]}):
-            found.setdefault(int(first_stage_tail(self.space, np.array(length))), []).append(length)
+            tail = int(first_stage_tail(self.space, np.array(length)))
+            pace = pace_of(self.space, length) if self._figure.paced else 0
+            found.setdefault(FirstStage(tail, pace), []).append(length)
         return found
 
-    def _suffix(self, tail: int) -> list[Ints]:
+    def _suffix(self, stage: FirstStage) -> list[Ints]:
         """Per level, [middle][first][second]: the least bound of all devices from there on."""
-        if tail not in self._suffixes:
+        if stage not in self._suffixes:
             levels = [self._end()]
-            for table in reversed(self._tables[1:]):
+            for table in reversed(self._tables_after(stage)[1:]):
                 self._check_time()
                 least = np.full(levels[-1].shape, FOREVER)
                 for runs, bound in table.items():
-                    weight = bound.with_tail(tail)
+                    weight = bound.with_tail(stage.tail)
                     first, second = np.nonzero(weight <= self.ceiling)
                     rest = levels[-1][:, *self._moved((first, second), runs)]
                     path = np.maximum(weight[first, second], rest)
                     least[:, first, second] = np.minimum(least[:, first, second], path)
                 levels.append(least)
-            self._suffixes[tail] = [*reversed(levels)]
-        return self._suffixes[tail]
+            self._suffixes[stage] = [*reversed(levels)]
+        return self._suffixes[stage]
 
-    def _roots(self) -> list[tuple[int, int, int, tuple[Runs, ...]]]:
-        """Choices of the first device: least bound, tail, middle cut, runs."""
-        roots: list[tuple[int, int, int, tuple[Runs, ...]]] = []
-        for tail, lengths in self._tails.items():
+    def _roots(self) -> list[tuple[int, FirstStage, int, tuple[Runs, ...]]]:
+        """Choices of the first device: least bound, stage 0, middle cut, runs."""
+        roots: list[tuple[int, FirstStage, int, tuple[Runs, ...]]] = []
+        for first, lengths in self._first_stages.items():
             for middle, _ in self._starts():
-                for bound, runs in self._steps((), tail, middle):
+                for bound, runs in self._steps((), first, middle):
                     if runs.first in lengths and bound <= self.ceiling:
-                        roots.append((bound, tail, middle, (runs,)))
+                        roots.append((bound, first, middle, (runs,)))
         return roots
 
-    def _steps(self, path: tuple[Runs, ...], tail: int, middle: int) -> Iterator[tuple[int, Runs]]:
+    def _steps(
+        self, path: tuple[Runs, ...], first: FirstStage, middle: int
+    ) -> Iterator[tuple[int, Runs]]:
         """Choices of the next device, each with the least bound of it and all that follow."""
         positions = self._positions(path, middle)
-        beyond = self._suffix(tail)[len(path)]
+        beyond = self._suffix(first)[len(path)]
         row = middle if self.form is Form.LOOP else 0
-        for runs, bound in self._tables[len(path)].items():
-            own = int(bound.alone[positions]), int(bound.through[positions]) + tail
+        for runs, bound in self._tables_after(first)[len(path)].items():
+            own = int(bound.alone[positions]), int(bound.through[positions]) + first.tail
             if max(own) <= self.ceiling:
                 rest = int(beyond[(row, *self._moved(positions, runs))])
                 if rest < FOREVER:
@@ -373,13 +412,13 @@ class CutProgram:
             sum((slow * _stage_time(self.space, one.low, one.high)) ** 2 for one in hosted)
         )
 
-    def _square_suffix(self, tail: int, ceiling: int) -> list[np.ndarray]:
+    def _square_suffix(self, stage: FirstStage, ceiling: int) -> list[np.ndarray]:
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
             self._check_time()
             least = np.full(levels[-1].shape, np.inf)
-            for runs, bound in self._tables[level].items():
-                first, second = np.nonzero(bound.with_tail(tail) <= ceiling)
+            for runs, bound in self._tables_after(stage)[level].items():
+                first, second = np.nonzero(bound.with_tail(stage.tail) <= ceiling)
                 rest = levels[-1][:, *self._moved((first, second), runs)]
                 path = self._squares(level, first, second, runs) + rest
                 least[:, first, second] = np.minimum(least[:, first, second], path)
@@ -387,12 +426,15 @@ class CutProgram:
         return levels[::-1]
 
     def _square_from_start(
-        self, tail: int, ceiling: int, runs: Runs, sums: np.ndarray
+        self, stage: FirstStage, ceiling: int, runs: Runs, sums: np.ndarray
     ) -> tuple[float, int]:
         """Least sum of squares after these runs of the first device, and its middle cut."""
         middles, seconds = (np.array(row) for row in zip(*self._second_starts, strict=True))
         firsts = 0 * seconds
-        fits = self._tables[0][runs].with_tail(tail)[firsts, seconds] <= ceiling
+        bound = self._tables_after(stage)[0].get(runs)
+        if bound is None:
+            return np.inf, 0
+        fits = bound.with_tail(stage.tail)[firsts, seconds] <= ceiling
         middles, seconds, firsts = middles[fits], seconds[fits], firsts[fits]
         if not middles.size:
             return np.inf, 0
@@ -407,15 +449,15 @@ class CutProgram:
         """Middle cuts, and where the second run of the first device begins."""
         return [(middle, second) for middle, (_, second) in self._starts()]
 
-    def _trace(self, tail: int, middle: int, first_runs: Runs, ceiling: int) -> Counts:
+    def _trace(self, stage: FirstStage, middle: int, first_runs: Runs, ceiling: int) -> Counts:
         """The partition of least squares with these runs of the first device."""
-        sums, path = self._square_suffix(tail, ceiling), [first_runs]
+        sums, path = self._square_suffix(stage, ceiling), [first_runs]
         row = middle if self.form is Form.LOOP else 0
         for level, beyond in enumerate(sums[1:], 1):
             positions = self._positions(tuple(path), middle)
             best: tuple[float, Runs] | None = None
-            for runs, bound in self._tables[level].items():
-                worst = max(int(bound.alone[positions]), int(bound.through[positions]) + tail)
+            for runs, bound in self._tables_after(stage)[level].items():
+                worst = max(int(bound.alone[positions]), int(bound.through[positions]) + stage.tail)
                 if worst > ceiling:
                     continue
                 first, second = (np.array(place) for place in positions)

@@ -24,7 +24,13 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
    microbatch j released its memory. What is left without the first q K microbatches starts q h
    later, h = f + round trip + u.
    For v above 1 the arguments of every stage alone count too.
-6. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
+6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
+   starts at the least time before the first of them, plus n g, or later; g is also at least the F
+   of every hosted stage before k. Before the first backward only F run. What has come until an
+   instant t before that is at most ceil((t - head of k) / g) F of every stage k; the rest of the
+   time up to t is idle, and this is the wait of 1, 2 and 4 where it is longer than by memory.
+   (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
+7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.
 
 Where a stage recomputes, b, u and x are longer, a is smaller, and y is what its backward takes
@@ -127,9 +133,19 @@ def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
     return (backward_times(space, 0 * high, high).least - space.sums.hand_on[high]) * slow
 
 
-def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
-    """The largest bound of a device by all arguments of this module."""
-    one = _Device(space, device, tuple(hosted), space.batches)
+def pace_of(space: PartitionSpace, high: int) -> int:
+    """Time of F of stage 0 where it ends after so many layers: no stage gets its inputs faster."""
+    return int(space.sums.forward[high]) * space.slowness_of(space.hosts[0])
+
+
+def device_bound(
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], pace: int = 0
+) -> DeviceBound:
+    """The largest bound of a device by all arguments of this module.
+
+    `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
+    """
+    one = _Device(space, device, tuple(hosted), space.batches, pace=pace)
     bound = one.whole_way()
     for first in range(len(hosted)):
         for last in range(len(hosted)):
@@ -140,7 +156,7 @@ def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -
             bound = _larger(bound, one.recurrence())
         else:
             for stage in hosted:
-                bound = _larger(bound, device_bound(space, device, [stage]))
+                bound = _larger(bound, device_bound(space, device, [stage], pace))
         short = one.least_memory() > one.room + one.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
@@ -212,10 +228,15 @@ class _Device:
         hosted: tuple[Hosted, ...],
         batches: int | Ints,
         later: int | Ints = 0,
+        pace: int = 0,
     ) -> None:
-        """`batches` microbatches, the first of which reaches the device `later` than it might."""
+        """`batches` microbatches, the first of which reaches the device `later` than it might.
+
+        Those after the first come `pace` apart, if they are all.
+        """
         sums = space.sums
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
+        self.pace = 0 if space.span else pace
         self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
         ends = [(one.low, one.high) for one in hosted]
         slow = space.slowness_of(device)
@@ -312,7 +333,30 @@ class _Device:
         stages = range(first, len(self.hosted))
         forwards = [KnapsackItems(self.f[k], self.a[k], self.batches) for k in stages]
         way = self._down(first) + self.round_trip
-        return np.asarray(np.maximum(0, way - most_work(forwards, self._room_of_waiting)))
+        wait = np.maximum(0, way - most_work(forwards, self._room_of_waiting))
+        return np.maximum(wait, self._paced_wait(first, way)) if self.pace else np.asarray(wait)
+
+    def _paced_wait(self, first: int, way: Ints) -> Ints:
+        """Argument 6: idle time up to `way` after the head of a hosted stage.
+
+        Looked at are that instant, and the last before it at which an F of each stage comes.
+        """
+        stages, start = range(first, len(self.hosted)), self.head(first)
+        heads = [self.head(k) - start for k in stages]
+        paces = [np.max([0 * way + self.pace, *self.f[:k]], axis=0) for k in stages]
+
+        def idle(until: Ints) -> Ints:
+            come = (
+                np.clip(-((head - until) // pace), 0, self.batches)
+                for head, pace in zip(heads, paces, strict=True)
+            )
+            done = sum(count * self.f[k] for count, k in zip(come, stages, strict=True))
+            return np.asarray(until - done)
+
+        found = [idle(way)]
+        for head, pace in zip(heads, paces, strict=True):
+            found.append(idle(np.minimum(way, head + np.maximum(0, way - head) // pace * pace)))
+        return np.asarray(np.max(found, axis=0))
 
     def _unfinished(self, times: list[Ints]) -> Ints:
         """Most backward work of other microbatches left when the last F of the last stage starts.
@@ -386,7 +430,7 @@ class _Device:
         return found
 
     def memory_time(self) -> Ints:
-        """Argument 6: from the start of the device's first F to the end of its last operation."""
+        """Argument 7: from the start of the device's first F to the end of its last operation."""
         assert self.room is not None
         last = len(self.hosted) - 1
         area = np.zeros(self.held.shape)

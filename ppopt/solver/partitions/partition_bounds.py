@@ -19,6 +19,7 @@ from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
     first_stage_tail,
+    pace_of,
 )
 from ppopt.solver.partitions.recompute_choices import chosen_bound, chosen_memory
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
@@ -40,8 +41,9 @@ PATIENCE = 0.5
 def partition_bound(space: PartitionSpace, counts: Counts) -> int:
     """Bound of the schedules of one partition; FOREVER where memory does not suffice."""
     tail = int(first_stage_tail(space, np.array(counts[0])))
+    pace = pace_of(space, counts[0])
     return max(
-        int(chosen_bound(space, device, stages).with_tail(tail)[0])
+        int(chosen_bound(space, device, stages, pace=pace).with_tail(tail)[0])
         for device, stages in enumerate(_hosted(space, counts))
     )
 
@@ -329,19 +331,19 @@ def memory_of_all(space: PartitionSpace) -> int:
 
 
 def _need(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
 ) -> DeviceBound:
     """The least memory of a device."""
-    del ceiling
+    del ceiling, pace
     need = chosen_memory(space, device, hosted)
     return DeviceBound(need, need - FOREVER)
 
 
 def _need_beside_limit(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
 ) -> DeviceBound:
     """The least memory of a device, raised by what its limit is below the largest one."""
-    del ceiling
+    del ceiling, pace
     assert space.limits is not None
     need = chosen_memory(space, device, hosted) + max(space.limits) - space.limits[device]
     return DeviceBound(need, need - FOREVER)

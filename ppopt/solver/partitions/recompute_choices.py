@@ -49,23 +49,27 @@ class Points(NamedTuple):
 
 
 def chosen_bound(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int = FOREVER
+    space: PartitionSpace,
+    device: int,
+    hosted: Sequence[Hosted],
+    ceiling: int = FOREVER,
+    pace: int = 0,
 ) -> DeviceBound:
     """Bound of a device, the least over what its stages may recompute.
 
-    Where it is above the ceiling, it may be any figure above.
+    Where it is above the ceiling, it may be any figure above. `pace` as in `device_bound`.
     """
     free = replace(space, limits=None, recompute=None)
-    floor = device_bound(free, device, hosted)
+    floor = device_bound(free, device, hosted, pace)
     kept = np.flatnonzero(floor.alone <= ceiling)
     if space.limits is None or not kept.size:
         return floor
     stages = [stage.at(kept) for stage in hosted]
     if space.recompute is None:
-        best = device_bound(space, device, stages)
+        best = device_bound(space, device, stages, pace)
     else:
         least = DeviceBound(*(row[kept] for row in floor))
-        best = _least_over_points(space, device, stages, least, ceiling)
+        best = _least_over_points(space, device, stages, least, ceiling, pace)
     for row, own in zip(floor, best, strict=True):
         row[kept] = own
     return floor
@@ -77,6 +81,7 @@ def _least_over_points(
     hosted: Sequence[Hosted],
     floor: DeviceBound,
     ceiling: int,
+    pace: int,
 ) -> DeviceBound:
     """The least bound over all combinations of points of a device's stages.
 
@@ -85,7 +90,7 @@ def _least_over_points(
     above the ceiling.
     """
     first, *others = _recomputing(space, hosted)
-    alone, through = device_bound(space, device, first)
+    alone, through = device_bound(space, device, first, pace)
     tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
     for stages in others:
         least = head_and_work(space, device, stages)
@@ -93,7 +98,7 @@ def _least_over_points(
         worth &= (floor.alone < alone) | (floor.through < through)
         here = np.flatnonzero(worth)
         if here.size:
-            found = device_bound(space, device, [stage.at(here) for stage in stages])
+            found = device_bound(space, device, [stage.at(here) for stage in stages], pace)
             alone[here] = np.minimum(alone[here], found.alone)
             through[here] = np.minimum(through[here], found.through)
     return DeviceBound(np.maximum(alone, floor.alone), np.maximum(through, floor.through))

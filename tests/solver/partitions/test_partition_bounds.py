@@ -10,6 +10,7 @@ import pytest
 
 from ppopt.problem.instance import SPLIT, WHOLE, Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
+from ppopt.solver.partitions import partition_bounds
 from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
     _StagesAlone,
@@ -20,7 +21,7 @@ from ppopt.solver.partitions.partition_bounds import (
 )
 from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
-from tests.oracles import exhaustive
+from tests.oracles import exhaustive, pyjobshop
 
 OPERATIONS = 12
 """Most operations for exhaustive search."""
@@ -32,7 +33,9 @@ def by_enumeration(space: PartitionSpace) -> list[tuple[int, tuple[int, ...]]]:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) -> None:
-    space = draw_space(Random(seed))
+    rng = Random(seed)
+    space = draw_space(rng)
+    space = slow_at_first(space, rng) if seed % 2 else space
     listed, bounds = by_enumeration(space), bounds_of(space)
     assert bounds.least == listed[0][0]
     ceiling = listed[len(listed) // 2][0]
@@ -98,6 +101,33 @@ def test_no_bound_is_above_the_optimum() -> None:
             assert best is None or bound <= best, (space, counts, bound, best)
             looked, tight = looked + 1, tight + (bound == best)
     assert tight > looked / 4
+
+
+def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a long first layer, where the pace of stage 0 raises the bound; by PyJobShop."""
+    rng, raised, tight = Random(11), 0, 0
+    while raised < 40:
+        space = slow_at_first(draw_space(rng, most_layers=1, span=False), rng)
+        for counts in every_partition(space):
+            bound = partition_bound(space, counts)
+            with monkeypatch.context() as patch:
+                patch.setattr(partition_bounds, "pace_of", lambda *_: 0)
+                if bound in (FOREVER, partition_bound(space, counts)):
+                    continue
+            best = pyjobshop.best_makespan(
+                pipeline_of(space, counts), fused=space.whole, symmetry=True
+            )
+            assert best is None or bound <= best, (space, counts, bound, best)
+            raised, tight = raised + 1, tight + (bound == best)
+    assert tight > raised / 8
+
+
+def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
+    first, *others = space.layers.forward
+    layers = space.layers._replace(forward=(first + rng.randint(3, 9), *others))
+    return replace(space, layers=layers, batches=3)
 
 
 @pytest.mark.parametrize("seed", range(60))
