@@ -1,6 +1,6 @@
 """Plans of the models in `models/`, beside hand-made configurations and one solve after another.
 
-    python -m benchmarks.plans --seconds 120 -o benchmarks/records/DATE-plans.md
+    python -m benchmarks.plans --seconds 30 --one-by-one --jobs 2 -o records/DATE-plans.md
 
 A model per row, its devices and microbatches as in its file, 80 GiB a device, one worker. `plan`
 searches linear, interleaved and V placement, one and two chunks, and recompute `none`, `full` and
@@ -10,23 +10,29 @@ one, else on the even partition: the layout of DeepSeek-V3 is that of Megatron-L
 (docs/user-guide/features/pipeline_parallel_layout.md of NVIDIA/Megatron-LM).
 
 With `--one-by-one`, the same configurations are solved one after the other, each for as many
-seconds as the whole plan: what a loop around `ppopt solve` does. `its s` is what that takes.
+seconds as the whole plan: what a loop around `ppopt solve` does. `its s` is what that takes, and
+`times` how often the plan's seconds go into it; `its cpu` and `cpu` are seconds of processors, and
+`more %` is how much longer the plan's schedule is (below 0: shorter). Every plan and every solve is
+a line of the `.jsonl` beside the record as soon as it ends: what is there is not done again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ppopt
 from benchmarks.machine import heading
-from ppopt import InputError, Pipeline, Plan
+from ppopt import InputError, Pipeline, Plan, PlanSpace, Result
 from ppopt.formats.files import write
+from ppopt.studies.plan_space import PlanConfiguration
 
 LIMIT = "80GiB"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "deepseek-v3", "internvl2-26b", "llama-3.1-8b-128k")
@@ -35,9 +41,22 @@ PUBLISHED = {"deepseek-v3": (("1f1b", "Et*4|(t*4|)*14tmL"), ("interleaved", "Et*
 BY_HAND = (("1f1b", "even"), ("1f1b", "balanced"), ("interleaved", "even"))
 """Where none is published: what a user would set up without a search."""
 COLUMNS = (
-    *("model", "p x m", "plan", "best", "gap %", "ruled out", "s"),
-    *("by hand", "gain %", "one by one", "its s", "times"),
+    *("model", "p x m", "plan", "best", "gap %", "ruled out", "s", "cpu"),
+    *("by hand", "gain %", "one by one", "its s", "its cpu", "times", "more %"),
 )
+RECOMPUTE = ("none", "full", "search")
+PLAN = "plan"
+Row = dict[str, Any]
+
+
+class Task(NamedTuple):
+    """A plan, or the solve of one configuration."""
+
+    model: str
+    part: str
+    """`plan`, or a configuration in words."""
+    seconds: float
+    limit: str
 
 
 class Hand(NamedTuple):
@@ -47,14 +66,26 @@ class Hand(NamedTuple):
     value: Fraction
 
 
-def plan_of(pipeline: Pipeline, seconds: float, limit: str) -> Plan:
-    """The plan of a model with the devices and microbatches of its file."""
-    return ppopt.plan(
-        pipeline.model,
+def space_of(pipeline: Pipeline, limit: str) -> PlanSpace:
+    """The configurations of a model with the devices and microbatches of its file."""
+    link = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
+    return PlanSpace(
+        model=pipeline.model,
         devices=pipeline.num_devices,
-        batches=pipeline.batches,
-        mem_limit=limit,
-        **({"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}),
+        batches=(pipeline.batches,),
+        recompute=RECOMPUTE,
+        fields={"mem_limit": limit, **link},
+    )
+
+
+def plan_of(space: PlanSpace, seconds: float) -> Plan:
+    """The plan of that space."""
+    return ppopt.plan(
+        space.model,
+        devices=space.devices,
+        batches=space.batches,
+        recompute=space.recompute,
+        **space.fields,
         time_limit=seconds,
         workers=1,
     )
@@ -76,77 +107,133 @@ def by_hand(name: str, pipeline: Pipeline, limit: str) -> Hand | None:
     return min(found, key=lambda one: one.value, default=None)
 
 
-def one_by_one(plan: Plan, seconds: float) -> tuple[Fraction | None, float]:
-    """The best value of all configurations, each solved for so long, and the seconds taken."""
-    began, values = time.monotonic(), []
-    for row in plan.rows:
-        pipeline = plan.space.pipeline(row.configuration)
-        found = ppopt.solve(pipeline, time_limit=seconds, workers=1)
-        if found.value is not None:
-            values.append(found.value)
-    return min(values, default=None), time.monotonic() - began
+def done(task: Task) -> Row:
+    """The line of a task in the record."""
+    pipeline = ppopt.read_pipeline(task.model)
+    space = space_of(pipeline, task.limit)
+    found: Plan | Result
+    began, busy = time.monotonic(), time.process_time()
+    if task.part == PLAN:
+        found = plan_of(space, task.seconds)
+    else:
+        one = next(one for one in space if str(one) == task.part)
+        found = ppopt.solve(space.pipeline(one), time_limit=task.seconds, workers=1)
+    times = {"s": time.monotonic() - began, "cpu": time.process_time() - busy}
+    shown = {"value": _number(found.value), "lower_bound": _number(found.lower_bound)}
+    more = _planned(found, pipeline, task) if isinstance(found, Plan) else {}
+    return task._asdict() | times | shown | more
 
 
-def line(name: str, seconds: float, limit: str, *, loop: bool) -> str:
-    """The line of a model in the table."""
-    pipeline = ppopt.read_pipeline(name)
-    plan = plan_of(pipeline, seconds, limit)
-    hand = by_hand(name, pipeline, limit)
+def _planned(plan: Plan, pipeline: Pipeline, task: Task) -> Row:
     alone = sum(row.ruled_out_by_bounds for row in plan.rows)
     alone += sum(row.status == "infeasible" and not row.searches for row in plan.rows)
-    gain = "-"
-    if hand is not None and plan.value is not None:
-        gain = f"{float(100 * (hand.value / plan.value - 1)):.2f}"
-    value, took = one_by_one(plan, seconds) if loop else (None, 0.0)
+    hand = by_hand(task.model, pipeline, task.limit)
+    more = plan.more_memory
+    return {
+        "best": None if plan.best is None else str(plan.best.configuration),
+        "ruled_out": f"{alone} of {len(plan.rows)}",
+        "hand": None if hand is None else [_number(hand.value), hand.words],
+        "more_memory": None if more is None else [_number(more.value), _number(more.lower_bound)],
+    }
+
+
+def _number(value: Fraction | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def tasks(names: Sequence[str], seconds: float, limit: str, *, loop: bool) -> Iterator[Task]:
+    """Everything there is to do, model after model."""
+    for name in names:
+        yield Task(name, PLAN, seconds, limit)
+        space: Sequence[PlanConfiguration] = ()
+        if loop:
+            space = tuple(space_of(ppopt.read_pipeline(name), limit))
+        yield from (Task(name, str(one), seconds, limit) for one in space)
+
+
+def line(name: str, rows: Sequence[Row]) -> str:
+    """The line of a model in the table, of its plan and the solves that there are."""
+    pipeline = ppopt.read_pipeline(name)
+    plan = next(row for row in rows if row["part"] == PLAN)
+    solves = [row for row in rows if row["part"] != PLAN]
+    values = [row["value"] for row in solves if row["value"] is not None]
+    value, hand, alone = plan["value"], plan["hand"], min(values, default=None)
+    known = value is not None
+    took = sum(row["s"] for row in solves)
+    whole = len(solves) == len(tuple(space_of(pipeline, LIMIT)))
     cells = (
         name,
         f"{pipeline.num_devices} x {pipeline.batches}",
-        "-" if plan.best is None else str(plan.best.configuration),
-        _shown(plan.value),
-        "-" if plan.gap is None else f"{float(100 * plan.gap):.2f}",
-        f"{alone} of {len(plan.rows)}",
-        f"{plan.solve_seconds:.1f}",
-        "-" if hand is None else f"{_shown(hand.value)} ({hand.words})",
-        gain,
+        plan["best"] or "-",
         _shown(value),
-        f"{took:.1f}" if loop else "-",
-        f"{took / plan.solve_seconds:.1f}" if loop else "-",
+        _shown(100 * (1 - plan["lower_bound"] / value) if known else None),
+        plan["ruled_out"],
+        f"{plan['s']:.1f}",
+        f"{plan['cpu']:.1f}",
+        "-" if hand is None else f"{hand[0]:.2f} ({hand[1]})",
+        _shown(100 * (hand[0] / value - 1) if known and hand is not None else None),
+        _shown(alone) + ("" if whole or not solves else f" ({len(solves)} solved so far)"),
+        f"{took:.1f}" if solves else "-",
+        f"{sum(row['cpu'] for row in solves):.1f}" if solves else "-",
+        f"{took / plan['s']:.1f}" if solves else "-",
+        _shown(100 * (value / alone - 1) if known and alone is not None else None),
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _shown(value: Fraction | None) -> str:
-    return "-" if value is None else f"{float(value):.2f}"
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
-def lines(names: Sequence[str], seconds: float, limit: str, *, loop: bool) -> Iterator[str]:
-    """The table, as it comes."""
+def lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
+    """The table of what is done."""
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{'---|' * len(COLUMNS)}"
     for name in names:
-        yield line(name, seconds, limit, loop=loop)
+        own = [row for row in rows if row["model"] == name]
+        if any(row["part"] == PLAN for row in own):
+            yield line(name, own)
+
+
+def stored(path: Path | None) -> dict[Task, Row]:
+    """What a record holds; a last line that was cut short is left out."""
+    if path is None or not path.exists():
+        return {}
+    whole = [one for one in path.read_text().splitlines(keepends=True) if one.endswith("\n")]
+    path.write_text("".join(whole))
+    rows = map(json.loads, whole)
+    return {Task(*(row[name] for name in Task._fields)): row for row in rows}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table as it comes, and write the record."""
+    """Do what is not done yet, and write the record after each."""
     parser = argparse.ArgumentParser(description="plans of the models that come along")
     parser.add_argument("models", nargs="*", default=MODELS, help="names, see `ppopt models`")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each plan (default 120)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each plan (default 30)")
     parser.add_argument("--mem-limit", default=LIMIT, help=f"memory of a device (default {LIMIT})")
     parser.add_argument("--one-by-one", action="store_true", help="solve each configuration, too")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("-o", "--output", type=Path, help="the record")
     given = parser.parse_args(arguments)
     head = (
         heading("Plans", "ortools", "numpy"),
-        f"\n{(__doc__ or '').strip()}\n\nSeconds of each plan: {given.seconds:g}. "
-        f"Memory: {given.mem_limit}. Makespan in ms.\n",
+        f"\n{(__doc__ or '').strip()}\n\nSeconds of each plan: {given.seconds:g}, {given.jobs} "
+        f"at a time. Memory: {given.mem_limit}. Makespan in ms.\n",
     )
-    table = []
-    for one in lines(given.models, given.seconds, given.mem_limit, loop=given.one_by_one):
-        table.append(one)
-        print(one, flush=True)
-        if given.output is not None:
-            write(given.output, "\n".join((*head, *table)) + "\n")
+    log = None if given.output is None else given.output.with_suffix(".jsonl")
+    known = stored(log)
+    asked = list(tasks(given.models, given.seconds, given.mem_limit, loop=given.one_by_one))
+    with ProcessPoolExecutor(given.jobs, max_tasks_per_child=1) as pool:
+        for ended in as_completed(pool.submit(done, one) for one in asked if one not in known):
+            row = ended.result()
+            known[Task(*(row[name] for name in Task._fields))] = row
+            print(json.dumps(row), flush=True)
+            if log is not None:
+                with log.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                table = lines(given.models, [known[one] for one in asked if one in known])
+                write(given.output, "\n".join((*head, *table)) + "\n")
+    print("\n".join(lines(given.models, [known[one] for one in asked if one in known])))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 For every model the limits lie evenly between the peak of 1F1B with full recompute and without any,
 on the balanced partition. Each search has `--seconds` of the processor on one worker; a dash means
 that none of its schedules keeps the limit. Chosen is `--recompute search`: which layers of every
-stage recompute is searched with the schedule, with a bound over all choices. It starts from the
-better schedule of the other two (`hint`), so it is never worse. A picture beside the record has a
+stage recompute is searched with the schedule, with a bound over all choices. It has as much time as
+each of the other two and knows nothing of them. A picture beside the record has a
 curve for each (time against limit), best step time at the bottom.
 """
 
@@ -81,16 +81,11 @@ def point(model: str, limit: Fraction, seconds: float) -> Point:
     base = replace(ppopt.read_pipeline(model), mem_limit=limit)
     found: dict[str, Result] = {}
     for choice in CHOICES:
-        known = [
-            one for one in found.values() if one.schedule is not None and one.value is not None
-        ]
-        better = min(known, key=lambda one: one.value or 0, default=None)
         with mock.patch.object(time, "monotonic", time.process_time):
             found[choice] = ppopt.solve(
                 replace(base, recompute=choice),
                 workers=1,
                 time_limit=seconds,
-                hint=better.schedule if better and choice == "search" else None,
             )
     chosen = found["search"].schedule
     return Point(

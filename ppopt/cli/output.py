@@ -21,7 +21,7 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_result, of_verification
-from ppopt.report.plan_table import more_memory_words, plan_table, use_words
+from ppopt.report.plan_table import beyond_words, more_memory_words, plan_table, use_words
 from ppopt.report.words import (
     STOPPED,
     causes_words,
@@ -197,7 +197,8 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         print_table(plan_table(shown))
         saved = [one.path for one in settings.output if one.path.suffix.lower() == ".json"]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
-        for line in filter(None, (more_memory_words(shown), *use_words(shown, file))):
+        closing = (more_memory_words(shown), beyond_words(shown), *use_words(shown, file))
+        for line in filter(None, closing):
             print(line)
         for name, reason in found.skipped:
             print(f"skipped {name}: {reason}")

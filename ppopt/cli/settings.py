@@ -282,6 +282,11 @@ def _value(setting: Setting, given: Any) -> Any:
     if not given and not isinstance(given, str):
         return None
     match setting.shape:
+        case Shape.WHOLE if "," in given:
+            raise InputError(
+                f"{setting.name}: one number; `ppopt sweep ... {setting.name}={given}`, a word "
+                "without dashes, tries several"
+            )
         case Shape.WHOLE:
             return whole(setting.name, given)
         case Shape.PLACEMENT if "," in given or given.strip().isdigit():

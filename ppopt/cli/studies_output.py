@@ -17,7 +17,7 @@ from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
-from ppopt.studies.storage import Storage, Trial, canonical
+from ppopt.studies.storage import Storage, StudySummary, Trial, canonical
 from ppopt.studies.sweep import Study
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 200
 """Rows of a table on the terminal; files hold all."""
+MOST_OPEN = 20
+"""Rows that were not done that are named on the terminal."""
 _SCHEMA = 1
 Shown = Mapping[str, Any]
 
@@ -88,18 +90,23 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
     """List the studies of a storage, a line each."""
     studies = storage.studies()
     if as_json:
-        names = ("study", "base", "created", "done", "failed")
+        names = ("study", "base", "created", "done", "failed", "command", "open")
         rows = [dict(zip(names, study, strict=True)) for study in studies]
         found = {"schema": _SCHEMA, "storage": storage.url, "results": storage.results()}
         output.print_json(found | {"studies": rows})
     elif not quiet:
         shown = Table(box=None, show_header=True, header_style="bold")
-        for name in ("study", "done", "failed", "created"):
+        for name in ("study", "done", "failed", "open", "created"):
             shown.add_column(name, overflow="fold")
         for study in studies:
-            shown.add_row(study.name, str(study.complete), str(study.failed), study.created)
+            counts = map(str, (study.complete, study.failed, study.open))
+            shown.add_row(study.name, *counts, study.created)
         output.print_table(shown)
-        print(f"{storage.results()} results in {storage.path}")
+        print(f"{storage.results()} results in {storage.path.absolute()}")
+        for study in studies:
+            if study.open:
+                print(f"{study.name} goes on: {_go_on(study)}")
+        print("`ppopt studies show NAME` has the rows of a study")
     return 0
 
 
@@ -112,16 +119,32 @@ def show_trials(
         {"overrides": dict(one.params), "status": None, "failed": None, **one.row} for one in trials
     ]
     failed = sum(row["failed"] is not None for row in rows)
-    counts = {"done": len(rows) - failed, "failed": failed}
-    shown = {"schema": _SCHEMA, "study": name, "storage": storage.url, **counts, "rows": rows}
+    left = storage.open_rows(name)
+    counts = {"done": len(rows) - failed, "failed": failed, "open": len(left)}
+    shown = {
+        "schema": _SCHEMA, "study": name, "storage": storage.url, **counts, "rows": rows,
+        "open_rows": left,
+    }  # fmt: skip
     keys = [one.key for one in trials]
     code = _write(targets, shown, lambda: _page(shown, keys, storage))
     if as_json:
         output.print_json(shown)
     elif not quiet:
         output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
-        print(f"{counts['done']} rows done, {failed} failed")
+        print(f"{counts['done']} rows done, {failed} failed, {len(left)} open")
+        for one in left[:MOST_OPEN]:
+            print("open: " + " ".join(f"{key}={value}" for key, value in one.items()))
+        if len(left) > MOST_OPEN:
+            print(f"{len(left) - MOST_OPEN} more are open; --json has them")
+        if left:
+            (study,) = (one for one in storage.studies() if one.name == name)
+            print(f"to go on: {_go_on(study)}")
     return code
+
+
+def _go_on(study: StudySummary) -> str:
+    """The command that does the rows that are left."""
+    return study.command or "run the same sweep again"
 
 
 def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,13 +45,13 @@ StorageOption = Annotated[
 def sweep(
     settings: Settings,
     values: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="KEY=VALUES...",
             help="Settings that vary, as words without dashes, by the names of their flags, and "
             "`strategy`: batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
         ),
-    ],
+    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,6 +97,10 @@ def sweep(
     from ppopt.cli import progress, studies_output
     from ppopt.studies import sweep as sweeps
 
+    if not values:
+        raise InputError(
+            "sweep: nothing varies; write what does as words without dashes: batches=8,16"
+        )
     grid = _grid(settings, values, where or [], shard)
     memory = None if memory_per_job is None else _bytes(memory_per_job)
     with ExitStack() as stack:
@@ -110,8 +116,9 @@ def sweep(
         interrupts.only_record()
         line = stack.enter_context(progress.shown(quiet=settings.quiet))
         found = sweeps.run(
-            grid, engine, storage=storage, study_name=study_name, progress=line.update
-        )
+            grid, engine, storage=storage, study_name=study_name, progress=line.update,
+            command=shlex.join(("ppopt", *sys.argv[1:])),
+        )  # fmt: skip
     code = studies_output.show_study(
         settings.output, found, as_json=settings.json, quiet=settings.quiet
     )
@@ -208,7 +215,11 @@ def studies(
         case "merge", [_, *_]:
             return _merge(storage, rest, as_json=json, quiet=quiet)
         case _:
-            raise InputError(f"{' '.join((action, *rest))}: write `show NAME` or `merge URL...`")
+            name = action if not rest and action not in ("show", "merge") else "NAME"
+            raise InputError(
+                f"{' '.join((action, *rest))}: write `ppopt studies show {name}` or `ppopt studies "
+                "merge URL...`"
+            )
 
 
 def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:

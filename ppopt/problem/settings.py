@@ -305,8 +305,8 @@ SETTINGS = (
     Setting(
         "first_backward",
         Shape.CHOICE,
-        "for a model in layers, where backwards are split: the first stage runs B and W (split), "
-        "or nothing in B and the whole backward in W, as PyTorch's runtime does (weight)",
+        "for a model in layers, what a split backward runs on the first stage: B and W (split), or "
+        "nothing in B and all in W, as PyTorch's runtime does (weight)",
         FirstBackward.SPLIT.value,
         choices=tuple(map(str, FirstBackward)),
         placeholder="split|weight",

@@ -24,9 +24,10 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     `lower_bound` and `gap` are over the whole space; of several batch counts they are of the time
     per microbatch, for as many microbatches as the best plan has. `rows`, best first: one object
     per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
-    `recompute_layers` what it makes, per stage. `more_memory` says what 10 % more memory brings;
-    `use` has the text of what trainers read of the best partition. Times and memory that are not
-    known are null.
+    `recompute_layers` what it makes, per stage; with `given_up` its value is that of a schedule
+    found before its bound showed that it is not the best, and not searched further. `more_memory`
+    says what 10 % more memory brings; `use` has the text of what trainers read of the best
+    partition. Times and memory that are not known are null.
     """
     first = plan.rows[0]
     found = of_result(first.result, None)
@@ -68,6 +69,7 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
         **{key: shown[key] for key in _OF_ROW},
         "recompute_layers": shown["recompute"],
         "searches": row.searches,
+        "given_up": row.given_up,
     }
 
 
@@ -132,6 +134,7 @@ def _space(plan: Plan) -> dict[str, Any]:
         "recompute": list(space.recompute),
         "strategies": list(space.strategies),
         "runtime": space.runtime,
+        "routes": space.fields.get("routes", 1),
         "partition": partition if isinstance(partition, str) else list(partition),
         "configurations": len(plan.rows),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from ppopt.report.html import page
 from ppopt.report.payload import embedded
-from ppopt.report.plan_table import lacks, more_memory_words, use_words
+from ppopt.report.plan_table import beyond_words, lacks, more_memory_words, use_words, value_words
 from ppopt.report.sections import html_table
 from ppopt.report.words import NONE, headed, measured, number, objective_words, percent, spread
 from ppopt.schedule.schedule import Schedule
@@ -71,7 +71,7 @@ def _sentences(data: Shown) -> str:
     if data["mem_limit"] is not None:
         limit = spread(data["mem_limit"], data["memory_unit"])
         lines.append(f"Memory limit of a device: {limit}")
-    lines += filter(None, [more_memory_words(data)])
+    lines += filter(None, [more_memory_words(data), beyond_words(data)])
     return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
 
 
@@ -109,7 +109,7 @@ def _row(place: int, row: Shown, data: Shown, key: str) -> tuple[str, ...]:
         f"<strong>{words}</strong>" if place == 0 else words,
         *([number(row["batches"])] if key else []),
         f'<span class="{tone}">{row["status"]}</span>',
-        *(number(value), number(bound), number(max(peaks)) if peaks else NONE),
+        *(value_words(row, value), number(bound), number(max(peaks)) if peaks else NONE),
         percent(row["bubble_rate"]),
         escape(partition if value is not None else NONE),
         escape("best" if place == 0 else lacks(row, data)),

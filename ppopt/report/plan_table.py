@@ -19,7 +19,7 @@ from ppopt.report.words import (
     per_device,
     percent,
 )
-from ppopt.studies.plan_space import MEGATRON
+from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
 
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
 
@@ -52,7 +52,7 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
             f"{row['placement']}/{row['chunks']}" if row["chunks"] > 1 else row["placement"],
             row["recompute"],
             *([str(row["batches"])] if several else []),
-            _short(value),
+            value_words(row, None if value is None else round(value, 3)),
             _short(bound),
             _short(max(peaks)) if peaks else NONE,
             "best" if place == 0 and value is not None else lacks(row, shown),
@@ -68,6 +68,11 @@ def _figures(row: Mapping[str, Any], key: str) -> tuple[float | None, float | No
     return row["value"], row["lower_bound"]
 
 
+def value_words(row: Mapping[str, Any], value: float | None) -> str:
+    """The value of a configuration; of one that was given up, its best is no larger."""
+    return f"≤ {number(value)}" if row["given_up"] else number(value)
+
+
 def lacks(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     """What a configuration lacks beside the best one, in words."""
     status, best = row["status"], shown["value_per_microbatch"]
@@ -77,7 +82,8 @@ def lacks(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
         return "nothing found in time"
     least = row["bound_per_microbatch"] / best - 1
     if status == "pruned":
-        return f"{percent(least)} slower or more" if least else "no faster"
+        words = f"{percent(least)} slower or more" if least else "no faster"
+        return f"{words}; not searched further" if row["given_up"] else words
     more = row["value_per_microbatch"] / best - 1
     words = f"{percent(more)} slower" if more else "as fast"
     return words if status == "optimal" else f"{words}, perhaps {percent(-least)} faster"
@@ -124,3 +130,18 @@ def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:
         lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
     lines.append(f"  PyTorch: ppopt export {file}.json --to torch-csv -o {file}.csv")
     return lines
+
+
+def beyond_words(shown: Mapping[str, Any]) -> str:
+    """Where better schedules may be that the plan did not look at, and what to type."""
+    space, fixed = shown["space"], []
+    if shown["value"] is None or space["strategies"] != [OPTIMAL]:
+        return ""
+    most = max(space["chunks"])
+    chunks = ",".join(map(str, (*space["chunks"], most + 1)))
+    fixed.append(f"more chunks (--chunks {chunks})")
+    if len(space["placement"]) < len(PLACEMENTS):
+        fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
+    if space["routes"] == 1 and space["runtime"] == "any":
+        fixed.append("two routes (--routes 2 --partition balanced)")
+    return f"not in this space: {', '.join(fixed)}"

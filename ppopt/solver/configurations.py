@@ -163,6 +163,14 @@ class Candidates(ABC):
     def first(self) -> Iterable[Key]:
         """Configurations to schedule before all others; the next is asked for when it is due."""
 
+    def anchors(self) -> Sequence[Key]:
+        """Configurations than which the search is never to be worse.
+
+        Each is scheduled at any time left, and searched at every level of effort while it may be
+        better.
+        """
+        return ()
+
     @abstractmethod
     def moves(self, key: Key) -> Iterable[Key]:
         """Configurations that differ little from one."""
@@ -264,6 +272,8 @@ class ConfigurationSearch:
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
         self._follow_hints()
+        for anchor in self.candidates.anchors():
+            self._solve(self._at(anchor), 0, anyway=True)
         if self._firsts is None:
             self._firsts = iter(self.candidates.first())
         while not self._over and not self._quick_spent:
@@ -380,17 +390,18 @@ class ConfigurationSearch:
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """The configurations to search at a level of effort.
 
-        The best one, then those of least bounds: all of them, or where not all are known a few,
-        added in the order of their bounds, after one of the first. Where they have no order, those
-        of best values.
+        The best one and the anchors, then those of least bounds: all of them, or where not all are
+        known a few, added in the order of their bounds, after one of the first. Where they have no
+        order, those of best values.
         """
+        if self.best is not None:
+            yield self.best
+        yield from map(self._at, self.candidates.anchors())
         if self._unknown is not None and self._unknown.key is None:
             valued = [one for one in self._open() if one.value is not None]
             valued.sort(key=lambda one: (one.value, one.key))
             yield from valued[: self._params.together] or self._open()
             return
-        if self.best is not None:
-            yield self.best
         if self._listed:
             yield from self._open()
             return
@@ -508,14 +519,16 @@ class ConfigurationSearch:
 
     # One configuration.
 
-    def _solve(self, one: Configuration, level: int) -> bool:
+    def _solve(self, one: Configuration, level: int, *, anyway: bool = False) -> bool:
         """Search an open configuration with so many rounds of all methods, from what is known.
 
-        False: it is not open, or was searched as long.
+        False: it is not open, or was searched as long. `anyway`: also when time is up.
         """
-        if self._over or one.level >= level or not self.is_open(one):
+        if one.level >= level or not self.is_open(one) or self._interrupted:
             return False
-        if level == 0:
+        if self._over and not anyway:
+            return False
+        if level == 0 and not anyway:
             if self._quick_spent:
                 return False
             self._quick += 1

@@ -330,10 +330,14 @@ class Search:
             self.clock.interrupted = True
 
     def _schedule_one_at_a_time(self) -> None:
-        """If there is no schedule yet, schedule one microbatch at a time, at any time left."""
-        problem, incumbent = self.problem, self.incumbent
+        """If there is no schedule yet, schedule one microbatch at a time, at any time left.
+
+        Where backwards are mixed: with every backward split, and with every one whole.
+        """
+        incumbent = self.incumbent
         if incumbent.value is None and not incumbent.infeasible:
-            incumbent.submit_orders(list_scheduling.one_at_a_time(problem.instance))
+            for one in self.problem.restrictions:
+                incumbent.submit_orders(list_scheduling.one_at_a_time(one.instance))
 
     def _take(self, turns: Turns) -> None:
         """Take turns until there are none left or the search is over.

@@ -66,7 +66,7 @@ def search_streams(
         run.keep(schedule)
     if not run.over and not found.interrupted:
         run.others(solve, delays)
-    if problem.objective is Objective.MAKESPAN and not run.over and not found.interrupted:
+    if not run.over and not found.interrupted:
         run.improve()
     hint = start.record(problem, followed=True)
     return run.result(own | {"hint": hint, "solve_seconds": time.monotonic() - began})
@@ -166,15 +166,21 @@ class _Run:
                 self.take(made.orders)
 
     def improve(self) -> None:
-        """Local search until time is up, the value is the bound, or its steps are done."""
+        """Local search until time is up, the value is the bound, or its steps are done.
+
+        It shortens the makespan. Where the objective is the device span, the orders that it ends
+        with are kept if they are better by that.
+        """
         if self.best is None:
             return
         network = StreamNetwork(self.best)
         most = self.params.streams.most_steps(self.params.rounds.most)
+        spans = self.problem.objective is Objective.DEVICE_SPAN
         steps, told = 0, inf
 
-        def over(value: int) -> bool:
+        def over(length: int) -> bool:
             nonlocal steps, told
+            value = self.value if spans and self.value is not None else length
             steps += 1
             if value < told and self.watch.progress is not None:
                 told = value

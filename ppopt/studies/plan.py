@@ -116,6 +116,11 @@ def plan(
     provenance = provenance_of(time_limit, workers, seed)
     if not isinstance(model, Model):
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
+    if fields.get("routes", 1) == 2 and partition == SEARCH:
+        raise InputError(
+            "routes: partitions are searched for one route alone; a plan of two routes takes a "
+            "partition by rule: --routes 2 --partition balanced (or even, or counts)"
+        )
     counts = _listed(batches)
     limit = _limit(model, devices, counts, mem_limit, fields)
     limited = limit is not None

@@ -48,7 +48,8 @@ class PlanRow:
     """Whether it is pruned by bounds that need no search of it."""
 
     def __repr__(self) -> str:
-        value = "" if self.value is None else f", {plain(self.value)}"
+        mark = "<= " if self.given_up else ""
+        value = "" if self.value is None else f", {mark}{plain(self.value)}"
         return f"PlanRow({self.status.value}: {self.configuration}{value})"
 
     @property
@@ -65,6 +66,11 @@ class PlanRow:
     def value(self) -> Fraction | None:
         """Objective of its best schedule; None where none was found."""
         return self.result.value
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its schedule was not searched further, as its bound is no lower than the best."""
+        return self.status is RowStatus.PRUNED and self.value is not None
 
     @property
     def per_microbatch(self) -> Fraction | None:

@@ -2,9 +2,10 @@
 
 A storage is named by a URL, as Optuna names one: `sqlite:///ppopt.db` is a file in the current
 folder, `sqlite:////data/ppopt.db` one of an absolute path. Three tables: `results` (a search or an
-evaluation, by the key of its content), `studies` (a name, and what all its trials share) and
-`trials` (the settings of one row of a study, and how it ended). A trial that is done names its
-result; trials of several studies may name the same.
+evaluation, by the key of its content), `studies` (a name, what all its trials share, the settings
+of all rows that were asked for, and the last command that asked) and `trials` (the settings of one
+row of a study, and how it ended). A trial that is done names its result; trials of several studies
+may name the same.
 
 Every write is one transaction in a write-ahead log: a process that is killed loses nothing that
 was written before. Several processes may read and write at the same time, on one machine; SQLite's
@@ -15,13 +16,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from zlib import compress, decompress
 
 from ppopt.errors import InputError
 
@@ -61,6 +63,10 @@ MIGRATIONS = (
         finished TEXT NOT NULL,
         UNIQUE (study_id, params)
     );
+    """,
+    """
+    ALTER TABLE studies ADD COLUMN asked BLOB;
+    ALTER TABLE studies ADD COLUMN command TEXT
     """,
 )
 """What makes a file of each version from one of the version before; version 0 is an empty file."""
@@ -103,6 +109,10 @@ class StudySummary(NamedTuple):
     created: str
     complete: int
     failed: int
+    command: str | None
+    """The last command that asked for rows; None: it was asked for in Python."""
+    open: int
+    """Rows that were asked for and have not ended."""
 
 
 class StorageError(InputError):
@@ -136,7 +146,10 @@ class Storage:
         self.url = url
         self.path = path_of(url)
         if not self.path.exists() and (readonly or not create):
-            raise StorageError(f"storage: {self.path} does not exist; `ppopt sweep` makes one")
+            raise StorageError(
+                f"storage: {self.path} does not exist in {self.path.absolute().parent}; "
+                "`ppopt sweep` makes one"
+            )
         if not self.path.parent.is_dir():
             raise StorageError(
                 f"storage: {self.path}: the folder {self.path.parent} does not exist; create it"
@@ -251,6 +264,29 @@ class Storage:
             )
         return int(number)
 
+    def ask(self, study: int, rows: Sequence[Mapping[str, Any]], command: str | None) -> None:
+        """Store the settings of rows that are asked for, beside those of earlier sweeps."""
+        with self._errors(), self._transaction():
+            known = _asked(self._link, study)
+            asked = dict.fromkeys((*known, *map(canonical, rows)))
+            packed = compress(json.dumps(list(asked)).encode()) if len(asked) > len(known) else None
+            self._link.execute(
+                "UPDATE studies SET asked = coalesce(?, asked), command = ? WHERE study_id = ?",
+                (packed, command, study),
+            )
+
+    def open_rows(self, name: str) -> list[Mapping[str, Any]]:
+        """Settings of the rows of a study that were asked for and have not ended."""
+        with self._errors():
+            return [json.loads(one) for one in self._open(name)]
+
+    def _open(self, name: str) -> list[str]:
+        query = "SELECT study_id FROM studies WHERE study_name = ?"
+        (study,) = self._link.execute(query, (name,)).fetchone()
+        rows = self._link.execute("SELECT params FROM trials WHERE study_id = ?", (study,))
+        ended = {params for (params,) in rows}
+        return [one for one in _asked(self._link, study) if one not in ended]
+
     def finish(self, study: int, trial: Trial, result: StoredResult | None = None) -> None:
         """Store how a trial ended, with its result where that is new; all of it or nothing."""
         with self._errors(), self._transaction():
@@ -272,10 +308,11 @@ class Storage:
             rows = self._link.execute(
                 "SELECT study_name, base, created, "
                 "  count(*) FILTER (WHERE state = 'complete'), "
-                "  count(*) FILTER (WHERE state = 'fail') "
+                "  count(*) FILTER (WHERE state = 'fail'), command "
                 "FROM studies LEFT JOIN trials USING (study_id) GROUP BY study_id ORDER BY study_id"
             ).fetchall()
-        return [StudySummary(*row) for row in rows]
+            opened = [len(self._open(row[0])) for row in rows]
+        return [StudySummary(*(*row, left)) for row, left in zip(rows, opened, strict=True)]
 
     def trials(self, name: str) -> list[Trial]:
         """All trials of a study, in the order in which they were first done.
@@ -306,7 +343,13 @@ class Storage:
         with other._errors():
             keys = [key for (key,) in other._link.execute("SELECT key FROM results")]
             studies = [(study, other.trials(study.name)) for study in other.studies()]
+            asked = {
+                study.name: [*(one.params for one in trials), *other.open_rows(study.name)]
+                for study, trials in studies
+            }
         numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}
+        for study, _ in studies:
+            self.ask(numbers[study.name], asked[study.name], study.command)
         with self._errors(), self._transaction():
             for key in keys:
                 with other._errors():
@@ -343,6 +386,12 @@ class Storage:
             yield
         except sqlite3.Error as error:
             raise StorageError(f"storage: {self.path}: {_advice(error, self.path)}") from None
+
+
+def _asked(link: sqlite3.Connection, study: int) -> list[str]:
+    """Settings of the rows of a study that were asked for, as text."""
+    (packed,) = link.execute("SELECT asked FROM studies WHERE study_id = ?", (study,)).fetchone()
+    return [] if packed is None else list(json.loads(decompress(packed)))
 
 
 def _effort(result: StoredResult) -> tuple[bool, float]:

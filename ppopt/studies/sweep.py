@@ -186,11 +186,15 @@ def run(
     storage: str = DEFAULT,
     study_name: str | None = None,
     progress: Callable[[str], None] | None = None,
+    command: str | None = None,
 ) -> Study:
-    """Do the rows of a grid on an engine; see `sweep`."""
+    """Do the rows of a grid on an engine; see `sweep`.
+
+    `command` is what asks for them, as it is typed; it is kept, to tell how to go on.
+    """
     name = study_name or grid.study_name
     with Storage(storage) as opened, interrupts.recorded() as pressed:
-        under_way = _Sweep(grid, engine, opened, name, progress)
+        under_way = _Sweep(grid, engine, opened, name, progress, command)
         under_way.run(pressed)
     return Study(
         name=name,
@@ -216,10 +220,12 @@ class _Sweep:
         storage: Storage,
         name: str,
         progress: Callable[[str], None] | None,
+        command: str | None,
     ) -> None:
         self._grid, self._engine, self._storage = grid, engine, storage
         self._study = storage.study(name, grid.base.digest)
         self._rows = grid.rows()
+        storage.ask(self._study, [row.overrides for row in self._rows], command)
         self._found: list[SweepRow | None] = [None] * len(self._rows)
         self._next = iter(range(len(self._rows)))
         self._jobs: dict[int, SolveJob] = {}

@@ -7,7 +7,17 @@ from types import NoneType
 
 import pytest
 
-from tests.cli.cli_json import BOUND, COMMON, INT, KNOWN_NUMBER, LIST, OBJECT, PLACED, assert_types
+from tests.cli.cli_json import (
+    BOUND,
+    COMMON,
+    INT,
+    KNOWN_NUMBER,
+    LIST,
+    OBJECT,
+    PLACED,
+    ROUTES,
+    assert_types,
+)
 from tests.cli.cli_run import done, run, shown
 
 MODEL = """
@@ -20,6 +30,7 @@ layers:
 PLANNED = (
     COMMON
     | PLACED
+    | ROUTES
     | {key: (*types, NoneType) for key, types in BOUND.items()}
     | {
         **dict.fromkeys(("fused",), (bool,)),

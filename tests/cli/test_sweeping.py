@@ -118,7 +118,7 @@ def test_failed_rows_are_told_by_the_exit_code() -> None:
         ("batches=2 --memory-per-job 3", "below 256MiB"),
         ("batches=2 --memory-per-job 3GiX", "no unit of memory"),
         ("batches=2 -o x.txt", "unknown kind of file"),
-        ("", "Missing argument"),
+        ("", "write what does as words without dashes: batches=8,16"),
     ],
 )
 def test_bad_usage_is_one_line_and_leaves_nothing(folder: Path, line: str, words: str) -> None:
@@ -198,9 +198,9 @@ def test_shards_are_merged() -> None:
     ("line", "words"),
     [
         ("studies", "ppopt.db does not exist"),
-        ("studies show", "write `show NAME`"),
-        ("studies mine", "write `show NAME`"),
-        ("studies merge", "write `show NAME`"),
+        ("studies show", "write `ppopt studies show NAME`"),
+        ("studies mine", "write `ppopt studies show mine`"),
+        ("studies merge", "write `ppopt studies show NAME` or `ppopt studies merge URL...`"),
         ("studies merge sqlite:///no.db", "no.db does not exist"),
         ("studies -o x.csv", "name the study"),
         ("studies show mine -o x.txt", "unknown kind of file"),
@@ -230,7 +230,15 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int)
     assert found["open"] >= 4
     assert found["done"] + found["open"] == 6
     assert found["rows"][0]["status"] == "feasible"
+    command = f"ppopt {line} --time-limit 600 --jobs 1 --json"
+    kept = shown(f"studies show {found['study']}")
+    assert (kept["open"], len(kept["open_rows"])) == (found["open"], found["open"])
+    assert {"batches": 26, "strategy": "optimal"} in kept["open_rows"]
+    words = done(f"studies show {found['study']}").out
+    assert f"to go on: {command}" in words and "open: batches=26 strategy=optimal" in words
+    assert f"{found['study']} goes on: {command}" in done("studies").out
     again = shown(f"{line} --time-limit 1 --jobs 2")
+    assert shown("studies")["studies"][0]["open"] == 0
     assert (again["done"], again["open"]) == (6, 0)
     assert again["rows"][0]["cached"]
 

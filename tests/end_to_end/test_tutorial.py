@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from ppopt import evaluate
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
+from ppopt.strategies import registry
 from tests.torch.torch_world import torch
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +120,18 @@ def test_the_schedule_and_its_run(folder: Path) -> None:
     assert (folder / "references" / "v-2x6.json").exists()
     for name in ("best.html", "beside.html", "best.csv", "best.trace.json"):
         assert (folder / name).stat().st_size > 0
+
+
+def test_it_ends_with_the_best_beside_every_hand_strategy(folder: Path) -> None:
+    """Within the limit no hand strategy is better; those that need other placements are named."""
+    found = json.loads((folder / "all.json").read_text())
+    rows = {row["strategy"]: row for row in found["rows"]}
+    assert {"optimal", "zbv", "v-min", "v-half", "1f1b-v"} <= rows.keys()
+    left_out = {one["strategy"] for one in found["skipped"]}
+    assert rows.keys() - {"optimal"} | left_out == set(registry())
+    fitting = [row["value"] for row in rows.values() if row["fits_limit"]]
+    assert len(fitting) > 1
+    assert rows["optimal"]["value"] == min(fitting)
 
 
 def test_what_was_measured_by_hand_is_solved_and_runs(folder: Path) -> None:

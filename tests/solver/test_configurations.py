@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +20,7 @@ from ppopt.solver.configurations import (
     Effort,
     Key,
     SolveRequest,
+    Unknown,
 )
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result, Status
@@ -51,6 +53,45 @@ class Forwards(Candidates):
 
     def proof(self, search: ConfigurationSearch) -> str:  # noqa: ARG002
         return "tried"
+
+
+class ManyForwards(Forwards):
+    """So many that not all are searched; the slowest is one that the search must keep up with."""
+
+    def listed(self) -> Sequence[Key]:
+        return ()
+
+    def first(self) -> Iterable[Key]:
+        return [(time,) for time in range(10, 19)]
+
+    def anchors(self) -> Sequence[Key]:
+        return [(19,)]
+
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown:  # noqa: ARG002
+        return Unknown(Fraction(0))
+
+
+def test_an_anchor_is_searched_at_every_level() -> None:
+    """Though it has the largest value, and only the best few others are searched longer."""
+    searched: list[tuple[int, int]] = []
+
+    def solve_one(start: Any, problem: Problem, *rest: Any, **named: Any) -> Result:
+        searched.append((int(problem.pipeline.costs.forward[0]), named["params"].rounds.most))
+        found = search_from(start, problem, *rest, **named)
+        value = 3 * (found.value or 0)  # far above all bounds, so that none is ruled out
+        return replace(found, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
+
+    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
+    request = SolveRequest(
+        solve_one, problem, provenance_of(1000, 1, 0), None, time.monotonic(),
+        lambda _: max(level for _, level in searched or [(0, 0)]) > 3, SolveParams(),
+    )  # fmt: skip
+    search = ConfigurationSearch(ManyForwards(), request)
+    search._begin()
+    search._deepen()
+    assert searched[0] == (19, 0)
+    assert [level for forward, level in searched if forward == 19] == [0, 1, 2, 3]
+    assert [level for forward, level in searched if forward == 18] == [0]
 
 
 def test_a_slow_configuration_leaves_time_for_the_next_ones() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from ppopt import (
     Pipeline,
     Schedule,
     Status,
+    baseline,
     compare,
     evaluate,
     recheck,
@@ -25,6 +28,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import Verdict
 from ppopt.rechecker.claim import Claim
+from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import mixed_cases
 from tests.oracles import exhaustive
@@ -219,3 +223,73 @@ def test_slices_routes_and_chunks(more: dict[str, Any]) -> None:
     for other in found.values():
         assert other.value is not None
         assert best.value <= other.value
+
+
+def drawn(rng: Random) -> Pipeline:
+    """Two to four devices, BW from B + W down to less than either, B of either sign in memory."""
+    size = rng.randint(2, 4)
+    forward, partial, weight = (
+        [rng.randint(*span) for _ in range(size)] for span in ((4, 12), (2, 13), (2, 11))
+    )
+    pipeline = Pipeline(
+        stages=size, batches=rng.randint(2, 8),
+        placement=rng.choice(("linear", "v", "interleaved")), activation=4,
+        forward=forward, backward_input=partial, weight=weight,
+        backward=[max(1, b + w - rng.randint(0, 6)) for b, w in zip(partial, weight, strict=True)],
+        memory_b=rng.choice((0, 0, 1, 2, -1)), p2p=rng.choice((0, 0, 1)),
+    )  # fmt: skip
+    share = rng.choice((None, Fraction(1), Fraction(4, 5)))
+    limits = replace(pipeline, mem_limit="1f1b").limits
+    assert limits is not None
+    return pipeline if share is None else replace(pipeline, mem_limit=limits[0] * share)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_no_worse_than_one_kind_or_by_hand_before_any_improvement(objective: Objective) -> None:
+    """Construction alone: rules and hand strategies of both kinds are where a search begins. A
+    search that is stopped at once has the better of both kinds, too."""
+    rng, default = Random(81), SolveParams()
+    params = replace(default, rounds=default.rounds._replace(most=0))
+    chosen = 0
+    for _ in range(12):
+        pipeline = drawn(rng)
+        options = {"objective": objective, "workers": 1, "params": params}
+        for more in ({}, {"stop": lambda _: True}):
+            mixed, *others = (
+                solve(pipeline, backward_kind=kind, **options, **more).value
+                for kind in ("mixed", "split", "whole")
+            )
+            known = [value for value in others if value is not None]
+            assert not known or (mixed is not None and mixed <= min(known))
+            chosen += len(known) == 2
+        found = solve(pipeline, **options)
+        hand = baseline(found)
+        assert hand is None or (found.value is not None and found.value <= hand.value)
+    assert chosen
+
+
+def test_a_stage_that_is_cheaper_whole_is_split_only_where_that_pays() -> None:
+    """The shape of the tutorial's model: 1, 1, 3 and 3 layers as a V on 2 devices, 6 microbatches.
+
+    A layer takes 1 for F and 2 for BW, but 1.2 each for B and W, as PyTorch takes longer for both
+    than for one; the B of stage 0 does nothing. Device 1 waits 1 for the first F.
+
+    - split: device 1 works 6 x (1 + 3) x (1 + 2.4) = 81.6, so 82.6.
+    - `1f1b-v` keeps backwards whole and takes less: 81.
+    - whole: it works 72, and the last BW of stage 0, 2, comes after its own: 1 + 72 + 2 = 75.
+    - mixed: k backwards of stage 1 split cost 0.4 each, and 1.2 of each may come after the last B:
+      1 + 72 + 0.4 k + max(0, 2 - 1.2 k), least at k = 2: 73.8.
+    """
+    layers = [1, 1, 3, 3]
+    pipeline = Pipeline(
+        stages=4, batches=6, placement=[0, 1, 1, 0], forward=layers, activation=layers,
+        backward=[2 * one for one in layers], mem_limit=14,
+        backward_input=[0, 1.2, 3.6, 3.6], weight=[2, 1.2, 3.6, 3.6],
+    )  # fmt: skip
+    found = {kind: solve(pipeline, backward_kind=kind, workers=1) for kind in BackwardKind}
+    assert {result.status for result in found.values()} == {Status.OPTIMAL}
+    hand = evaluate(pipeline, "1f1b-v")
+    assert hand.fits_limits
+    values = {kind.value: float(result.value or 0) for kind, result in found.items()}
+    assert values == {"split": 82.6, "whole": 75, "mixed": 73.8}
+    assert hand.pipeline.ticks.time(hand.metrics.makespan) == 81

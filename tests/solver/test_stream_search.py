@@ -11,6 +11,7 @@ from ppopt import Pipeline, evaluate, recheck, solve, verify
 from ppopt.schedule.communication import queues_of_schedule
 from ppopt.solver.bounds.device_bounds import STREAMS
 from ppopt.solver.heuristics.stream_network import StreamNetwork
+from ppopt.solver.parameters import SolveParams, StreamParams
 from tests.factories.streams import append_all
 from tests.oracles.streams_exhaustive import least_makespan
 
@@ -85,3 +86,19 @@ def test_a_hint_over_streams_is_never_lost() -> None:
 def test_infeasible_limits() -> None:
     pipeline = Pipeline(stages=2, batches=2, mem_limit=0, link_mode="streams")
     assert solve(pipeline).status == "infeasible"
+
+
+def test_device_spans_are_improved_too() -> None:
+    """Local search shortens the makespan; here its orders have a shorter device span, too."""
+    pipeline = Pipeline(
+        stages=3, batches=6, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
+    )
+    values = []
+    for steps in (0, 3000):
+        params = SolveParams(streams=StreamParams(steps=steps))
+        found = solve(pipeline, objective="device-span", time_limit=5, workers=1, params=params)
+        assert found.schedule is not None
+        assert verify(found.schedule) == []
+        assert found.lower_bound <= found.value
+        values.append(found.value)
+    assert values[1] < values[0]

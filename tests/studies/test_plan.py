@@ -286,6 +286,13 @@ def test_a_given_partition_is_kept() -> None:
     assert plan.status is Status.OPTIMAL
 
 
+def test_two_routes_go_with_a_partition_by_rule() -> None:
+    """What the message for `--routes 2` says to type."""
+    model = Model([{"forward": 1, "activation": 1, "count": 8}])
+    plan = ppopt.plan(model, devices=2, batches=4, routes=2, partition="balanced", workers=1)
+    assert plan.best is not None and plan.best.pipeline.routes == 2
+
+
 def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 3}])
     plan = ppopt.plan(model, devices=2, batches=4, workers=1)
@@ -305,7 +312,7 @@ def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
         ({"chunks": 1, "placement": "v"}, "chunks: linear has 1 per device"),
         ({"batches": ()}, "batches: the list is empty"),
         ({"devices": 9}, "8 layers for 9 stages"),
-        ({"routes": 2}, "partition: search knows no routes"),
+        ({"routes": 2}, "takes a partition by rule: --routes 2 --partition balanced"),
         ({"strategies": "1f2b"}, "strategy: '1f2b' is unknown"),
         ({"strategies": "zbv", "chunks": 1}, "strategies: zbv have other placements"),
         ({"runtime": "jax"}, "runtime: 'jax' is unknown"),

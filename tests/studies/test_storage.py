@@ -128,6 +128,39 @@ def test_an_older_file_is_brought_up_to_date(url: str, monkeypatch: pytest.Monke
         Storage(url)
 
 
+def test_a_file_of_version_1_is_brought_up_to_date(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its studies do not know which rows were asked for: none of theirs is open."""
+    monkeypatch.setattr(storages, "MIGRATIONS", storages.MIGRATIONS[:1])
+    Storage(url).close()
+    link = sqlite3.connect(path_of(url))
+    link.execute("INSERT INTO studies VALUES (1, 'mine', 'base', 'then')")
+    link.commit()
+    link.close()
+    monkeypatch.undo()
+    with Storage(url) as again:
+        (study,) = again.studies()
+        assert (study.name, study.open, study.command) == ("mine", 0, None)
+
+
+def test_rows_that_were_asked_for_and_have_not_ended_are_open(url: str, tmp_path: Path) -> None:
+    """Also those of an earlier sweep, and in a storage that takes them over."""
+    rows = [{"batches": 2}, {"batches": 3}]
+    with Storage(url) as one:
+        number = one.study("mine", "base")
+        one.ask(number, rows, "ppopt sweep batches=2,3")
+        one.ask(number, rows[:1], "ppopt sweep batches=2")
+        assert one.open_rows("mine") == rows
+        one.finish(number, trial()._replace(params=rows[0]), result())
+        (study,) = one.studies()
+        assert (study.open, study.command) == (1, "ppopt sweep batches=2")
+        with Storage(f"sqlite:///{tmp_path}/other.db") as other:
+            other.merge(one)
+            assert other.open_rows("mine") == one.open_rows("mine") == rows[1:]
+            assert other.studies()[0].command == "ppopt sweep batches=2"
+
+
 def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Storage(url) as one:
         one.put(result())

@@ -613,6 +613,22 @@ class TestProcesses:
         study, searched = done(other, url)
         assert (study.cached, searched) == (2, [])
 
+    def test_a_crash_in_native_code_takes_one_row_with_it(
+        self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """SIGSEGV in the row of three microbatches, every time; the rows beside it are done."""
+        (tmp_path / "sitecustomize.py").write_text(CRASHING)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        asked = grid({"batches": [2, 3, 4], "strategy": ["1f1b"]})
+        engine = LocalEngine(jobs=1, retries=1)
+        study = sweeps.run(asked, engine, storage=url)
+        engine.close()
+        assert [row.failed for row in study.rows] == [
+            None, "its process died of SIGSEGV, 2 times", None,
+        ]  # fmt: skip
+        again, searched = done(asked, url)
+        assert (again.cached, again.failed, len(searched)) == (2, 0, 1)
+
     def test_it_is_tried_again_as_often_as_told(self, url: str) -> None:
         engine = LocalEngine(jobs=1, retries=1)
         asked = grid({"batches": [24]}, time_limit=20)
@@ -645,6 +661,23 @@ class TestProcesses:
             stored = [storage.result(asked.base.job({"seed": seed}).key) for seed in range(5)]
         assert [one.status for one in stored if one] == ["feasible"] * len(kept)
         assert all(one.time_limit is not None and one.time_limit < 600 for one in stored if one)
+
+
+CRASHING = """
+import os, signal
+from ppopt.studies import evaluate
+whole = evaluate.evaluate
+
+
+def crashing(pipeline, *rest, **named):
+    if pipeline.batches == 3:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return whole(pipeline, *rest, **named)
+
+
+evaluate.evaluate = crashing
+"""
+"""Imported by every Python that starts with it in its path: a crash in place of one evaluation."""
 
 
 def at_work(engine: LocalEngine) -> list[int]:

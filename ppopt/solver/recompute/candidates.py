@@ -41,6 +41,10 @@ class RecomputeCandidates(Candidates):
         """All choices; none: there are too many."""
         return self._listed or []
 
+    def anchors(self) -> list[Key]:
+        """No recompute and full recompute."""
+        return [] if self._none else self._space.extremes()
+
     def first(self) -> Iterable[Key]:
         """Full and no recompute, the bound's own choice, and levels between."""
         return () if self._none else self._space.simple()

@@ -176,6 +176,11 @@ class RecomputeSpace:
         bounds = (choices[number].bound for number, choices in zip(key, self.devices, strict=True))
         return Configuration(key, max(bounds))
 
+    def extremes(self) -> list[Key]:
+        """As little recompute as possible, and as much."""
+        ends = [(0,) * len(self.devices), tuple(len(choices) - 1 for choices in self.devices)]
+        return list(dict.fromkeys(ends))
+
     def simple(self) -> list[Key]:
         """As much recompute as possible, as little, the bound's own choice, and levels between."""
         bound = tuple(

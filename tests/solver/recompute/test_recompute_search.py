@@ -131,6 +131,24 @@ def test_chosen_is_never_worse_than_none_or_full(
     assert sum(chosen.pipeline.recomputed) <= 16
 
 
+def test_none_and_full_are_scheduled_however_little_time_there_is() -> None:
+    """A search that is stopped at once has what those of none and of full have then."""
+    rng, infeasible = Random(53), 0
+    for _ in range(25):
+        pipeline, fused = draw(rng)
+        given = {"fused": fused, "workers": 1, "stop": lambda _: True}
+        chosen = solve(pipeline, **given)
+        others = [solve(replace(pipeline, recompute=mode), **given) for mode in ("none", "full")]
+        values = [one.value for one in others if one.value is not None]
+        infeasible += len(values) < 2
+        if values:
+            assert chosen.value is not None
+            assert chosen.value <= min(values)
+            assert chosen.schedule is not None
+            assert verify(chosen.schedule) == []
+    assert 0 < infeasible < 25
+
+
 def test_without_a_limit_nothing_recomputes() -> None:
     found = solve(Pipeline(**MODEL, recompute="search"), fused=True, time_limit=10)
     assert found.status is Status.OPTIMAL
