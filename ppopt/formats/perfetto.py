@@ -24,7 +24,7 @@ from ppopt.problem import exact, units
 from ppopt.problem.instance import data_flow
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.idle import transfer_rows
-from ppopt.schedule.metrics import memory_profile
+from ppopt.schedule.metrics import memory_profile, throughput
 from ppopt.schedule.orders import split_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ScheduledOperation
@@ -83,7 +83,8 @@ class _Clock:
 
 
 def _about(schedule: Schedule, unit: str) -> Event:
-    pipeline = schedule.pipeline
+    pipeline, makespan = schedule.pipeline, schedule.metrics.makespan
+    yields = throughput(pipeline, makespan)._asdict()
     return {
         "name": pipeline.name,
         "strategy": schedule.origin.strategy or "",
@@ -91,7 +92,8 @@ def _about(schedule: Schedule, unit: str) -> Event:
         "memory_unit": pipeline.memory_unit,
         "stages": pipeline.num_stages,
         "microbatches": pipeline.batches,
-        "makespan": exact.plain(pipeline.ticks.time(schedule.metrics.makespan)),
+        "makespan": exact.plain(pipeline.ticks.time(makespan)),
+        **{name: exact.plain(value) for name, value in yields.items() if value is not None},
     }
 
 

@@ -21,6 +21,7 @@ from ppopt.report.gantt import (
     part_names,
     row_height,
 )
+from ppopt.report.notebook_figure import NotebookFigure
 from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, headed, measured, number, percent
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import Metrics, memory_of_operations, memory_profile
@@ -77,7 +78,8 @@ def figure(schedule: Schedule) -> go.Figure:
         trace.yaxis = _GANTT
     for rank, trace in enumerate((*operations, *memory, idle_bars), start=1):
         trace.legendrank = rank
-    return go.Figure([idle_bars, *operations, *memory], _layout(schedule, schedule.metrics))
+    traces = [idle_bars, *operations, *memory]
+    return NotebookFigure(traces, _layout(schedule, schedule.metrics))
 
 
 def _in_units(ticks: Ints, per_unit: int) -> Numbers:

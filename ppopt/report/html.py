@@ -5,22 +5,19 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
 
 import numpy as np
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ppopt.errors import InputError
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.gantt import MOST_SHADES, part_names, shade_words
+from ppopt.report.notebook_figure import packed_plotly
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
@@ -80,7 +77,7 @@ def page(
         links=_LINKS if any(one.pipeline.streams for one in schedules) else "",
         few=_few_button(len(shown)) if few < len(shown) else "",
         sections=below,
-        plotly=_plotly(),
+        plotly=packed_plotly(),
         data=payload(shown, single=single, few=few, first=first),
         script=script(study=study),
     )
@@ -107,12 +104,6 @@ def _few_button(count: int) -> str:
         f'<button type="button" data-layer="all" title="the charts of all schedules, or of the '
         f'best only (key s)">all {count} charts</button>'
     )
-
-
-@cache
-def _plotly() -> str:
-    """Plotly's script, gzipped, in base64: two fifths of its size, the same bytes every time."""
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()
 
 
 def _text(name: str) -> str:

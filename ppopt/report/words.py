@@ -446,8 +446,12 @@ def _enough_words(found: Mapping[str, Any]) -> str:
     last, objective = found["points"][-1], objective_words(found)
     memory = measured(found["useful_limit"], found["memory_unit"])
     value = measured(last["value"], found["time_unit"])
+    if last["tokens_per_second"] is not None:
+        value += f" ({grouped(last['tokens_per_second'])} tokens/s)"
     within = "" if found["mem_limit"] is None else " within the pipeline's own limits"
-    worth = f"most memory worth having in placement {short_placement(last)}"
+    worth = "most memory worth having"
+    if "placement" not in found["searched"]:
+        worth += f" in placement {short_placement(last)}"
     if last["status"] != "optimal":
         return (
             f"{worth}: not known; the least {objective} found, {value} (gap "

@@ -257,3 +257,15 @@ def test_a_measured_step() -> None:
         assert all(one[1] <= other[0] for one, other in pairwise(entries))
     sent = [(entry["name"], end - start) for start, end, entry in threads[0, 1]]
     assert sent == [(f"0F{m} to device 1", (1, 2, 2, 2)[m]) for m in range(4)]
+
+
+def test_throughput_stands_in_the_trace_where_it_is_known() -> None:
+    """1F1B of 2 x 2 takes 3 x (1 + 2) = 9 ms: 2 x 90 tokens in 9 ms are 20,000 a second."""
+    pipeline = Pipeline(stages=2, batches=2, time_unit="ms", tokens_per_microbatch=90)
+    known, unknown = (
+        json.loads(chrome_trace(evaluate(one, "1f1b"), "ms"))["otherData"]
+        for one in (pipeline, Pipeline(stages=2, batches=2))
+    )
+    assert (known["makespan"], known["tokens_per_second"]) == (9, 20000)
+    assert "mfu" not in known
+    assert "tokens_per_second" not in unknown

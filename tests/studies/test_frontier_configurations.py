@@ -131,6 +131,11 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     assert impossible.proof.startswith("within the pipeline's own limits, device 0 has no memory")
 
 
+def test_the_placement_of_the_last_point_is_not_named_where_all_are_searched() -> None:
+    line = "frontier --stages 2 --batches 2 --placement search --chunks 2 --time-limit 20"
+    assert "most memory worth having: " in done(line).out
+
+
 FILE = """
 stages: 2
 batches: 4
