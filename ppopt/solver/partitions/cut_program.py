@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,23 +135,34 @@ class CutProgram:
     @cached_property
     def least(self) -> int:
         """Least bound of all partitions; FOREVER where it is above the ceiling."""
-        return min((key for key, *_ in self._roots()), default=FOREVER)
+        least = FOREVER
+        for bound, stage in self._stages_in_order:
+            if bound >= least:
+                break
+            least = min(least, min((key for key, *_ in self._roots(stage)), default=FOREVER))
+        return least
 
     def in_order(self) -> Iterator[tuple[int, Counts]]:
         """Partitions of bounds up to the ceiling with their bounds, the least first.
 
         Best-first search over devices; of equal bounds the deepest is followed first.
         """
-        heap = [(key, 0, runs, first, middle) for key, first, middle, runs in self._roots()]
-        heapify(heap)
-        while heap:
-            key, depth, runs, first, middle = heappop(heap)
-            if len(runs) == self.space.num_devices:
-                yield key, self._counts(runs)
+        heap: list[tuple[int, int, tuple[Runs, ...], FirstStage, int]] = []
+        waiting = self._stages_in_order[::-1]
+        while heap or waiting:
+            while waiting and (not heap or waiting[-1][0] < heap[0][0]):
+                _, stage = waiting.pop()
+                for key, middle, runs in self._roots(stage):
+                    heappush(heap, (key, 0, (runs,), stage, middle))
+            if not heap:
                 continue
-            for bound, step in self._steps(runs, first, middle):
+            key, depth, path, first, middle = heappop(heap)
+            if len(path) == self.space.num_devices:
+                yield key, self._counts(path)
+                continue
+            for bound, step in self._steps(path, first, middle):
                 if max(key, bound) <= self.ceiling:
-                    heappush(heap, (max(key, bound), depth - 1, (*runs, step), first, middle))
+                    heappush(heap, (max(key, bound), depth - 1, (*path, step), first, middle))
 
     def most_even(self, ceiling: int) -> Counts | None:
         """Partition of least sum of squared stage times (F + backward) with a bound at most this.
@@ -159,10 +170,12 @@ class CutProgram:
         The least bound alone may have stages of one layer beside stages of many.
         """
         best: tuple[float, FirstStage, int, Runs] | None = None
-        for first, lengths in self._first_stages.items():
+        for bound, first in self._stages_in_order:
+            if bound > ceiling:
+                break
             sums = self._square_suffix(first, ceiling)
             for runs in self._tables[0]:
-                if runs.first in lengths:
+                if runs.first in self._first_stages[first]:
                     squares, middle = self._square_from_start(first, ceiling, runs, sums[0])
                     found = squares, first, middle, runs
                     if squares < np.inf and (best is None or found < best):
@@ -364,15 +377,32 @@ class CutProgram:
             self._suffixes[stage] = [*reversed(levels)]
         return self._suffixes[stage]
 
-    def _roots(self) -> list[tuple[int, FirstStage, int, tuple[Runs, ...]]]:
-        """Choices of the first device: least bound, stage 0, middle cut, runs."""
-        roots: list[tuple[int, FirstStage, int, tuple[Runs, ...]]] = []
-        for first, lengths in self._first_stages.items():
-            for middle, _ in self._starts():
-                for bound, runs in self._steps((), first, middle):
-                    if runs.first in lengths and bound <= self.ceiling:
-                        roots.append((bound, first, middle, (runs,)))
-        return roots
+    @cached_property
+    def _stages_in_order(self) -> list[tuple[int, FirstStage]]:
+        """What stage 0 may be, by the least bound of all partitions with it, whatever its pace.
+
+        The pace is worked out only where that bound does not rule it out.
+        """
+        found = []
+        for stage in self._first_stages:
+            roots = self._roots(stage, stage._replace(pace=0))
+            found += [(min(key for key, *_ in roots), stage)] if roots else []
+        return sorted(found)
+
+    def _roots(
+        self, stage: FirstStage, known: FirstStage | None = None
+    ) -> list[tuple[int, int, Runs]]:
+        """Choices of the first device with such a stage 0: least bound, middle cut, runs.
+
+        `known`: what is counted of stage 0; None: all.
+        """
+        lengths = self._first_stages[stage]
+        return [
+            (bound, middle, runs)
+            for middle, _ in self._starts()
+            for bound, runs in self._steps((), known or stage, middle)
+            if runs.first in lengths and bound <= self.ceiling
+        ]
 
     def _steps(
         self, path: tuple[Runs, ...], first: FirstStage, middle: int
