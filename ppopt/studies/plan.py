@@ -254,6 +254,7 @@ class _PlanSearch:
         for one in self._candidates:
             one.hint(known.get(one.configuration, one))
         with suppress(KeyboardInterrupt):
+            self._raise_to_unlimited()
             for number in range(2):
                 if not self._over:
                     self._round(number, MORE_BOUNDING)
@@ -262,6 +263,21 @@ class _PlanSearch:
         batches = found.best.configuration.batches
         limits = self._space.fields["mem_limit"]
         return MoreMemory(tuple(limits), ceiling * batches, least * batches)
+
+    def _raise_to_unlimited(self) -> None:
+        """Bound by the same space without memory limits, whose bounds take less time."""
+        fields = {key: value for key, value in self._space.fields.items() if key != "mem_limit"}
+        free = _PlanSearch(
+            replace(self._space, fields=fields), self._objective, self._kind, self._provenance,
+            self._params, self._began, self._seconds / self._provenance.time_limit,
+        )  # fmt: skip
+        free._known = self._known
+        with interrupts.heard():
+            free._bound_all(MORE_BOUNDING)
+        bounded = {one.configuration: one for one in free._candidates}
+        for one in self._candidates:
+            if one.configuration in bounded:
+                one.raise_to(bounded[one.configuration])
 
     def _round(self, number: int, bounding: float = BOUNDING) -> None:
         """Bound the configurations that may be best, and search them."""
