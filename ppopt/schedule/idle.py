@@ -199,7 +199,7 @@ def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Int
     second = np.flatnonzero(schedule.seconds[here])
     taken[second] += taken[second - 1]
     taken[second - 1] = taken[second]
-    for amount in np.unique(taken).tolist():
+    for amount in sorted(set(taken.tolist())):
         first, place = _least_from(np.where(taken == amount, ready, _NEVER))
         fits = (room >= amount) | (amount == 0)
         closes = np.where(fits, np.minimum(closes, first[before]), closes)

@@ -118,7 +118,7 @@ def class_orders(instance: Instance, sequences: Iterable[Iterable[int]]) -> Orde
 
 def _numbers(instance: Instance, sequence: Ints) -> Ints:
     found = np.empty_like(sequence)
-    for number in np.unique(sequence):
+    for number in sorted(set(sequence.tolist())):
         here = sequence == number
         found[here] = instance.codes[number, : np.count_nonzero(here)]
     return found
