@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
+from ppopt.solver import interrupts
 from ppopt.solver.incumbent import Incumbent
 
 
@@ -39,11 +40,20 @@ class Clock:
         """Start now, or at an instant of `time.monotonic`."""
         self.began = time.monotonic() if began is None else began
         self.seconds = seconds
-        self.interrupted = False
+        self._interrupted = False
         self.stopped: Callable[[], bool] = lambda: False
         """The stop criterion of the caller."""
         self.poll: Callable[[], None] = lambda: None
         """Called at every stop check: receives what another process has found."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended the search, or was recorded and its exception lost."""
+        return self._interrupted or interrupts.pressed()
+
+    @interrupted.setter
+    def interrupted(self, interrupted: bool) -> None:
+        self._interrupted = interrupted
 
     @property
     def deadline(self) -> float:

@@ -103,6 +103,15 @@ def deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+def pressed() -> bool:
+    """Whether Ctrl-C was recorded, in the main thread.
+
+    Its KeyboardInterrupt may have been lost: Python drops one that is raised in a finalizer or in a
+    callback of the garbage collector.
+    """
+    return bool(_notes) and _is_main() and any(one.pressed for one in _notes)
+
+
 def only_record() -> None:
     """Only record Ctrl-C from now on, until `recorded` ends, except in blocks of `heard`.
 

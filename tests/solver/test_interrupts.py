@@ -6,12 +6,13 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ppopt import Objective, Pipeline, Status
+from ppopt import Objective, Pipeline, Progress, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
@@ -123,3 +124,19 @@ def test_ctrl_c_after_the_search_keeps_what_it_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(made, "checked", pressed)
     result = made.solve(Pipeline(stages=2, batches=2), workers=1)
     assert (result.status, result.interrupted) == (Status.OPTIMAL, True)
+
+
+def test_a_lost_ctrl_c_ends_a_search_all_the_same() -> None:
+    """Python drops a KeyboardInterrupt that a finalizer raises."""
+
+    def lose(_: Progress) -> None:
+        with suppress(KeyboardInterrupt):
+            press()
+
+    times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
+    pipeline = replace(times, p2p=408, mem_limit=6)
+    with interrupts.recorded(inner=True):
+        found = solve(pipeline, time_limit=600, workers=1, progress=lose)
+    assert found.interrupted
+    assert found.schedule is not None
+    assert found.solve_seconds < 300
