@@ -351,7 +351,11 @@ def print_json(shown: Mapping[str, Any]) -> None:
 
 
 def print_table(renderable: RenderableType) -> None:
-    """Print by Python's own print: rich would end the process on a closed pipe."""
+    """Print by Python's own print: rich would end the process on a closed pipe.
+
+    What was printed before goes out first, as rich flushes it.
+    """
+    print(end="", flush=True)
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(renderable)

@@ -107,7 +107,10 @@ def test_the_time_limit_is_kept() -> None:
 class TestClosedPipes:
     @pytest.mark.parametrize(
         "line",
-        [f"solve {SMALL}", f"solve {SMALL} --json", "models", "--help", "solve --help"],
+        [
+            *(f"solve {SMALL}", f"solve {SMALL} --details", f"solve {SMALL} --json"),
+            *("models", "--help", "solve --help"),
+        ],
     )
     def test_nobody_reads(self, line: str) -> None:
         command = process(line)
