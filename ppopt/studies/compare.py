@@ -177,6 +177,7 @@ def compare(
         workers=workers,
         seed=seed,
         hint=hint,
+        made=[one for one, _ in made],
         tell=tell,
         stop=stop,
         params=params,
@@ -205,9 +206,15 @@ def _optima(
     seconds: float,
     tell: Callable[[Progress], None],
     hint: Schedule | None,
+    made: Sequence[Schedule],
+    objective: Objective,
     **search: Any,
 ) -> dict[Layout, Result]:
-    """Search all, each for an equal part of the time left."""
+    """Search all, each for an equal part of the time left.
+
+    A search that chooses partition or recompute starts from the best strategy of its placement,
+    whose own were chosen for it, so that no such row is better than the optimum found.
+    """
     deadline = time.monotonic() + seconds
     found: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
@@ -224,13 +231,26 @@ def _optima(
         found[space] = solve(
             problem,
             time_limit=left / parts,
-            hint=None if index else hint,
+            objective=objective,
+            hint=(None if index else hint) or _start(problem, made, objective),
             progress=follow,
             **search,
         )
         if found[space].interrupted:
             break
     return found
+
+
+def _start(problem: Pipeline, made: Sequence[Schedule], objective: Objective) -> Schedule | None:
+    """The best schedule within the limits and of the placement of a search over configurations."""
+    if problem.recompute != SEARCH_RECOMPUTE and problem.partition != SEARCH:
+        return None
+    known = [one for one in made if one.pipeline.layout == problem.layout and one.fits_limits]
+    return min(known, key=lambda one: _value(one, objective), default=None)
+
+
+def _value(schedule: Schedule, objective: Objective) -> Fraction:
+    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
 
 
 def _silent(_: Progress | str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ppopt import Options, Pipeline, Result, Schedule, evaluate, solve
+from ppopt import Options, Pipeline, Result, Schedule, evaluate, read_pipeline, solve
 from ppopt.formats import schedule_json
 from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
@@ -84,3 +85,21 @@ def test_a_table_waits_for_no_native_form(monkeypatch: pytest.MonkeyPatch) -> No
     line = "--stages 2 --batches 4"
     assert "zbv" in done(f"compare {line}").out
     assert "makespan" in done(f"eval zbv {line}").out
+
+
+@pytest.mark.parametrize("partition", [None, "search"])
+def test_a_search_that_chooses_recompute_starts_from_the_best_strategy(
+    partition: str | None,
+) -> None:
+    """In little time it finds worse: the strategy recomputes as little as the limit asks for."""
+    model = read_pipeline("llama-3.1-8b")
+    pipeline = replace(model, partition=partition, recompute="search")
+    found = compare.compare(
+        pipeline, strategies=["1f1b", "gpipe"], mem_limit="40GiB", time_limit=0.01, workers=1
+    )
+    (best,) = found.optima
+    assert best.schedule is not None
+    own = [row for row in found.hands if row.fits_limit]
+    assert own
+    assert best.value is not None
+    assert all(best.value <= row.schedule.pipeline.ticks.time(row.value) for row in own)
