@@ -132,7 +132,7 @@ def _comparison_words(
     yield ""
     yield from _links(shown)
     for search in compared.optima:
-        yield searched_words(of_result(search, None))
+        yield searched_words(of_result(search, None), shown["rows"])
     yield from robustness_words(shown)
     if details:
         yield from (f"skipped {name}: {reason}" for name, reason in compared.skipped)

@@ -40,8 +40,9 @@ def _(value: Result) -> str:
 
 @html_of.register
 def _(value: Comparison) -> str:
-    words = [searched_words(of_result(search, None)) for search in value.optima]
-    return notebook_table(compare_table(of_comparison(value)["rows"])) + _lines(words)
+    rows = of_comparison(value)["rows"]
+    words = [searched_words(of_result(search, None), rows) for search in value.optima]
+    return notebook_table(compare_table(rows)) + _lines(words)
 
 
 @html_of.register
