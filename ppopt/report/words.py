@@ -310,7 +310,7 @@ def searched_words(figures: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
 
 
 def short_placement(figures: Mapping[str, Any]) -> str:
-    """Placement and, above one, chunks and routes: `v/2`, `linear, 2 routes`.
+    """Placement and, above one, chunks and routes: `v/2`, `linear x2`.
 
     A placement given as a list is `explicit`.
     """
@@ -321,7 +321,13 @@ def short_placement(figures: Mapping[str, Any]) -> str:
     if chunks and chunks > 1:
         words += f"/{chunks}"
     routes = figures.get("routes") or 1
-    return f"{words}, {routes} routes" if routes > 1 else words
+    return f"{words} x{routes}" if routes > 1 else words
+
+
+def routes_words(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What `short_placement` marks in a table, where it marks any of its rows."""
+    marked = any((row.get("routes") or 1) > 1 for row in rows)
+    return ["x2: two routes, weights held twice"] if marked else []
 
 
 def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
@@ -446,6 +452,7 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
         f"least memory that works: {least}; {found['proof']}",
         _enough_words(found),
         *_faster_elsewhere(found),
+        *routes_words(found["strategies"]),
     ]
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective_words(found)}")
@@ -491,7 +498,7 @@ def _faster_elsewhere(found: Mapping[str, Any]) -> list[str]:
     one = next((row for row in faster if row["routes"] <= last["routes"]), None)
     lines = [] if one is None else [f"faster in another placement: {_hand_words(found, one)}"]
     if two is not None and (one is None or two["value"] < one["value"]):
-        lines.append(f"faster with two routes: {_hand_words(found, two)}, weights held twice")
+        lines.append(f"faster with two routes: {_hand_words(found, two)}")
     return lines
 
 
