@@ -95,7 +95,9 @@ class BoundedPartitions(Candidates):
     def _bounds_in_order(self) -> PartitionBounds | None:
         """The bounds over all partitions, whose order begins; None: none keeps the limits."""
         if self._bounds is None:
-            self._bounds = bounds_of(self._space, self._deadline)
+            bounds = bounds_of(self._space, self._deadline)
+            _ = bounds.least
+            self._bounds = bounds
         if self._bounds.least == FOREVER:
             return None
         self._order = PartitionOrder(self._space, self._bounds)
