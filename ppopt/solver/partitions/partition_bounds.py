@@ -53,9 +53,7 @@ def _bounds_alike(space: PartitionSpace, alike: Sequence[Counts]) -> Ints:
     length = alike[0][0]
     tail, pace = int(first_stage_tail(space, np.array(length))), pace_of(space, length)
     bounds = [
-        np.broadcast_to(
-            chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(alike)
-        )
+        np.broadcast_to(chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(alike))
         for device, stages in enumerate(_hosted(space, alike))
     ]
     return np.asarray(np.max(bounds, axis=0))
