@@ -2,12 +2,11 @@
 
 The largest limit comes first: its bound holds for all. Then comes the least memory of the value
 found there, the most memory that is worth having: a search for it ends as soon as it tells whether
-a limit allows that value. The rest is bisection over the limits: an interval of limits is halved where the
-values at its ends differ, so that a run of n equal optima costs about log2(n) searches. A search
-starts from what is known of
-neighbouring limits: the best schedule of smaller memory, the next one above the limit (repaired to
-fit), and the bound of the next larger limit. A limit that stays open is searched again, each time
-for twice as long.
+a limit allows that value. The rest is bisection over the limits: an interval of limits is halved
+where the values at its ends differ, so that a run of n equal optima costs about log2(n) searches. A
+search starts from what is known of neighbouring limits: the best schedule of smaller memory, the
+next one above the limit (repaired to fit), and the bound of the next larger limit. A limit that
+stays open is searched again, each time for twice as long.
 """
 
 from __future__ import annotations
