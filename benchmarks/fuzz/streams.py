@@ -90,6 +90,8 @@ def _simpler(case: Case) -> Iterator[Case]:
 
 
 def _least(pipeline: Pipeline, kind: str) -> int | None:
+    if pipeline.limits is not None and any(0 in row for row in pipeline.ticks.durations):
+        raise SkippedError("the oracle has no limits at instants")
     try:
         if kind == "mixed":
             return least_mixed(pipeline, most=MOST_STATES)
@@ -119,6 +121,8 @@ def _rechecked(found: Result, least: int | None, more: int) -> Iterator[Finding]
     again = ppopt.recheck(replace(found, lower_bound=above), time_limit=10, workers=1)
     if again.verdict is Verdict.CONFIRMED:
         yield Finding("inflated-bound-confirmed", f"the bound {above}: {again.reason}")
+    elif again.counterexample is not None:
+        yield from valid(again.counterexample)
 
 
 def valid(schedule: Schedule) -> Iterator[Finding]:

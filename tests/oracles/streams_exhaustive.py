@@ -60,7 +60,8 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
 
     def fits(device: int, job: Job, held: dict[int, int]) -> bool:
         limits = pipeline.ticks.limits
-        (op,) = job
+        op = job[0]
+        assert isinstance(op, Op)
         return (
             limits is None or held[device] + taken(pipeline.ticks, op[0], op[1]) <= limits[device]
         )

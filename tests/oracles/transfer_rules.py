@@ -24,7 +24,7 @@ def broken_rules(schedule: Schedule) -> set[Rule]:
     found = set()
     if len(rows) < len(given) or len(set(names)) < len(names) or set(names) != wanted:
         found.add(Rule.TRANSFER)
-    ends = {row[:3]: row[4:6] for row in table(schedule)}
+    ends: dict[Row, Row] = {row[:3]: row[4:6] for row in table(schedule)}
     for number, row in enumerate(rows):
         found |= set(_alone(pipeline, ends, row, first=row[:5] not in names[:number]))
         if any(_at_once(row, one) for one in rows[:number]):
