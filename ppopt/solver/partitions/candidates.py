@@ -95,7 +95,9 @@ class BoundedPartitions(Candidates):
     def _bounds_in_order(self) -> PartitionBounds | None:
         """The bounds over all partitions, whose order begins; None: none keeps the limits."""
         if self._bounds is None:
-            self._bounds = bounds_of(self._space, self._deadline)
+            bounds = bounds_of(self._space, self._deadline)
+            _ = bounds.least
+            self._bounds = bounds
         if self._bounds.least == FOREVER:
             return None
         self._order = PartitionOrder(self._space, self._bounds)
@@ -174,14 +176,12 @@ def ruled_out_words(search: ConfigurationSearch) -> str:
     """Why no partition is better than the bound, in words."""
     searched, examined = search.searched, search.examined
     alone = "has a device that alone needs as long, by head, work, forced idle time and way out"
+    end = "are proved to need as long" if search.closed else "have bounds as high, not all reached"
     if examined == searched:
-        return (
-            f"every one but the {searched} searched {alone}; the searches of these {searched} "
-            "found as much"
-        )
+        return f"every one but the {searched} searched {alone}; these {searched} {end}"
     return (
         f"every one but {examined} {alone}; of these {examined}, {searched} were searched, and "
-        "subsets of their devices were followed to their end: each needs as long"
+        f"subsets of their devices were followed: all {examined} {end}"
     )
 
 

@@ -156,6 +156,7 @@ class CutProgram:
                     heappush(heap, (key, 0, (runs,), stage, middle))
             if not heap:
                 continue
+            self._check_time()
             key, depth, path, first, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)
@@ -175,6 +176,7 @@ class CutProgram:
                 break
             sums = self._square_suffix(first, ceiling)
             for runs in self._tables[0]:
+                self._check_time()
                 if runs.first in self._first_stages[first]:
                     squares, middle = self._square_from_start(first, ceiling, runs, sums[0])
                     found = squares, first, middle, runs
@@ -241,6 +243,7 @@ class CutProgram:
         seconds = range(1) if self.form is Form.ONE else range(1, self._longest + 1)
         grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
         for first in range(1, self._longest + 1):
+            self._check_time()
             for second in seconds:
                 runs = Runs(first, second)
                 one, other = (axis[self._window(runs)].ravel() for axis in grid)
