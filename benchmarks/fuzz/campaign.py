@@ -18,7 +18,7 @@ from benchmarks.fuzz import known
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.choices import Layers, Mixed, Placements, Recompute
 from benchmarks.fuzz.hostile import Hostile, Traps
-from benchmarks.fuzz.processes import Disks, Killed, Streams
+from benchmarks.fuzz.processes import ClosedStreams, Disks, Killed
 from benchmarks.fuzz.schedules import Damaged, Edited, Mutants, Valid
 from benchmarks.fuzz.searches import (
     Bounds,
@@ -29,13 +29,14 @@ from benchmarks.fuzz.searches import (
     Strategies,
     Tiny,
 )
+from benchmarks.fuzz.streams import Posts, Streams, Transfers
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
         Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(), Edited(), Hostile(),
-        Traps(), Killed(), Disks(), Streams(),
+        Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(), Posts(),
     )
 }  # fmt: skip
 """All categories by name."""
@@ -201,13 +202,13 @@ def write_tests(tallies: Mapping[str, Tally], folder: Path) -> list[Path]:
 
 
 def _test(name: str, kind: str, words: str, case: Case) -> str:
-    function = kind.replace("-", "_").lower()
+    function = f"{name}_{kind}".replace("-", "_").lower()
     told = words.replace("\\", "/").replace('"', "'").splitlines() or [""]
     return (
         f'"""Found by `python -m benchmarks.fuzz`, and shrunk.\n\n{kind}: {told[0]}\n"""\n\n'
         "from benchmarks.fuzz.campaign import CATEGORIES, findings\n\n"
         f"CASE = {pformat(case, width=96, sort_dicts=False)}\n\n\n"
-        f"def test_{name}_{function}() -> None:\n"
+        f"def test_{function}() -> None:\n"
         f'    found = findings(CATEGORIES["{name}"], CASE)\n'
         f'    assert "{kind}" not in [finding.kind for finding in found], found\n'
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from fractions import Fraction
 
 from benchmarks.fuzz.category import Finding
@@ -16,10 +16,15 @@ def ticks(pipeline: Pipeline, value: Fraction) -> Fraction:
     return value * pipeline.ticks.per_unit
 
 
-def broken(schedule: Schedule, *, limit: bool = True) -> Iterator[Finding]:
-    """Say which rules a schedule breaks; `limit`: the memory limit among them."""
+def broken(
+    schedule: Schedule, *, limit: bool = True, further: Set[Rule] = frozenset()
+) -> Iterator[Finding]:
+    """Say which rules a schedule breaks; `limit`: the memory limit among them.
+
+    `further`: what oracles of further rules have found.
+    """
     allowed = set() if limit else {Rule.MEMORY}
-    naive = {finding[0] for finding in verify_naive.findings(schedule)} - allowed
+    naive = {finding[0] for finding in verify_naive.findings(schedule)} - allowed | further
     if naive:
         yield Finding("invalid-schedule", f"it breaks {', '.join(sorted(naive))}")
     found = {violation.rule for violation in verify(schedule)} - allowed
@@ -40,6 +45,13 @@ def result(found: Result, expected: Fraction | int | None, *, proof: bool) -> It
     """
     if found.schedule is not None:
         yield from broken(found.schedule)
+    yield from values(found, expected)
+    if proof and found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        yield Finding("no-proof", f"{found.status} after {found.solve_seconds:.1f} s")
+
+
+def values(found: Result, expected: Fraction | int | None) -> Iterator[Finding]:
+    """Compare status, value and bound with the least value in ticks (None: infeasible)."""
     if expected is None:
         if found.schedule is not None or found.status in (Status.OPTIMAL, Status.FEASIBLE):
             yield Finding("schedule-of-nothing", f"{found.status}, where nothing keeps the limit")
@@ -47,8 +59,6 @@ def result(found: Result, expected: Fraction | int | None, *, proof: bool) -> It
         yield Finding("wrong-infeasible", f"infeasible, where {expected} ticks are possible")
     else:
         yield from _values(found, expected)
-    if proof and found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
-        yield Finding("no-proof", f"{found.status} after {found.solve_seconds:.1f} s")
 
 
 def _values(found: Result, expected: Fraction | int) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.fuzz.category import Case
 from ppopt import InputError, Pipeline
+from ppopt.problem.partition import SEARCH
 
 FIXED = ("even", "balanced", "counts", "layout")
 """Ways to give a partition."""
@@ -65,6 +66,8 @@ def draw(
         whole = sum(layer["activation"] + layer["static"] for layer in model)
         rooms = [rng.randint(whole // (2 * devices), 2 * whole) for _ in range(devices)]
         fields["mem_limit"] = rng.choice((rooms, max(rooms)))
+    if SEARCH not in (fields["partition"], fields["recompute"]) and rng.random() < 0.3:
+        fields["first_backward"] = "weight"
     return fields
 
 
@@ -222,6 +225,8 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     for name in layers[0]:
         rows = [[layer[name] for layer in layers[start:end]] for start, end in _cuts(counts)]
         columns[name] = [max(row) if name in KINDS else sum(row, Fraction(0)) for row in rows]
+    if fields.get("first_backward") == "weight":
+        _all_in_weight(columns)
     rest: dict[str, Any] = {
         name: fields[name]
         for name in ("batches", "p2p", "backward_p2p", "mem_limit")
@@ -230,6 +235,15 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     if "link" in fields:
         rest = _delays(fields, counts) | rest
     return Pipeline(stages=len(counts), placement=hosts_of(fields), **rest, **columns)
+
+
+def _all_in_weight(columns: dict[str, list[Fraction]]) -> None:
+    """Let B of the first stage run nothing and W its whole backward, recompute included."""
+    whole = columns["backward"][0] + columns["recompute_time"][0]
+    columns["backward"][0] = columns["weight"][0] = whole
+    columns["weight_workspace"][0] = columns["backward_workspace"][0]
+    for name in ("backward_input", "recompute_time", "memory_b", "input_workspace"):
+        columns[name][0] = Fraction(0)
 
 
 def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
@@ -285,7 +299,7 @@ def smaller(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name, plain in (("p2p", 0), ("recompute", None)):
         if fields.get(name, plain) != plain:
             yield fields | {name: plain}
-    for name in ("link", "backward_p2p", "mem_limit"):
+    for name in ("link", "backward_p2p", "mem_limit", "first_backward"):
         if name in fields:
             yield {key: value for key, value in fields.items() if key != name}
     for index, layer in enumerate(model):

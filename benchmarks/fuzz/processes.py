@@ -313,10 +313,10 @@ KNOWN_BEFORE = ("dangling", "loop", "no-folder", "no-directory")
 """Troubles that can be seen before the search."""
 
 
-class Streams(Category):
+class ClosedStreams(Category):
     """Closed standard streams, full ones, and readers that go away."""
 
-    name = "streams"
+    name = "closed-streams"
     goal = 40
     tries = 0
 

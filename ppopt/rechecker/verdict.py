@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ppopt.errors import VerificationError
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.schedule.transfers import Transfers
 from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
@@ -24,9 +31,9 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     """No schedule is below the bound (or there is none at all, where that was claimed)."""
     UNDECIDED = "not confirmed"
-    """Time ran out."""
+    """Time ran out; or a schedule below the bound is one of delays, where links are streams."""
     WRONG = "wrong"
-    """Here is a schedule below the bound."""
+    """There is a schedule below the bound."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +47,33 @@ class Recheck:
     """The devices whose rules decided it; of the others only the data flow was used."""
     seconds: float
     counterexample: Schedule | None = None
-    """A valid schedule below the bound, where it is wrong."""
+    """A valid schedule below the bound, where it is wrong and one was made."""
 
 
 def outcome_of(stated: Claim, found: RefutationOutcome, seconds: float) -> Recheck:
     """The outcome of a search by CP-SAT."""
     if found.times is not None:
-        made = _schedule(stated, found.times)
-        return Recheck(Verdict.WRONG, _below(stated, made), found.devices, seconds, made)
+        return _of_schedule(stated, found.times, found.devices, seconds)
     verdict = Verdict.CONFIRMED if found.refuted else Verdict.UNDECIDED
     reason = searched(stated, found.devices, refuted=found.refuted)
     return Recheck(verdict, reason, found.devices, seconds)
+
+
+def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds: float) -> Recheck:
+    """The outcome where a schedule was found, by rules that know links as delays alone."""
+    made = _schedule(stated, times)
+    reason = _below(stated, made)
+    if not stated.pipeline.streams:
+        return Recheck(Verdict.WRONG, reason, devices, seconds, made)
+    over = _over_streams(stated, made)
+    if over is not None:
+        return Recheck(Verdict.WRONG, reason, devices, seconds, over)
+    reason += ", where links are delays"
+    if stated.bound is None:
+        reason += "; over streams the same orders keep them too"
+        return Recheck(Verdict.WRONG, reason, devices, seconds)
+    reason += "; over streams none was looked for"
+    return Recheck(Verdict.UNDECIDED, reason, devices, seconds)
 
 
 def searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
@@ -80,10 +103,10 @@ def _below(stated: Claim, made: Schedule) -> str:
 
 
 def _schedule(stated: Claim, times: Times) -> Schedule:
-    """The schedule found, verified: the re-checker itself may be wrong."""
+    """The schedule found, over delays, verified: the re-checker itself may be wrong."""
     from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
 
-    pipeline = stated.pipeline
+    pipeline = replace(stated.pipeline, link_mode=LinkMode.DELAY)
     rows = []
     pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
     for op, start in times.start.items():
@@ -95,3 +118,30 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     if broken:
         raise VerificationError(f"the re-checker's own schedule breaks a rule: {broken[0]}")
     return made
+
+
+def _over_streams(stated: Claim, made: Schedule) -> Schedule | None:
+    """The same times over streams, results sent as they come; None where that breaks a rule."""
+    pipeline = stated.pipeline
+    transfers = Transfers(*np.array(list(_sent(pipeline, made)), dtype=np.int64).reshape(-1, 7).T)
+    over = replace(made, pipeline=pipeline, transfers=transfers)
+    return None if verify(over) else over
+
+
+def _sent(pipeline: Pipeline, made: Schedule) -> Iterator[tuple[int, ...]]:
+    """A transfer of every result that another device needs, each link first come, first served."""
+    (down,), (up,) = pipeline.ticks.down, pipeline.ticks.up
+    free: dict[frozenset[int], int] = {}
+    for row in sorted(made.rows(), key=lambda row: row.end):
+        forward = row.kind is OpKind.F
+        other = row.stage + (1 if forward else -1)
+        if row.kind is OpKind.W or not 0 <= other < pipeline.num_stages:
+            continue
+        source, target = row.device, pipeline.device(other, row.microbatch)
+        if source == target:
+            continue
+        link = frozenset((source, target))
+        start = max(row.end, free.get(link, 0))
+        free[link] = start + (down if forward else up)[min(row.stage, other)]
+        kind = OpKind.F if forward else OpKind.B
+        yield kind, row.stage, row.microbatch, source, target, start, free[link]

@@ -303,7 +303,7 @@ def evaluate_all(
     chosen = registry() if only is None else {name: resolve(name) for name in only}
     deadline = time.monotonic() + seconds
     with interrupts.heard():
-        for name, strategy in chosen.items():
+        for place, (name, strategy) in enumerate(chosen.items()):
             if kind is BackwardKind.WHOLE and not strategy.fused:
                 skipped.append((name, "it splits the backward, which --backward whole rules out"))
                 continue
@@ -318,19 +318,26 @@ def evaluate_all(
                     words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
                     skipped.append((name, f"{words}; raise --time-limit"))
                     continue
-                schedule = _evaluated(unplaced, name, objective, own)
+                share = (deadline - time.monotonic()) / (len(chosen) - place)
+                schedule = _evaluated(unplaced, name, objective, own, share)
                 made.append((schedule, time.monotonic() - began))
             except InputError as error:
                 skipped.append((name, str(error)))
     return made, tuple(skipped)
 
 
-def _evaluated(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> Schedule:
-    """A strategy, on the best partition and recompute for it where these are to be searched."""
+def _evaluated(
+    pipeline: Pipeline, name: str, objective: Objective, options: Options, seconds: float
+) -> Schedule:
+    """A strategy, on the best partition and recompute for it where these are to be searched.
+
+    The search for a partition takes at most so many seconds.
+    """
     if pipeline.partition != SEARCH:
         make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
         return make(pipeline, name, objective, options)
-    found = choose_partition(pipeline, name, objective, options, time_limit=PARTITION_SECONDS)
+    most = min(PARTITION_SECONDS, seconds)
+    found = choose_partition(pipeline, name, objective, options, time_limit=most)
     if found.interrupted:
         raise KeyboardInterrupt
     return found.schedule

@@ -1,12 +1,12 @@
 """Explore memory against time: which limit to search next, and for how long.
 
-The largest limit comes first, then the least memory of the value found there: the most memory that
-is worth having. The rest is bisection over the limits: an interval of limits is halved where the
-values at its ends differ, so that a run of n equal optima costs about log2(n) searches. A search
-starts from what is known of
-neighbouring limits: the best schedule of smaller memory, the next one above the limit (repaired to
-fit), and the bound of the next larger limit. A limit that stays open is searched again, each time
-for twice as long.
+The largest limit comes first: its bound holds for all. Then comes the least memory of the value
+found there, the most memory that is worth having: a search for it ends as soon as it tells whether
+a limit allows that value. The rest is bisection over the limits: an interval of limits is halved
+where the values at its ends differ, so that a run of n equal optima costs about log2(n) searches. A
+search starts from what is known of neighbouring limits: the best schedule of smaller memory, the
+next one above the limit (repaired to fit), and the bound of the next larger limit. A limit that
+stays open is searched again, each time for twice as long.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from math import inf
 
@@ -23,7 +24,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.studies.frontier_curve import Curve, Number, ParetoPoint, Proved, Segment
-from ppopt.studies.frontier_space import Space
+from ppopt.studies.frontier_space import Space, is_settled
 
 WORTH = 0.002
 """Share of the value: segments of a smaller step are searched after all others."""
@@ -72,12 +73,17 @@ class Explorer:
         try:
             with interrupts.heard():
                 self._seed(hands)
-                self._search(len(self.curve.limits) - 1)
+                self._search(self._last)
                 self._lessen()
                 while self.left > LEAST and (segment := self._next()) is not None:
                     self._search(self._place(segment))
         except KeyboardInterrupt:
             self.interrupted = True
+
+    @property
+    def _last(self) -> int:
+        """Position of the largest limit."""
+        return len(self.curve.limits) - 1
 
     def _seed(self, hands: Iterable[Schedule]) -> None:
         """Add the schedules that need no search."""
@@ -116,7 +122,7 @@ class Explorer:
                 return True
             if middle in self.given_up:
                 return searched
-            self._search(middle)
+            self._search(middle, self.curve.found[-1].value)
             searched = True
             edge = self._edge()
             if edge is None:
@@ -161,30 +167,43 @@ class Explorer:
 
     @property
     def _least(self) -> float:
-        return max(LEAST, PER_OPERATION * self.space.problem.operations)
+        """Least seconds of a search: as long as the largest limit took, if that is proved."""
+        largest, best = (
+            self.curve.limits[self._last],
+            self.curve.best(self.curve.limits[self._last]),
+        )
+        is_proved = best is not None and self.curve.low(largest) == best.value
+        taken = self.spent[largest] if is_proved else 0.0
+        return max(LEAST, PER_OPERATION * self.space.problem.operations, taken)
 
     def _seconds(self, place: int) -> float:
         """Time for a search: an equal share for every likely point, doubled with every try."""
+        if place == self._last and not self.tried[place] and self.space.first_share:
+            return self.space.first_share * self.left
         matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
         first = max(self._least, self.provenance.time_limit / matter)
         return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
 
-    def _search(self, place: int) -> None:
+    def _search(self, place: int, target: Fraction | None = None) -> None:
+        """Search a limit; where there is a target, only until it is reached or ruled out."""
         limit = self.curve.limits[place]
         known = (self.curve.best(limit), self.curve.next(limit))
         provenance = replace(self.provenance, time_limit=self._seconds(place))
-        self.tried[place] += 1
         result = self.space.search(
             self.space.memory(limit),
             [found.schedule for found in known if found is not None],
             self.curve.bound(limit),
             provenance,
             self._tell(limit),
+            target,
         )
         self.spent[limit] += result.solve_seconds
+        self._learn(limit, result)
+        if target is not None and is_settled(target, result.value, result.lower_bound):
+            return
+        self.tried[place] += 1
         if max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
             self.given_up.add(place)
-        self._learn(limit, result)
 
     def _learn(self, limit: int, result: Result) -> None:
         """Add the outcome of a search."""

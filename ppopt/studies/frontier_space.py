@@ -28,7 +28,7 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
-from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
+from ppopt.solver.configurations import ConfigurationSearch, SolveRequest, Stop
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result
 from ppopt.solver.search import candidates_of, search_from
@@ -37,6 +37,10 @@ from ppopt.studies import memory_limits
 from ppopt.studies.baseline import comparable
 from ppopt.studies.frontier_curve import Proved
 
+BOUNDING = 0.5
+"""Share of the time of a search in which it is first asked whether bounds rule out its target."""
+FIRST_SHARE = 0.5
+"""Share of the time left that the largest limit may take where configurations are searched."""
 WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
 
 
@@ -50,12 +54,26 @@ def searched(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(name for name, search in chosen.items() if search)
 
 
+def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
+    """Whether a schedule reaches a target, or a bound rules it out; no bound: nothing is known."""
+    return (value is not None and value <= target) or (bound is not None and bound > target)
+
+
+def _stop_at(target: Fraction | None) -> Stop | None:
+    """What ends a search once it is known whether the target can be reached."""
+    if target is None:
+        return None
+    return lambda state: is_settled(target, state.value, state.lower_bound)
+
+
 class Space(ABC):
     """Schedules of a problem under one memory limit for every device, and their least value."""
 
     problem: Problem
     memory_per_unit: int
     """Ticks of the limits in one unit of memory."""
+    first_share = 0.0
+    """Share of the time left that the search of the largest limit may take; 0: as the others."""
 
     @property
     @abstractmethod
@@ -79,8 +97,12 @@ class Space(ABC):
         proved: Proved | None,
         provenance: Provenance,
         progress: Callable[[Progress], None],
+        target: Fraction | None = None,
     ) -> Result:
-        """Search within a limit, from known schedules and the best bound proved for it."""
+        """Search within a limit, from known schedules and the best bound proved for it.
+
+        Where there is a target, only until it is known whether the limit allows this value.
+        """
 
     @abstractmethod
     def known(self) -> Proved:
@@ -163,12 +185,13 @@ class OnePipeline(Space):
         proved: Proved | None,
         provenance: Provenance,
         progress: Callable[[Progress], None],
+        target: Fraction | None = None,
     ) -> Result:
         """Search the pipeline within a limit."""
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         start = WarmStart(schedules=tuple(known), bound=proved and self._bound(proved))
         problem = replace(self.problem, pipeline=pipeline)
-        return search_from(start, problem, provenance, progress)
+        return search_from(start, problem, provenance, progress, stop=_stop_at(target))
 
     def known(self) -> Proved:
         """The bound of a device."""
@@ -219,6 +242,8 @@ class OnePipeline(Space):
 class EveryConfiguration(Space):
     """The schedules of every partition, placement or choice of recompute that is searched."""
 
+    first_share = FIRST_SHARE
+
     def __init__(self, problem: Problem) -> None:
         """Raises InputError where these cannot be searched."""
         candidates_of(problem, time.monotonic())
@@ -268,6 +293,7 @@ class EveryConfiguration(Space):
         proved: Proved | None,
         provenance: Provenance,
         progress: Callable[[Progress], None],
+        target: Fraction | None = None,
     ) -> Result:
         """Search all configurations within a limit."""
         began = time.monotonic()
@@ -281,12 +307,15 @@ class EveryConfiguration(Space):
             provenance,
             progress,
             began,
-            None,
+            _stop_at(target),
             SolveParams(),
             known=tuple(known),
             least=Fraction(0) if proved is None else proved.value,
         )
-        return ConfigurationSearch(candidates, request).run()
+        search = ConfigurationSearch(candidates, request)
+        if target is not None:
+            search.bound(began + BOUNDING * provenance.time_limit, target)
+        return search.run()
 
     def known(self) -> Proved:
         """Nothing."""

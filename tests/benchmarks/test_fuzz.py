@@ -42,7 +42,10 @@ SLICE = {
     "traps": 3,
     "killed": 2,
     "disks": 1,
-    "streams": 3,
+    "closed-streams": 3,
+    "streams": 8,
+    "transfers": 60,
+    "posts": 40,
 }
 """Cases of each category that run here: some 20 s in all."""
 
@@ -119,6 +122,7 @@ def test_models_in_layers_have_every_dimension() -> None:
         [any("workspace" in layer for layer in model) for model in models],
         ["link" in one for one in fields],
         ["backward" in one.get("link", {}) for one in fields],
+        [pipe.first_backward == "weight" for pipe in drawn],
         *(
             [any(layer["role"] == role for layer in model) for model in models]
             for role in ("embedding", "mtp", "head")

@@ -7,6 +7,7 @@ as its device or link is free and what it needs has ended. For a handful of jobs
 from __future__ import annotations
 
 from itertools import product
+from math import inf
 
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
@@ -14,16 +15,40 @@ from tests.factories.schedules import BW, B, F, W, given, taken
 from tests.factories.streams import Job, _length, _machine, _needs
 
 
-def least_makespan(pipeline: Pipeline, *, whole: bool) -> int | None:
-    """Ticks; None where the memory limits allow no schedule."""
-    places = list(product(range(pipeline.num_stages), range(pipeline.batches)))
-    split = dict.fromkeys(places, not whole)
+class UndecidedError(Exception):
+    """There are more states than the caller allows."""
+
+
+def least_makespan(pipeline: Pipeline, *, whole: bool, most: float = inf) -> int | None:
+    """Ticks; None where the memory limits allow no schedule.
+
+    Raises UndecidedError beyond so many states.
+    """
+    return _least(pipeline, dict.fromkeys(_places(pipeline), not whole), most)
+
+
+def least_mixed(pipeline: Pipeline, *, most: float = inf) -> int | None:
+    """The same, every backward whole or split, beside every such choice."""
+    places = _places(pipeline)
+    choices = product((False, True), repeat=len(places))
+    each = most / 2 ** len(places)
+    found = (_least(pipeline, dict(zip(places, one, strict=True)), each) for one in choices)
+    return min((value for value in found if value is not None), default=None)
+
+
+def _places(pipeline: Pipeline) -> list[tuple[int, int]]:
+    return list(product(range(pipeline.num_stages), range(pipeline.batches)))
+
+
+def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
     jobs: list[Job] = [
-        (Op(kind, *place),) for place in places for kind in ((F, BW) if whole else (F, B, W))
+        (Op(kind, *place),)
+        for place, halves in split.items()
+        for kind in ((F, B, W) if halves else (F, BW))
     ]
     jobs += [
         (kind, stage, microbatch)
-        for stage, microbatch in places
+        for stage, microbatch in split
         for kind, other in (("F", stage + 1), ("B", stage - 1))
         if (other, microbatch) in split and pipeline.device(other, 0) != pipeline.device(stage, 0)
     ]
@@ -35,7 +60,8 @@ def least_makespan(pipeline: Pipeline, *, whole: bool) -> int | None:
 
     def fits(device: int, job: Job, held: dict[int, int]) -> bool:
         limits = pipeline.ticks.limits
-        (op,) = job
+        op = job[0]
+        assert isinstance(op, Op)
         return (
             limits is None or held[device] + taken(pipeline.ticks, op[0], op[1]) <= limits[device]
         )
@@ -48,6 +74,8 @@ def least_makespan(pipeline: Pipeline, *, whole: bool) -> int | None:
         if key in seen or (best and max(free.values(), default=0) >= min(best)):
             return
         seen[key] = True
+        if len(seen) > most:
+            raise UndecidedError(f"more than {most:.0f} states")
         for job in jobs:
             name = job if isinstance(job[0], str) else job[0]
             if name in ends or not all(one in ends for one in needs[job]):

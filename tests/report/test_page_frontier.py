@@ -150,8 +150,8 @@ def test_many_names_at_one_spot_are_cut(view: View) -> None:
 
 def test_a_zoom_places_the_names_anew_and_a_double_click_undoes_it(page: View) -> None:
     axis = "return document.getElementById('curve').layout.xaxis.range"
+    (_, y), *_, (end, low) = page.run(SPOTS)  # which scrolls, and names move with the page
     whole, names = page.run(axis), page.run(NAMES)
-    (_, y), *_, (end, low) = page.run(SPOTS)
     page.drag((end - 30, y), (end + 150, low + 25))
     page.wait(lambda: 0 < len(page.run(NAMES)) < len(names), "the zoom")
     assert page.run(axis) != whole

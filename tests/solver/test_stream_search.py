@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from random import Random
 
 import pytest
@@ -72,6 +73,41 @@ def test_a_result_over_streams_is_checked_again() -> None:
     over = replace(found.pipeline, link_mode="delay")
     assert solve(over, time_limit=5).value <= found.value
     assert found.value <= evaluate(found.pipeline, "zb-1p").metrics.makespan
+
+
+@pytest.mark.parametrize("objective", ["makespan", "device-span"])
+def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_streams(objective: str) -> None:
+    pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode="streams")
+    found = solve(pipeline, objective=objective, time_limit=5, workers=1)
+    again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
+    assert again.verdict == "wrong"
+    made = again.counterexample
+    assert made is not None
+    assert made.pipeline.streams
+    assert verify(made) == []
+    assert made.metrics.value(made.objective) <= found.value * pipeline.ticks.per_unit
+
+
+def test_a_schedule_over_delays_refutes_no_bound_over_streams() -> None:
+    """Three transfers of 4 behind the first F, one behind the other, are there at 13. Over delays
+    the last device needs no longer than 5 + 9."""
+    pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
+    least = least_makespan(pipeline, whole=True)
+    found = solve(pipeline, backward_kind="whole", time_limit=2, workers=1)
+    assert least is not None
+    assert found.lower_bound < least / pipeline.ticks.per_unit
+    bound = Fraction(least, pipeline.ticks.per_unit)
+    again = recheck(replace(found, lower_bound=bound), workers=1)
+    assert (again.verdict, again.counterexample) == ("not confirmed", None)
+    assert again.reason.endswith("where links are delays; over streams none was looked for")
+
+
+def test_a_wrong_claim_of_infeasibility_over_streams() -> None:
+    pipeline = Pipeline(stages=2, batches=2, p2p=3, mem_limit=2, link_mode="streams")
+    found = solve(replace(pipeline, mem_limit=0), workers=1)
+    assert recheck(found, workers=1).verdict == "confirmed"
+    again = recheck(replace(found, pipeline=pipeline), workers=1)
+    assert again.verdict == "wrong"
 
 
 def test_a_hint_over_streams_is_never_lost() -> None:

@@ -251,9 +251,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> li
     searched: list[int] = []
     search = frontier_search.Explorer._search
 
-    def note(self: frontier_search.Explorer, place: int) -> None:
+    def note(self: frontier_search.Explorer, place: int, target: Fraction | None = None) -> None:
         searched.append(self.curve.limits[place])
-        search(self, place)
+        search(self, place, target)
         after(len(searched))
 
     monkeypatch.setattr(frontier_search.Explorer, "_search", note)
@@ -301,9 +301,9 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
     """4800 operations in slices: too many for a model of them all, and nothing else is left."""
     searches = []
 
-    def counted(*given: Any) -> Result:
+    def counted(*given: Any, **more: Any) -> Result:
         searches.append(1)
-        return search_from(*given)
+        return search_from(*given, **more)
 
     monkeypatch.setattr(frontier_space, "search_from", counted)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -13,10 +14,17 @@ from typing import Any
 
 import pytest
 
-from ppopt import Frontier, Layer, Model, Pipeline, Status, frontier, recheck, verify
+from ppopt import Frontier, Layer, Model, Pipeline, Result, Status, frontier, recheck, verify
 from ppopt.problem import placement
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE
+from ppopt.solver.result import Provenance
+from ppopt.solver.search import problem_of
+from ppopt.studies.frontier_curve import Curve
+from ppopt.studies.frontier_search import Explorer
+from ppopt.studies.frontier_space import space_of
 from tests.cli.cli_run import done, shown
 from tests.oracles import exhaustive
 
@@ -162,3 +170,34 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     assert re.search(r"optimal, proved: layers \d,\d, recompute \d,\d", told)
     assert "layers " in (tmp_path / "a.html").read_text()
     assert shown(f"frontier --config {path}")["searched"] == []
+
+
+def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
+    """An equal share, a tenth of the time here, is too little on a large model."""
+    problem = problem_of(draw(Random(1), SEARCHES[1]), Objective.MAKESPAN, BackwardKind.MIXED)
+    space, now = space_of(problem), time.monotonic()
+    explorer = Explorer(
+        space, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, Curve(space.limits), now
+    )
+    assert 29 < explorer._seconds(len(space.limits) - 1) <= 30
+    assert explorer._seconds(0) < 10
+
+
+@pytest.mark.parametrize("given", SEARCHES)
+def test_a_search_with_a_target_ends_when_it_is_settled(given: dict[str, Any]) -> None:
+    """Whether a limit allows a value is what the whole search of that limit says, too."""
+    problem = problem_of(draw(Random(7), given), Objective.MAKESPAN, BackwardKind.MIXED)
+    space = space_of(problem)
+
+    def search(limit: int, target: Fraction | None) -> Result:
+        provenance = Provenance(0, 1, 60.0, {})
+        return space.search(space.memory(limit), [], None, provenance, lambda _: None, target)
+
+    best = search(space.limits[-1], None).value
+    assert best is not None
+    for limit in (space.limits[0], space.limits[len(space.limits) // 2], space.limits[-1]):
+        whole, asked = search(limit, None), search(limit, best)
+        reached = asked.value is not None and asked.value <= best
+        ruled_out = asked.lower_bound is None or asked.lower_bound > best
+        assert reached == (whole.value == best)
+        assert ruled_out == (whole.value is None or whole.value > best)

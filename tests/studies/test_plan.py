@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ppopt
+from benchmarks.fuzz.searches import processor_clock
 from ppopt import Model, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.studies.plan_space import PlanConfiguration
@@ -323,3 +324,17 @@ def test_misuse(fields: dict[str, Any], words: str) -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
     with pytest.raises(ppopt.InputError, match=words):
         ppopt.plan(model, **{"devices": 2, "batches": 4, **fields})
+
+
+def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> None:
+    """Five chunks: 820 partitions, bounded in the time of the processor that the plan has."""
+    model = ppopt.Model(
+        [ppopt.Layer(forward=23, backward_input=24, weight=25, activation=1) for _ in range(42)]
+    )
+    with processor_clock():
+        found = ppopt.plan(
+            model, devices=8, batches=32, chunks=5, placement="interleaved", time_limit=1,
+            strategies="interleaved", workers=1,
+        )  # fmt: skip
+    assert found.schedule is not None
+    assert found.solve_seconds < 1 * 1.1 + 1

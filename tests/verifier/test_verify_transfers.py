@@ -13,50 +13,19 @@ from hypothesis import strategies as st
 
 from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import InputError
-from ppopt.problem.operation import Op
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.transfers import Transfers
 from ppopt.verifier import Rule
 from ppopt.verifier.posting import PostingRule, posting_faults
-from tests.factories.schedules import BW, B, F, lag_of, table
+from tests.factories.schedules import table
 from tests.factories.streams import Built, built, transfer_table
 from tests.oracles.streams import simulate
+from tests.oracles.transfer_rules import broken_rules
 from tests.verifier.verify_mutations import STREAMS
 
 SLOW = settings(deadline=None, max_examples=80)
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def broken_rules(schedule: Schedule) -> set[Rule]:
-    """The rules of transfers that a schedule breaks: DESIGN section 3, rule 14, in plain Python."""
-    pipeline, ops, rows = schedule.pipeline, table(schedule), transfer_table(schedule)
-    found = set()
-    ends = {row[:3]: row[4:6] for row in ops}
-
-    def backward(stage: int, microbatch: int) -> tuple[int, ...]:
-        return ends.get((B, stage, microbatch)) or ends[BW, stage, microbatch]
-
-    for kind, stage, microbatch, source, target, start, end in rows:
-        other = stage + 1 if kind == F else stage - 1
-        devices = pipeline.device(stage, 0), pipeline.device(other, 0)
-        assert (source, target) == devices, "only times are moved"
-        op = F if kind == F else BW
-        if end - start != lag_of(pipeline, Op(op, stage, 0), Op(op, other, 0)) or start < 0:
-            found.add(Rule.TRANSFER_TIME)
-        here, there = (
-            ends[F, s, microbatch] if kind == F else backward(s, microbatch) for s in (stage, other)
-        )
-        if start < here[1]:
-            found.add(Rule.SEND)
-        if there[0] < end:
-            found.add(Rule.RECEIVE)
-        for one in rows:
-            if {*one[3:5]} == {source, target} and one[:3] != (kind, stage, microbatch):
-                inside = start < one[5] < end or one[5] < start < one[6]
-                if inside or max(start, one[5]) < min(end, one[6]):
-                    found.add(Rule.LINK)
-    return found
 
 
 @SLOW

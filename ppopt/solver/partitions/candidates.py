@@ -84,7 +84,10 @@ class BoundedPartitions(Candidates):
         if not self._bounds.complete or self._order is None:
             return Unknown(self._time(self._bounds.least))
         most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
-        return self._following(self._order, known, most)
+        try:
+            return self._following(self._order, known, most)
+        except TimeoutError:
+            return Unknown(self._time(self._bounds.least))
 
     @abstractmethod
     def _following(
@@ -95,7 +98,9 @@ class BoundedPartitions(Candidates):
     def _bounds_in_order(self) -> PartitionBounds | None:
         """The bounds over all partitions, whose order begins; None: none keeps the limits."""
         if self._bounds is None:
-            self._bounds = bounds_of(self._space, self._deadline)
+            bounds = bounds_of(self._space, self._deadline)
+            _ = bounds.least
+            self._bounds = bounds
         if self._bounds.least == FOREVER:
             return None
         self._order = PartitionOrder(self._space, self._bounds)
@@ -174,14 +179,12 @@ def ruled_out_words(search: ConfigurationSearch) -> str:
     """Why no partition is better than the bound, in words."""
     searched, examined = search.searched, search.examined
     alone = "has a device that alone needs as long, by head, work, forced idle time and way out"
+    end = "are proved to need as long" if search.closed else "have bounds as high, not all reached"
     if examined == searched:
-        return (
-            f"every one but the {searched} searched {alone}; the searches of these {searched} "
-            "found as much"
-        )
+        return f"every one but the {searched} searched {alone}; these {searched} {end}"
     return (
         f"every one but {examined} {alone}; of these {examined}, {searched} were searched, and "
-        "subsets of their devices were followed to their end: each needs as long"
+        f"subsets of their devices were followed: all {examined} {end}"
     )
 
 
@@ -206,10 +209,13 @@ class PartitionOrder:
         self._next: tuple[int, Counts] | None = None
 
     def peek(self, known: Container[Counts], ceiling: int | None) -> tuple[int, Counts] | None:
-        """The next unknown partition and its bound; None: no more have bounds up to the ceiling."""
+        """The next unknown partition and its bound; None: no more have bounds up to the ceiling.
+
+        Raises TimeoutError after the deadline of the bounds, and ever after.
+        """
         ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
         while self._next is None or self._next[1] in known:
-            self._next = next(self._rest, None)
+            self._next = self._following()
             if self._next is None:
                 if self._reached >= ceiling or not self._bounds.complete:
                     return None
@@ -217,6 +223,18 @@ class PartitionOrder:
                 self._share *= 2
                 self._rest = self._bounds.in_order(self._reached)
         return self._next if self._next[0] <= ceiling else None
+
+    def _following(self) -> tuple[int, Counts] | None:
+        """The next partition at hand; once the time is up it is never taken for the last one."""
+        try:
+            return next(self._rest, None)
+        except TimeoutError:
+            self._rest = iter(_time_is_up, None)
+            raise
+
+
+def _time_is_up() -> tuple[int, Counts]:
+    raise TimeoutError
 
 
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:

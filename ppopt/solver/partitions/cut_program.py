@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 Counts = tuple[int, ...]
 """Layers of every stage."""
+LOOK = 256
+"""Steps of the search for partitions in order from one look at the time to the next."""
 
 
 class Form(Enum):
@@ -148,7 +151,7 @@ class CutProgram:
         Best-first search over devices; of equal bounds the deepest is followed first.
         """
         heap: list[tuple[int, int, tuple[Runs, ...], FirstStage, int]] = []
-        waiting = self._stages_in_order[::-1]
+        waiting, pops = self._stages_in_order[::-1], count(1)
         while heap or waiting:
             while waiting and (not heap or waiting[-1][0] < heap[0][0]):
                 _, stage = waiting.pop()
@@ -156,6 +159,8 @@ class CutProgram:
                     heappush(heap, (key, 0, (runs,), stage, middle))
             if not heap:
                 continue
+            if next(pops) % LOOK == 0:
+                self._check_time()
             key, depth, path, first, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)
@@ -175,6 +180,7 @@ class CutProgram:
                 break
             sums = self._square_suffix(first, ceiling)
             for runs in self._tables[0]:
+                self._check_time()
                 if runs.first in self._first_stages[first]:
                     squares, middle = self._square_from_start(first, ceiling, runs, sums[0])
                     found = squares, first, middle, runs
@@ -241,6 +247,7 @@ class CutProgram:
         seconds = range(1) if self.form is Form.ONE else range(1, self._longest + 1)
         grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
         for first in range(1, self._longest + 1):
+            self._check_time()
             for second in seconds:
                 runs = Runs(first, second)
                 one, other = (axis[self._window(runs)].ravel() for axis in grid)

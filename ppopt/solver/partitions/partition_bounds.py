@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, combinations, pairwise, takewhile
+from itertools import combinations, groupby, islice, pairwise, takewhile
 from math import ceil, inf
 from operator import add
 from typing import Protocol
@@ -31,6 +32,10 @@ EVEN = 0.02
 """Share for the partition whose bound is the first ceiling where memory is limited."""
 MOST_ENUMERATED = 20_000
 """Most partitions of a placement without a program that are bounded one by one."""
+TOGETHER = 128
+"""Partitions that are bounded at once, before the time is looked at."""
+PROGRAM_SHARE = 0.75
+"""Share of the time for bounds after which a program gives way to every stage alone."""
 FIRST_CEILING = 0.03
 """Share by which the first ceiling of a program is above the quick bound; it doubles until the
 least bound lies below it."""
@@ -40,19 +45,26 @@ PATIENCE = 0.5
 
 def partition_bound(space: PartitionSpace, counts: Counts) -> int:
     """Bound of the schedules of one partition; FOREVER where memory does not suffice."""
-    tail = int(first_stage_tail(space, np.array(counts[0])))
-    pace = pace_of(space, counts[0])
-    return max(
-        int(chosen_bound(space, device, stages, pace=pace).with_tail(tail)[0])
-        for device, stages in enumerate(_hosted(space, counts))
-    )
+    return int(_bounds_alike(space, [counts])[0])
 
 
-def _hosted(space: PartitionSpace, counts: Counts) -> list[list[Hosted]]:
-    """The stages of every device in one partition."""
-    ends = list(pairwise([0, *accumulate(counts)]))
+def _bounds_alike(space: PartitionSpace, alike: Sequence[Counts]) -> Ints:
+    """Bounds of partitions whose stages 0 have the same layers."""
+    length = alike[0][0]
+    tail, pace = int(first_stage_tail(space, np.array(length))), pace_of(space, length)
+    bounds = [
+        np.broadcast_to(chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(alike))
+        for device, stages in enumerate(_hosted(space, alike))
+    ]
+    return np.asarray(np.max(bounds, axis=0))
+
+
+def _hosted(space: PartitionSpace, partitions: Sequence[Counts]) -> list[list[Hosted]]:
+    """The stages of every device, one entry per partition."""
+    highs = np.cumsum(np.array(partitions), axis=1)
+    lows = highs - np.array(partitions)
     return [
-        [Hosted(stage, *(np.array([place]) for place in ends[stage])) for stage in stages]
+        [Hosted(stage, lows[:, stage], highs[:, stage]) for stage in stages]
         for stages in space.hosted
     ]
 
@@ -130,7 +142,7 @@ def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
     if form is not None:
         return _Programmed(space, form, deadline)
     if space.size <= MOST_ENUMERATED:
-        return _Listed(space)
+        return _Listed(space, deadline)
     return _StagesAlone(space, deadline)
 
 
@@ -142,20 +154,30 @@ def bounds_by(
     Where there is a ceiling, partitions of bounds above it are of no use: one program tells whether
     there are others. After the deadline, too, what is asked of the bounds raises TimeoutError.
     """
+    now = time.monotonic()
+    found = _bounds_within(now + PROGRAM_SHARE * (moment - now), space, ceiling)
+    if not found.complete:
+        found.extend(moment)
+    _ = found.least
+    found.extend(deadline)
+    return found
+
+
+def _bounds_within(moment: float, space: PartitionSpace, ceiling: int | None) -> PartitionBounds:
+    """The bounds of a space, its least one found by a moment; else those of stages alone."""
     form = form_of(space)
     try:
         if form is None or ceiling is None:
             found = bounds_of(space, moment)
-            _ = found.least
-        else:
-            program = CutProgram(space, form, ceiling, moment)
-            if program.least == FOREVER:
-                return _StagesAlone(space, above=ceiling)
-            found = _Programmed(space, form, moment, program)
+            if found.complete:
+                _ = found.least
+            return found
+        program = CutProgram(space, form, ceiling, moment)
+        if program.least == FOREVER:
+            return _StagesAlone(space, above=ceiling)
+        return _Programmed(space, form, moment, program)
     except TimeoutError:
         return _StagesAlone(space)
-    found.extend(deadline)
-    return found
 
 
 class _Programmed:
@@ -255,10 +277,24 @@ class _Listed:
 
     complete = True
 
-    def __init__(self, space: PartitionSpace) -> None:
-        self._space = space
-        bounds = ((partition_bound(space, counts), counts) for counts in every_partition(space))
-        self._bounds = sorted(one for one in bounds if one[0] < FOREVER)
+    def __init__(self, space: PartitionSpace, deadline: float = inf) -> None:
+        self._space, self._deadline = space, deadline
+
+    @cached_property
+    def _bounds(self) -> list[tuple[int, Counts]]:
+        """Partitions that keep the limits, the least bounds first."""
+        found: list[tuple[int, Counts]] = []
+        for alike in self._batches():
+            found += zip(_bounds_alike(self._space, alike).tolist(), alike, strict=True)
+        return sorted(one for one in found if one[0] < FOREVER)
+
+    def _batches(self) -> Iterator[list[Counts]]:
+        """All partitions, some together whose stages 0 are alike, until the deadline."""
+        for _, alike in groupby(every_partition(self._space), key=lambda counts: counts[0]):
+            while batch := list(islice(alike, TOGETHER)):
+                if time.monotonic() > self._deadline:
+                    raise TimeoutError
+                yield batch
 
     @property
     def least(self) -> int:
@@ -266,12 +302,13 @@ class _Listed:
 
     @property
     def least_limit(self) -> int:
-        space = self._space
-        return min(
-            max(
-                int(chosen_memory(space, d, one)[0]) for d, one in enumerate(_hosted(space, counts))
-            )
-            for counts in every_partition(space)
+        return min(int(self._need(alike).min()) for alike in self._batches())
+
+    def _need(self, partitions: Sequence[Counts]) -> Ints:
+        """The least memory of the fullest device of every partition."""
+        hosted = enumerate(_hosted(self._space, partitions))
+        return np.asarray(
+            np.max([chosen_memory(self._space, device, one) for device, one in hosted], axis=0)
         )
 
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
@@ -284,7 +321,7 @@ class _Listed:
         return min(close, key=lambda counts: sum(n * n for n in counts))
 
     def extend(self, deadline: float) -> None:
-        """It is complete."""
+        self._deadline = deadline
 
 
 class _StagesAlone:
@@ -303,7 +340,15 @@ class _StagesAlone:
 
     @property
     def least(self) -> int:
-        return max(self._quick, self._alone.least)
+        return max(self._quick, self._least_alone)
+
+    @cached_property
+    def _least_alone(self) -> int:
+        """The least bound of stages alone; 0 where it is not found by the deadline."""
+        try:
+            return self._alone.least
+        except TimeoutError:
+            return 0
 
     @property
     def least_limit(self) -> int:
@@ -314,7 +359,7 @@ class _StagesAlone:
         return iter(())
 
     def most_even(self, share: float) -> Counts | None:
-        return self._alone.most_even(share)
+        return self._alone.most_even(share) if self._least_alone else None
 
     def extend(self, deadline: float) -> None:
         self._alone.extend(deadline)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from math import inf
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import SPLIT, WHOLE, Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
-from ppopt.solver.partitions import partition_bounds
+from ppopt.solver.partitions import cut_program, partition_bounds
+from ppopt.solver.partitions.candidates import PartitionOrder
 from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
     _StagesAlone,
@@ -18,6 +23,7 @@ from ppopt.solver.partitions.partition_bounds import (
     bounds_of,
     every_partition,
     partition_bound,
+    quick_bound,
 )
 from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
@@ -172,3 +178,65 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
     space = PartitionSpace(layers, (0, 1), 3, CutDelays(none, none))
     assert bounds_of(space).least == 20
     assert list(bounds_of(space).in_order(26)) == [(20, (2, 2))]
+
+
+def clock_at(monkeypatch: pytest.MonkeyPatch, tick: Callable[[], float]) -> None:
+    """Plant a clock for the bounds of partitions."""
+    for module in (partition_bounds, cut_program):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=tick))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_the_moment_the_quick_bound_alone_is_left(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = draw_space(Random(4000 + seed))
+    clock_at(monkeypatch, lambda: 10.0)
+    bounds = bounds_by(5.0, space, 8.0)
+    assert not bounds.complete
+    assert bounds.least == quick_bound(space)
+    assert bounds.most_even(0.05) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_partitions_in_order_stop_at_the_deadline(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = draw_space(Random(5000 + seed))
+    bounds = bounds_of(space)
+    if form_of(space) is None or bounds.least == FOREVER:
+        return
+    order = PartitionOrder(space, bounds)
+    bounds.extend(5.0)
+    monkeypatch.setattr(cut_program, "LOOK", 1)
+    clock_at(monkeypatch, lambda: 10.0)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            order.peek((), bounds.least)
+
+
+def test_partitions_without_a_program_are_bounded_until_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock ticks when it is read: the fourth batch is not begun."""
+    space = next(
+        one for seed in range(300) if form_of(one := draw_space(Random(seed))) is None
+        and one.size > 4
+    )  # fmt: skip
+    bounded: list[int] = []
+    real = partition_bounds._bounds_alike
+    monkeypatch.setattr(partition_bounds, "TOGETHER", 1)
+
+    def watched(space: PartitionSpace, alike: Sequence[tuple[int, ...]]) -> Ints:
+        bounded.append(len(alike))
+        return real(space, alike)
+
+    monkeypatch.setattr(partition_bounds, "_bounds_alike", watched)
+    ticks = count(1)
+    clock_at(monkeypatch, lambda: float(next(ticks)))
+    bounds = bounds_of(space, 3.0)
+    with pytest.raises(TimeoutError):
+        _ = bounds.least
+    assert bounded == [1, 1, 1]
+    bounds.extend(inf)
+    assert bounds.least == by_enumeration(space)[0][0]

@@ -130,6 +130,20 @@ def test_the_bound_of_a_search_that_is_stopped_covers_all_partitions() -> None:
     assert found.lower_bound <= best.value
 
 
+@pytest.mark.parametrize(
+    ("few", "words"), [(True, "not all reached"), (False, "proved to need as long")]
+)
+def test_the_proof_claims_of_the_searched_ones_only_what_was_found(
+    *, few: bool, words: str
+) -> None:
+    made = layers(6, activation=1).pipeline(devices=2, batches=4, partition="search", mem_limit=7)
+    found = ppopt.solve(
+        made, workers=1, time_limit=60, stop=lambda state: few and bool(state.value)
+    )
+    assert (found.status is Status.FEASIBLE) == few
+    assert words in found.proof
+
+
 def test_progress_shows_the_bound_over_all_partitions_and_the_best_value() -> None:
     seen: list[ppopt.Progress] = []
     pipe = layers(9).pipeline(devices=3, batches=6, partition="search", mem_limit=12)
