@@ -21,7 +21,15 @@ from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
 from ppopt.report.objects import of_result, of_verification
-from ppopt.report.plan_table import beyond_words, more_memory_words, plan_table, use_words
+from ppopt.report.plan_table import (
+    beyond_words,
+    gain_words,
+    more_memory_words,
+    outside_words,
+    plan_table,
+    space_words,
+    use_words,
+)
 from ppopt.report.words import (
     STOPPED,
     causes_words,
@@ -197,7 +205,10 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         print_table(plan_table(shown))
         saved = [one.path for one in settings.output if one.path.suffix.lower() == ".json"]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
-        closing = (more_memory_words(shown), beyond_words(shown), *use_words(shown, file))
+        closing = (
+            *(gain_words(shown), outside_words(shown), more_memory_words(shown)),
+            *(space_words(shown), beyond_words(shown), *use_words(shown, file)),
+        )
         for line in filter(None, closing):
             print(line)
         for name, reason in found.skipped:

@@ -10,7 +10,9 @@ from ppopt.errors import InputError
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain
 from ppopt.report.objects import of_result
+from ppopt.studies.plan_hands import Hand
 from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow
+from ppopt.studies.plan_space import PlanSpace
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
@@ -26,7 +28,9 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
     `recompute_layers` what it makes, per stage; with `given_up` its value is that of a schedule
     found before its bound showed that it is not the best, and not searched further. `more_memory`
-    says what 10 % more memory brings; `use` has the text of what trainers read of the best
+    says what 10 % more memory brings; `hands` are hand strategies, each on the best partition found
+    for it, the best first: `speedup` is how many times its throughput the plan gives, and `within`
+    whether the plan could have chosen it; `use` has the text of what trainers read of the best
     partition. Times and memory that are not known are null.
     """
     first = plan.rows[0]
@@ -47,6 +51,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
             None if plan.lower_bound is None else plan.lower_bound / batches
         ),
         "more_memory": _more(plan.more_memory),
+        "hands": [_hand(hand, plan) for hand in plan.hands],
         "use": _use(plan),
         "rows": [_row(row, plan) for row in plan.rows],
         "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],
@@ -70,6 +75,21 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
         "recompute_layers": shown["recompute"],
         "searches": row.searches,
         "given_up": row.given_up,
+    }
+
+
+def _hand(hand: Hand, plan: Plan) -> dict[str, Any]:
+    pipeline = hand.schedule.pipeline
+    return {
+        "strategy": hand.strategy,
+        "placement": pipeline.resolved_placement,
+        "chunks": pipeline.num_chunks,
+        "routes": pipeline.routes,
+        "recompute": hand.recompute,
+        "partition": list(pipeline.counts),
+        "value": plain(hand.value),
+        "speedup": plain(hand.value / plan.value) if plan.value else None,
+        "within": hand.within,
     }
 
 
@@ -135,9 +155,17 @@ def _space(plan: Plan) -> dict[str, Any]:
         "strategies": list(space.strategies),
         "runtime": space.runtime,
         "routes": space.fields.get("routes", 1),
+        "p2p_time": _links(space),
         "partition": partition if isinstance(partition, str) else list(partition),
         "configurations": len(plan.rows),
     }
+
+
+def _links(space: PlanSpace) -> int | float | None:
+    """The time of every link, where there is one for all."""
+    time = space.fields.get("p2p", 0)
+    one = "link" not in space.fields and isinstance(time, int | float | Fraction)
+    return plain(Fraction(time)) if one else None
 
 
 def _number(value: Fraction | None) -> int | float | None:

@@ -8,7 +8,16 @@ from typing import Any
 
 from ppopt.report.html import page
 from ppopt.report.payload import embedded
-from ppopt.report.plan_table import beyond_words, lacks, more_memory_words, use_words, value_words
+from ppopt.report.plan_table import (
+    beyond_words,
+    gain_words,
+    lacks,
+    more_memory_words,
+    outside_words,
+    space_words,
+    use_words,
+    value_words,
+)
 from ppopt.report.sections import html_table
 from ppopt.report.words import NONE, headed, measured, number, objective_words, percent, spread
 from ppopt.schedule.schedule import Schedule
@@ -71,7 +80,8 @@ def _sentences(data: Shown) -> str:
     if data["mem_limit"] is not None:
         limit = spread(data["mem_limit"], data["memory_unit"])
         lines.append(f"Memory limit of a device: {limit}")
-    lines += filter(None, [more_memory_words(data), beyond_words(data)])
+    further = (gain_words, outside_words, more_memory_words, space_words, beyond_words)
+    lines += filter(None, (words(data) for words in further))
     return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
 
 

@@ -19,6 +19,7 @@ from ppopt.report.words import (
     per_device,
     percent,
 )
+from ppopt.studies.plan_hands import KNOWN
 from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
 
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
@@ -81,9 +82,12 @@ def lacks(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     if best is None or status == "unknown":
         return "nothing found in time"
     least = row["bound_per_microbatch"] / best - 1
+    if status == "pruned" and row["given_up"]:
+        more = row["value_per_microbatch"] / best - 1
+        words = percent(more) if least == more else f"{percent(least)} to {percent(more)}"
+        return f"{words} slower; not searched further" if more else "as fast"
     if status == "pruned":
-        words = f"{percent(least)} slower or more" if least else "no faster"
-        return f"{words}; not searched further" if row["given_up"] else words
+        return f"{percent(least)} slower or more" if least else "no faster"
     more = row["value_per_microbatch"] / best - 1
     words = f"{percent(more)} slower" if more else "as fast"
     return words if status == "optimal" else f"{words}, perhaps {percent(-least)} faster"
@@ -102,10 +106,73 @@ def more_memory_words(shown: Mapping[str, Any]) -> str:
     gain, most = 1 - more["value"] / value, 1 - more["lower_bound"] / value
     if not most:
         return f"{limit} brings nothing, proved"
+    if not gain and OPTIMAL not in shown["space"]["strategies"]:
+        return f"{limit}: nothing better found"
     if not gain:
         return f"{limit}: nothing better found; at most {percent(most)} faster"
     found = measured(more["value"], shown["time_unit"])
     return f"{limit}: {found} found, {percent(gain)} faster; at most {percent(most)}"
+
+
+def gain_words(shown: Mapping[str, Any]) -> str:
+    """How much more throughput the plan has than hand strategies; empty where none is known."""
+    others = [
+        hand
+        for hand in shown["hands"]
+        if hand["within"] and hand["strategy"] != shown["strategy"] and hand["speedup"] is not None
+    ]
+    named = others[:1] + [hand for hand in others[1:] if hand["strategy"] in KNOWN]
+    if not named:
+        return ""
+    each = (
+        ", each on its own best partition found"
+        if len(named) > 1
+        else ", on its own best partition found"
+    )
+    return f"gain: {', '.join(map(_beside_hand, named))}{each}"
+
+
+def _beside_hand(hand: Mapping[str, Any]) -> str:
+    name = hand["strategy"] + (f"/{hand['chunks']}" if hand["chunks"] > 1 else "")
+    name += (
+        "" if hand["recompute"] in ("none", "layers") else f" with recompute {hand['recompute']}"
+    )
+    more = hand["speedup"] - 1
+    if not more:
+        return f"as much throughput as {name}"
+    return f"{percent(abs(more))} {'more' if more > 0 else 'less'} throughput than {name}"
+
+
+def outside_words(shown: Mapping[str, Any]) -> str:
+    """A hand strategy outside of the space that is better than the plan; empty without one."""
+    outside = [hand for hand in shown["hands"] if not hand["within"] and (hand["speedup"] or 1) < 1]
+    if not outside:
+        return ""
+    hand = outside[0]
+    chunks = f", {hand['chunks']} chunks per device" if hand["chunks"] > 1 else ""
+    routes = ", two routes, weights held twice" if hand["routes"] > 1 else ""
+    more = percent(1 / hand["speedup"] - 1)
+    return (
+        f"outside this space: {hand['strategy']} (placement {hand['placement']}{chunks}{routes}) "
+        f"has {more} more throughput"
+    )
+
+
+def space_words(shown: Mapping[str, Any]) -> str:
+    """What the plan keeps as given, in one line."""
+    space = shown["space"]
+    low, high = min(space["chunks"]), max(space["chunks"])
+    kept = [
+        "one route" if space["routes"] == 1 else "two routes",
+        f"chunks {low}" if low == high else f"chunks {low} to {high}",
+        f"placements {', '.join(space['placement'])}",
+        f"recompute {', '.join(space['recompute'])}",
+    ]
+    if space["strategies"] != [OPTIMAL]:
+        kept.append(f"strategies {', '.join(space['strategies'])}")
+    if space["p2p_time"] is not None:
+        kept.append(f"links of {measured(space['p2p_time'], shown['time_unit'])}")
+    return f"Kept as given: {'; '.join(kept)}"
 
 
 def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:

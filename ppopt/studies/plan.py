@@ -22,11 +22,10 @@ from itertools import count
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.pipeline import Model
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
@@ -36,7 +35,9 @@ from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
 from ppopt.strategies import Options, resolve
+from ppopt.studies.baseline import BEYOND, GRACE
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
+from ppopt.studies.plan_hands import Hand, hands
 from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
@@ -46,6 +47,7 @@ from ppopt.studies.plan_space import (
     PlanSpace,
     default_recompute,
     default_strategies,
+    runs_on,
 )
 
 FIRST = Effort(level=0, quick=1)
@@ -142,13 +144,33 @@ def plan(
     share = 1 - MORE_SHARE if limited else 1.0
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
     found = search.run(progress, stop)
-    if not limited or found.value is None or found.interrupted:
+    if found.value is None or found.interrupted:
         return found
+    if limited:
+        found = _with_more_memory(found, search, provenance, params)
+    return replace(found, hands=_hands(found, kind, began))
+
+
+def _with_more_memory(
+    found: Plan, search: _PlanSearch, provenance: Provenance, params: SolveParams
+) -> Plan:
+    """The plan with what more memory brings."""
+    share = _share_for_more(found.solve_seconds / provenance.time_limit)
     more = _PlanSearch(
-        search.with_more_memory(), Objective(objective), kind, provenance, params,
-        time.monotonic(), _share_for_more(found.solve_seconds / time_limit),
+        search.with_more_memory(), found.objective, search.kind, provenance, params,
+        time.monotonic(), share,
     )  # fmt: skip
     return replace(found, more_memory=more.beside(found, search))
+
+
+def _hands(found: Plan, kind: BackwardKind, began: float) -> tuple[Hand, ...]:
+    """The hand strategies beside a plan, by a little more than its time limit."""
+    assert found.best is not None
+    deadline = began + BEYOND * found.provenance.time_limit + GRACE
+    with suppress(KeyboardInterrupt), interrupts.heard():
+        batches = found.best.configuration.batches
+        return hands(found.space, batches, found.objective, kind, deadline)
+    return ()
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
@@ -190,7 +212,7 @@ class _PlanSearch:
         share: float = 1.0,
     ) -> None:
         """Search for a share of the time limit. Raises InputError where nothing can be set up."""
-        self._space, self._objective, self._kind = space, objective, kind
+        self._space, self._objective, self.kind = space, objective, kind
         self._provenance, self._params, self._began = provenance, params, began
         self._seconds = share * provenance.time_limit
         self._known: Fraction | None = None
@@ -216,11 +238,11 @@ class _PlanSearch:
     def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
         """The kind of backwards of its schedules; raises InputError where it is not allowed."""
         if configuration.strategy == OPTIMAL:
-            return self._kind
+            return self.kind
         fused = resolve(configuration.strategy).fused
-        if self._kind is BackwardKind.WHOLE and not fused:
+        if self.kind is BackwardKind.WHOLE and not fused:
             raise InputError(f"{configuration.strategy} splits the backward")
-        if self._kind is BackwardKind.SPLIT and fused:
+        if self.kind is BackwardKind.SPLIT and fused:
             raise InputError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
@@ -268,7 +290,7 @@ class _PlanSearch:
         """Bound by the same space without memory limits, whose bounds take less time."""
         fields = {key: value for key, value in self._space.fields.items() if key != "mem_limit"}
         free = _PlanSearch(
-            replace(self._space, fields=fields), self._objective, self._kind, self._provenance,
+            replace(self._space, fields=fields), self._objective, self.kind, self._provenance,
             self._params, self._began, self._seconds / self._provenance.time_limit,
         )  # fmt: skip
         free._known = self._known
@@ -411,7 +433,7 @@ class _PlanSearch:
         options = Options()
         if configuration.strategy != OPTIMAL:
             options = self._space.options_of(configuration)
-        runs = takes_partition if self._space.runtime == "megatron" else _any
+        runs = runs_on(self._space.runtime)
         provenance = replace(self._provenance, time_limit=self._seconds)
         return PlanRequest(
             provenance, self._began, self._params, follow, stop, runs, options, ceiling
@@ -490,7 +512,7 @@ class _PlanSearch:
         return Result(
             pipeline=one.problem.pipeline,
             objective=self._objective,
-            backward_kind=self._kind,
+            backward_kind=self.kind,
             status=Status.INFEASIBLE if one.impossible else Status.UNKNOWN,
             schedule=None,
             value=None,
@@ -505,37 +527,36 @@ class _PlanSearch:
         """The argument behind the bound over the whole space, in words."""
         alone = sum(row.ruled_out_by_bounds for row in rows)
         impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
-        words = f"over all {len(rows)} configurations"
-        parts = []
-        if impossible:
-            parts.append(f"{impossible} cannot keep the memory limit")
-        if alone:
-            parts.append(f"{alone} are ruled out by their bounds alone")
         searched = len(rows) - impossible - alone
-        if searched:
-            parts.append(f"{searched} were searched")
+        counted = {
+            "cannot keep the memory limit": ("", impossible),
+            "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
+            "searched": ("was " if searched == 1 else "were ", searched),
+        }
+        words = ", ".join(
+            f"{number} {verb}{what}" for what, (verb, number) in counted.items() if number
+        )
         scope = device_bounds.streams_scope(self._candidates[0].problem)
-        return f"{words}: {', '.join(parts)}{scope}"
+        every = "the 1 configuration" if len(rows) == 1 else f"all {len(rows)} configurations"
+        return f"over {every}: {words}{self._least_words}{scope}"
+
+    @property
+    def _least_words(self) -> str:
+        """Whose bound leaves the gap open; empty where there is none."""
+        least, best = self._least, self._best
+        if least is None or best is None or least == _value(best):
+            return ""
+        one = min(
+            (one for one in self._candidates if not one.impossible),
+            key=lambda one: one.per_microbatch(one.bound),
+        )
+        return f"; the least bound is that of {one.configuration}"
 
 
 _BOUNDED = (
     "every partition has a device that alone needs as long, by head, work, forced idle time and "
     "way out, or too much memory"
 )
-
-
-def takes_partition(pipeline: Pipeline) -> bool:
-    """Whether Megatron-LM takes the partition of a pipeline."""
-    try:
-        megatron_arguments(pipeline)
-    except InputError:
-        return False
-    return True
-
-
-def _any(_: Pipeline) -> bool:
-    """Any partition runs."""
-    return True
 
 
 def _alike(one: PlanConfiguration, other: PlanConfiguration) -> bool:

@@ -13,6 +13,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
+from ppopt.studies.plan_hands import Hand
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
 
@@ -120,6 +121,9 @@ class Plan(NotebookView):
     """Whether Ctrl-C ended the search."""
     more_memory: MoreMemory | None = None
     """What 10 % more memory brings, by a short search; None without a limit or a schedule."""
+    hands: tuple[Hand, ...] = ()
+    """Hand strategies within the memory limit, each on the best partition found for it, the best
+    first; also those of placements and chunks outside the space."""
 
     @property
     def best(self) -> PlanRow | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.strategies import Options, resolve
@@ -146,6 +147,20 @@ class PlanSpace:
         """The options that the strategy of a configuration takes."""
         takes = resolve(configuration.strategy).takes
         return Options(**{name: getattr(self.options, name) for name in takes})
+
+
+def takes_partition(pipeline: Pipeline) -> bool:
+    """Whether Megatron-LM takes the partition of a pipeline."""
+    try:
+        megatron_arguments(pipeline)
+    except InputError:
+        return False
+    return True
+
+
+def runs_on(runtime: str) -> Callable[[Pipeline], bool]:
+    """Whether a runtime takes the partition of a pipeline."""
+    return takes_partition if runtime == "megatron" else lambda _: True
 
 
 def default_strategies(runtime: str) -> tuple[str, ...]:

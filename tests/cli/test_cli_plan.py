@@ -40,6 +40,7 @@ PLANNED = (
         "value_per_microbatch": KNOWN_NUMBER,
         "bound_per_microbatch": KNOWN_NUMBER,
         "more_memory": (dict, NoneType),
+        "hands": (list,),
         "use": OBJECT,
         "rows": LIST,
         "skipped": LIST,

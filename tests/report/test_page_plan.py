@@ -65,7 +65,7 @@ def test_the_whole_space_is_in_words_and_in_data() -> None:
     page = page_of(plan)
     assert "tiny: plan" in page
     assert "gap 0 % over the whole space" in page
-    assert "Over all 2 configurations: 1 are ruled out by their bounds alone" in page
+    assert "Over all 2 configurations: 1 is ruled out by bounds alone, 1 was searched" in page
     assert "10 % more memory (44 each)" in page
     found = data(page)
     assert [row["section"] for row in found["rows"]] == ["schedule-1", None]

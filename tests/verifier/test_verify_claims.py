@@ -138,10 +138,10 @@ SHARED = {
     "ppopt",
     "ppopt.errors",
     *(f"ppopt.problem{name}" for name in ("", ".arrays", ".backward_times", ".costs", ".exact")),
-    *(f"ppopt.problem.{name}" for name in ("backward_kind", "field_values", "memory")),
+    *(f"ppopt.problem.{name}" for name in ("backward_kind", "field_values", "first_backward")),
     *(
         f"ppopt.problem.{name}"
-        for name in ("layout", "layers", "link", "link_mode", "objective", "operation")
+        for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
     *(f"ppopt.problem.{name}" for name in ("partition", "pipeline")),
     *(f"ppopt.problem.{name}" for name in ("placement", "settings", "units")),

@@ -84,7 +84,10 @@ class BoundedPartitions(Candidates):
         if not self._bounds.complete or self._order is None:
             return Unknown(self._time(self._bounds.least))
         most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
-        return self._following(self._order, known, most)
+        try:
+            return self._following(self._order, known, most)
+        except TimeoutError:
+            return Unknown(self._time(self._bounds.least))
 
     @abstractmethod
     def _following(
@@ -206,10 +209,13 @@ class PartitionOrder:
         self._next: tuple[int, Counts] | None = None
 
     def peek(self, known: Container[Counts], ceiling: int | None) -> tuple[int, Counts] | None:
-        """The next unknown partition and its bound; None: no more have bounds up to the ceiling."""
+        """The next unknown partition and its bound; None: no more have bounds up to the ceiling.
+
+        Raises TimeoutError after the deadline of the bounds, and ever after.
+        """
         ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
         while self._next is None or self._next[1] in known:
-            self._next = next(self._rest, None)
+            self._next = self._following()
             if self._next is None:
                 if self._reached >= ceiling or not self._bounds.complete:
                     return None
@@ -217,6 +223,18 @@ class PartitionOrder:
                 self._share *= 2
                 self._rest = self._bounds.in_order(self._reached)
         return self._next if self._next[0] <= ceiling else None
+
+    def _following(self) -> tuple[int, Counts] | None:
+        """The next partition at hand; once the time is up it is never taken for the last one."""
+        try:
+            return next(self._rest, None)
+        except TimeoutError:
+            self._rest = iter(_time_is_up, None)
+            raise
+
+
+def _time_is_up() -> tuple[int, Counts]:
+    raise TimeoutError
 
 
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 Counts = tuple[int, ...]
 """Layers of every stage."""
+LOOK = 256
+"""Steps of the search for partitions in order from one look at the time to the next."""
 
 
 class Form(Enum):
@@ -148,7 +151,7 @@ class CutProgram:
         Best-first search over devices; of equal bounds the deepest is followed first.
         """
         heap: list[tuple[int, int, tuple[Runs, ...], FirstStage, int]] = []
-        waiting = self._stages_in_order[::-1]
+        waiting, pops = self._stages_in_order[::-1], count(1)
         while heap or waiting:
             while waiting and (not heap or waiting[-1][0] < heap[0][0]):
                 _, stage = waiting.pop()
@@ -156,7 +159,8 @@ class CutProgram:
                     heappush(heap, (key, 0, (runs,), stage, middle))
             if not heap:
                 continue
-            self._check_time()
+            if next(pops) % LOOK == 0:
+                self._check_time()
             key, depth, path, first, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import SPLIT, WHOLE, Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.partitions import cut_program, partition_bounds
+from ppopt.solver.partitions.candidates import PartitionOrder
 from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
     _StagesAlone,
@@ -204,11 +206,13 @@ def test_partitions_in_order_stop_at_the_deadline(
     bounds = bounds_of(space)
     if form_of(space) is None or bounds.least == FOREVER:
         return
-    order = bounds.in_order(bounds.least)
+    order = PartitionOrder(space, bounds)
     bounds.extend(5.0)
+    monkeypatch.setattr(cut_program, "LOOK", 1)
     clock_at(monkeypatch, lambda: 10.0)
-    with pytest.raises(TimeoutError):
-        next(order)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            order.peek((), bounds.least)
 
 
 def test_partitions_without_a_program_are_bounded_until_the_deadline(
@@ -222,11 +226,12 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
     bounded: list[int] = []
     real = partition_bounds._bounds_alike
     monkeypatch.setattr(partition_bounds, "TOGETHER", 1)
-    monkeypatch.setattr(
-        partition_bounds,
-        "_bounds_alike",
-        lambda space, alike: (bounded.append(len(alike)), real(space, alike))[1],
-    )
+
+    def watched(space: PartitionSpace, alike: Sequence[tuple[int, ...]]) -> Ints:
+        bounded.append(len(alike))
+        return real(space, alike)
+
+    monkeypatch.setattr(partition_bounds, "_bounds_alike", watched)
     ticks = count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
     bounds = bounds_of(space, 3.0)

@@ -1,0 +1,121 @@
+"""Hand strategies beside a plan: each fits, is as good as said, and no better than the bound."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+
+import ppopt
+from ppopt import Model, Status
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_table import gain_words, lacks, more_memory_words, outside_words
+from ppopt.studies.plan_hands import hands
+
+LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
+GIVEN = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
+
+
+def planned(**changes: object) -> ppopt.Plan:
+    return ppopt.plan(LAYERS, workers=1, time_limit=20, **{**GIVEN, **changes})  # type: ignore[arg-type]
+
+
+def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -> None:
+    plan = planned()
+    assert plan.status is Status.OPTIMAL and plan.value is not None
+    names = [hand.strategy for hand in plan.hands]
+    assert {"1f1b", "interleaved", "zb-h1"} <= set(names) and len(set(names)) == len(names)
+    assert [hand.value for hand in plan.hands] == sorted(hand.value for hand in plan.hands)
+    for hand in plan.hands:
+        made = hand.schedule
+        assert ppopt.verify(made) == [] and made.fits_limits
+        assert hand.value == made.pipeline.ticks.time(made.metrics.makespan)
+        assert not hand.within or hand.value >= plan.value
+        assert hand.within == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
+
+
+def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
+    """Balanced is 3,3 here; the head is as long as two and a half layers."""
+    one = next(hand for hand in planned().hands if hand.strategy == "1f1b")
+    balanced = ppopt.evaluate(LAYERS.pipeline(devices=2, batches=4), "1f1b")
+    assert one.value <= balanced.metrics.makespan
+    low, high = one.schedule.pipeline.counts
+    for counts in ((low - 1, high + 1), (low + 1, high - 1)):
+        if min(counts) >= 1:
+            other = LAYERS.pipeline(devices=2, batches=4, partition=counts, mem_limit=12)
+            made = ppopt.evaluate(other, "1f1b")
+            assert not made.fits_limits or made.metrics.makespan >= one.value
+
+
+def test_nothing_is_begun_after_the_deadline() -> None:
+    space = planned().space
+    late = hands(space, 4, Objective.MAKESPAN, BackwardKind.MIXED, time.monotonic())
+    assert late == ()
+    assert hands(space, 4, Objective.MAKESPAN, BackwardKind.WHOLE, inf)
+    whole = hands(space, 4, Objective.MAKESPAN, BackwardKind.WHOLE, inf)
+    assert not {hand.strategy for hand in whole} & {"zb-h1", "zbv", "zb-2p"}
+
+
+def test_megatron_is_compared_with_what_it_runs() -> None:
+    plan = planned(runtime="megatron")
+    assert {hand.strategy for hand in plan.hands} <= {"1f1b", "interleaved"}
+
+
+def shown(**changes: object) -> dict[str, object]:
+    hand = {"placement": "linear", "routes": 1, "recompute": "none", "within": True}
+    return {
+        "strategy": "optimal",
+        "value": 100,
+        "value_per_microbatch": 10.0,
+        "space": {"strategies": ["optimal"]},
+        "memory_unit": "GiB",
+        "time_unit": "ms",
+        "hands": [
+            {**hand, "strategy": "dualpipe", "chunks": 1, "speedup": 0.8, "routes": 2,
+             "within": False},
+            {**hand, "strategy": "interleaved", "chunks": 2, "speedup": 1.035},
+            {**hand, "strategy": "gpipe", "chunks": 1, "speedup": 1.1},
+            {**hand, "strategy": "1f1b", "chunks": 1, "speedup": 1.162},
+        ],
+        **changes,
+    }  # fmt: skip
+
+
+def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
+    assert gain_words(shown()) == (
+        "gain: 3.5 % more throughput than interleaved/2, 16.2 % more throughput than 1f1b, "
+        "each on its own best partition found"
+    )
+    assert "interleaved" not in gain_words(shown(strategy="interleaved"))
+    assert gain_words(shown(hands=[])) == ""
+
+
+def test_a_better_strategy_outside_of_the_space_is_told() -> None:
+    assert outside_words(shown()) == (
+        "outside this space: dualpipe (placement linear, two routes, weights held twice) has "
+        "25 % more throughput"
+    )
+
+
+def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
+    more = {"mem_limit": [88, 88], "value": 100, "lower_bound": 80}
+    assert "at most 20 % faster" in more_memory_words(shown(more_memory=more))
+    of_strategies = shown(more_memory=more, space={"strategies": ["1f1b"]})
+    assert more_memory_words(of_strategies).endswith("nothing better found")
+
+
+def test_a_row_that_was_given_up_says_between_what_it_is() -> None:
+    row = {
+        "status": "pruned",
+        "given_up": True,
+        "bound_per_microbatch": 10.4,
+        "value_per_microbatch": 11.2,
+    }
+    assert lacks(row, shown()) == "4 % to 12 % slower; not searched further"
+
+
+def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
+    plan = planned(placement="linear", chunks=1, strategies="1f1b")
+    assert plan.proof.startswith("over the 1 configuration: 1 was searched")
+    assert of_plan(plan)["space"]["p2p_time"] == 0
