@@ -11,7 +11,7 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -42,7 +42,10 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 default_role = "code"
-nitpick_ignore_regex = [("py:.*", r"(?!ppopt\.).*"), ("py:class", r"ppopt\.problem\..*")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!ppopt\.).*"),
+    ("py:class", r"ppopt\.(problem|studies\.plan_hands)\..*"),
+]
 """Types of other libraries, and those that are not public, have no page here."""
 
 html_theme = "furo"
@@ -55,6 +58,14 @@ copybutton_prompt_is_regexp = True
 os.environ["COLUMNS"] = "80"
 
 
+def _level_captions(_: object, __: str, ___: str, context: dict[str, Any], ____: object) -> None:
+    """Give captions of lists of pages, which are headings, the level that screen readers need."""
+    for part in ("furo_navigation_tree", "body"):
+        text = context.get(part) or ""
+        context[part] = text.replace('role="heading">', 'role="heading" aria-level="2">')
+
+
 def setup(app: Sphinx) -> None:
     """Fill in the pages that are written from the program."""
     app.connect("source-read", reference_pages.fill)
+    app.connect("html-page-context", _level_captions, priority=900)
