@@ -36,6 +36,7 @@ from ppopt.report.words import (
     link_words,
     partition_words,
     robustness_words,
+    routes_words,
     searched_words,
     what_if,
 )
@@ -140,7 +141,8 @@ def _comparison_words(
     yield ""
     yield from _links(shown)
     for search in compared.optima:
-        yield searched_words(of_result(search, None))
+        yield searched_words(of_result(search, None), shown["rows"])
+    yield from routes_words(shown["rows"])
     yield from robustness_words(shown)
     if details:
         yield from (f"skipped {name}: {reason}" for name, reason in compared.skipped)

@@ -51,7 +51,11 @@ LAYER_SETTINGS = (
     _memory("activation", "memory that F takes, and that B and W together give back"),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", least=None),
     _memory("static", "memory always held: weights, gradients, optimizer state"),
-    _memory("output", "size of what it hands on to the next layer, for `link`", optional=True),
+    _memory(
+        "output",
+        "memory of a microbatch that it hands on to the next layer, for `link`",
+        optional=True,
+    ),
     _layer(
         "workspace",
         Shape.WORKSPACE,
@@ -167,7 +171,7 @@ class Layer:
     static: Any = 0
     """Memory that is always there."""
     output: Any = 0
-    """Size of what it hands on to the next layer, as `ppopt.Pipeline.link` takes it."""
+    """Memory of a microbatch that it hands on to the next layer, for `ppopt.Pipeline.link`."""
     workspace: Any = None
     """Memory that F, B and BW need only while they run, or a mapping from kinds (`F`, `B`, `W`,
     `BW`) to it; it is held in the four fields that follow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from math import ceil
+from math import ceil, comb
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -47,6 +47,14 @@ class Claim(NamedTuple):
     def configurations(self) -> str:
         """What it is of, where it is of every partition or choice of recompute, in words."""
         return "partitions" if self.partitions else "choices of recompute"
+
+    @property
+    def every(self) -> str:
+        """The same, with the number of partitions and both where it is of both."""
+        if not self.partitions:
+            return self.configurations
+        cuts = comb(len(self.pipeline.model) - 1, self.pipeline.num_stages - 1)
+        return f"{cuts} partitions" + (" and choices of recompute" if self.recompute else "")
 
     @property
     def fused(self) -> bool:

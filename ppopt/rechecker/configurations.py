@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import monotonic
 
+from ppopt.problem.partition import SEARCH
 from ppopt.rechecker import partitions, placements
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim
@@ -33,14 +34,31 @@ def check_partitions(stated: Claim, time_limit: float, check: Check) -> Recheck:
     every = tuple(range(stated.pipeline.num_devices))
     left = partitions.left_to_search(stated, began + time_limit / 2)
     if left is None:
-        reason = f"no device alone rules out more {stated.configurations} than can be searched"
-        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+        return _check_own(stated, began, time_limit, check)
     claims = {str(one): partitions.claim_of_partition(stated, one) for one in left}
 
     found = _check_each(claims, check, began + time_limit)
     return found or Recheck(
         Verdict.CONFIRMED, _of_all(len(left), stated), every, monotonic() - began
     )
+
+
+def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> Recheck:
+    """Check a claim of too many partitions, or choices, for that of its schedule alone.
+
+    The claim is not confirmed thereby, but wrong where this one is.
+    """
+    reason = f"over all {stated.every} it takes more searches than can be done again"
+    every = tuple(range(stated.pipeline.num_devices))
+    if stated.bound is None or stated.pipeline.partition == SEARCH:
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+    own = partitions.claim_of_partition(stated, partitions.Left(stated.pipeline.counts))
+    found = check(own, max(0.01, began + time_limit - monotonic()))
+    if found.verdict is Verdict.WRONG:
+        return found
+    alone = "this partition" + (" and choice of recompute" if stated.recompute else "")
+    words = f"{reason}; for {alone} it is {found.verdict}: {found.reason}"
+    return Recheck(Verdict.UNDECIDED, words, found.devices, monotonic() - began)
 
 
 def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:

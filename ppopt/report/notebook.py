@@ -14,7 +14,7 @@ from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import plan_table, use_words
 from ppopt.report.svg import svg
 from ppopt.report.table import compare_table, frontier_table, result_table, sweep_table
-from ppopt.report.words import searched_words, what_if
+from ppopt.report.words import routes_words, searched_words, what_if
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.studies.compare import Comparison
@@ -40,8 +40,9 @@ def _(value: Result) -> str:
 
 @html_of.register
 def _(value: Comparison) -> str:
-    words = [searched_words(of_result(search, None)) for search in value.optima]
-    return notebook_table(compare_table(of_comparison(value)["rows"])) + _lines(words)
+    rows = of_comparison(value)["rows"]
+    words = [searched_words(of_result(search, None), rows) for search in value.optima]
+    return notebook_table(compare_table(rows)) + _lines([*words, *routes_words(rows)])
 
 
 @html_of.register

@@ -78,6 +78,7 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
         "value": plain(hand.value),
         "speedup": _number(hand.speedup),
         "skipped": list(hand.skipped),
+        "chosen": list(hand.chosen),
     }
 
 

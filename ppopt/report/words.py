@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from html import escape
 from typing import Any
@@ -119,6 +119,8 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
         unit = figures["memory_unit"]
         most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
         name += f" within {most if same else 'the memory limits'}"
+    if hand["chosen"]:
+        name += f", each with its own {' and '.join(hand['chosen'])}"
     if hand["skipped"]:
         name += f" ({', '.join(hand['skipped'])} not tried)"
     words = f"no more throughput than {name}"
@@ -293,24 +295,39 @@ def status_words(figures: Mapping[str, Any]) -> str:
     return words if figures.get("checked", True) else f"the file says: {words} {UNCHECKED}"
 
 
-def searched_words(figures: Mapping[str, Any]) -> str:
+def searched_words(figures: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> str:
     """What a search of one placement came to: `best found, v/2: proved optimal`.
 
-    `figures` has the keys of `ppopt solve --json`.
+    `figures` has the keys of `ppopt solve --json`. `rows` are schedules it is compared with: where
+    one of them has other routes, those of the search are named.
     """
     where = f"best found, {short_placement(figures)}"
+    if any(row["routes"] > figures["routes"] == 1 for row in rows):
+        where += ", one route"
     if figures["value"] is None:
         return f"{where}: {status_words(figures)}; {figures['proof']}"
     return f"{where}: {status_words(figures)}"
 
 
 def short_placement(figures: Mapping[str, Any]) -> str:
-    """Placement and, above one, chunks: `v/2`; a placement given as a list is `explicit`."""
+    """Placement and, above one, chunks and routes: `v/2`, `linear x2`.
+
+    A placement given as a list is `explicit`.
+    """
     placement, chunks = figures.get("placement"), figures.get("chunks")
     if placement is None:
         return NONE
     words = placement if isinstance(placement, str) else "explicit"
-    return f"{words}/{chunks}" if chunks and chunks > 1 else words
+    if chunks and chunks > 1:
+        words += f"/{chunks}"
+    routes = figures.get("routes") or 1
+    return f"{words} x{routes}" if routes > 1 else words
+
+
+def routes_words(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What `short_placement` marks in a table, where it marks any of its rows."""
+    marked = any((row.get("routes") or 1) > 1 for row in rows)
+    return ["x2: two routes, weights held twice"] if marked else []
 
 
 def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
@@ -435,6 +452,7 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
         f"least memory that works: {least}; {found['proof']}",
         _enough_words(found),
         *_faster_elsewhere(found),
+        *routes_words(found["strategies"]),
     ]
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective_words(found)}")
@@ -462,9 +480,10 @@ def _enough_words(found: Mapping[str, Any]) -> str:
 
 
 def _faster_elsewhere(found: Mapping[str, Any]) -> list[str]:
-    """A line for the best hand strategy of another placement that is faster than every point.
+    """Lines for the best hand strategies outside the search that are faster than every point.
 
-    One that holds the weights twice, for a second route, is left out.
+    One of another placement with no more routes, and one with a second route, for which devices
+    hold the weights twice, where that is faster still.
     """
     last = found["points"][-1]
     faster = [
@@ -472,18 +491,21 @@ def _faster_elsewhere(found: Mapping[str, Any]) -> list[str]:
         for row in found["strategies"]
         if row["value"] < last["value"]
         and row["fits_limit"] is not False
-        and row["routes"] <= last["routes"]
         and _placement(row) != _placement(last)
     ]
-    if not faster:
-        return []
-    hand = min(faster, key=lambda row: (row["value"], row["memory"]))
+    faster.sort(key=lambda row: (row["value"], row["memory"]))
+    two = next((row for row in faster if row["routes"] > last["routes"]), None)
+    one = next((row for row in faster if row["routes"] <= last["routes"]), None)
+    lines = [] if one is None else [f"faster in another placement: {_hand_words(found, one)}"]
+    if two is not None and (one is None or two["value"] < one["value"]):
+        lines.append(f"faster with two routes: {_hand_words(found, two)}")
+    return lines
+
+
+def _hand_words(found: Mapping[str, Any], hand: Mapping[str, Any]) -> str:
     value = measured(hand["value"], found["time_unit"])
     memory = measured(hand["memory"], found["memory_unit"])
-    return [
-        f"faster in another placement: {hand['strategy']}, {short_placement(hand)}, {value} in "
-        f"{memory}"
-    ]
+    return f"{hand['strategy']}, {short_placement(hand)}, {value} in {memory}"
 
 
 def _placement(figures: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -26,7 +26,11 @@ from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget, Clock
-from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.construction import (
+    HandStrategies,
+    ListScheduling,
+    MixedHandStrategies,
+)
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, has_pairs, supported
@@ -365,7 +369,8 @@ class Search:
     def _construction(self) -> Turns:
         """For a long run, unroll a shorter one; then rules and hand strategies in turn.
 
-        Where backwards are mixed, all of these for split and for whole ones.
+        Where backwards are mixed, all of these for split and for whole ones, and the strategies
+        that mix them as they are.
         """
         params = self.params
         for _, view in self.parts:
@@ -384,6 +389,8 @@ class Search:
                 )
             )
         )
+        for method in self._supported(MixedHandStrategies()):
+            yield Turn(method, 0.0)
         for pool, _ in self.parts:
             pool.end_construction()
 

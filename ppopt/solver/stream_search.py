@@ -22,6 +22,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
 from ppopt.solver.bounds.device_bounds import STREAMS
 from ppopt.solver.heuristics.construction import initial_orders
 from ppopt.solver.heuristics.stream_local_search import improve
@@ -46,7 +47,25 @@ def search_streams(
     stop: Stop | None,
     params: SolveParams,
 ) -> Result:
-    """Search a problem whose links are streams; arguments as those of `search_from`."""
+    """Search a problem whose links are streams; arguments as those of `search_from`.
+
+    Ctrl-C ends it with the best schedule so far, whichever part of it runs.
+    """
+    with interrupts.recorded(inner=True) as pressed:
+        found = _search(solve, start, problem, provenance, progress, began, stop, params)
+    return replace(found, interrupted=True) if pressed else found
+
+
+def _search(
+    solve: Solve,
+    start: WarmStart,
+    problem: Problem,
+    provenance: Provenance,
+    progress: Callable[[Progress], None] | None,
+    began: float | None,
+    stop: Stop | None,
+    params: SolveParams,
+) -> Result:
     now = time.monotonic()
     began = now if began is None else began
     deadline = began + provenance.time_limit
@@ -125,11 +144,14 @@ class _Run:
 
     @property
     def over(self) -> bool:
-        """Whether time is up, the value is the bound, or the caller has enough."""
+        """Whether time is up, the value is the bound, or somebody ends the search."""
         late = time.monotonic() >= self.watch.deadline
         return late or self.value == self.bound or self._stopped(self.value)
 
     def _stopped(self, value: int | None) -> bool:
+        """Whether Ctrl-C or the caller ends the search."""
+        if interrupts.pressed():
+            return True
         stop = self.watch.stop
         return stop is not None and stop(self._state(value))
 

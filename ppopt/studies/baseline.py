@@ -16,12 +16,14 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.studies.evaluate import evaluate
+from ppopt.studies.recompute_choice import choose_recompute
 
 LONGEST = 2.0
 """Estimated seconds above which a strategy is left out."""
@@ -44,6 +46,8 @@ class Baseline(NamedTuple):
     where the search found nothing."""
     skipped: tuple[str, ...] = ()
     """Strategies of the placement that were left out because they take long."""
+    chosen: tuple[str, ...] = ()
+    """What the search chose, partition or recompute: each strategy is compared with its own."""
 
 
 class Elsewhere(NamedTuple):
@@ -64,6 +68,10 @@ def baseline(result: Result) -> Baseline | None:
     evaluation: none is better. Left out are strategies that take long on so many operations, or
     longer than what is left of the search's time limit. Returns None where no strategy keeps the
     memory limit, and where the search was interrupted or proved that no schedule does.
+
+    A partition that was searched suits the schedule found, not every strategy: each is evaluated on
+    the balanced one too, and the better counts. Where recompute was searched, each has as little of
+    it as keeps the limit.
     """
     if _is_without(result):
         return None
@@ -73,7 +81,7 @@ def baseline(result: Result) -> Baseline | None:
         if seconds > min(LONGEST, deadline - time.monotonic()):
             skipped.append(strategy.name)
             continue
-        hand = best(_made(strategy, pipeline, result.objective), result)
+        hand = best(_made(strategy, result), result)
         if hand is not None:
             found.append(hand)
             if hand.value == result.lower_bound:
@@ -88,7 +96,8 @@ def elsewhere(asked: Pipeline, result: Result, hand: Baseline | None) -> Elsewhe
 
     `asked` is the pipeline that the search was given. Every strategy has its default options and
     the placement and chunks that it asks for; the chunks of the search, where it takes any number.
-    A partition that was searched is balanced here, and layers recompute as in the schedule found.
+    A partition that was searched is balanced here; where recompute was searched, each has as little
+    of it as keeps the limits.
     Left out are strategies that a given partition contradicts, and those that would cut unequal
     stages into chunks, or microbatches into other slices. So are those that hold the weights twice
     where the pipeline does not say how large these are, and those that take long. Returns None
@@ -115,19 +124,29 @@ def _made_elsewhere(
 ) -> list[Schedule]:
     """The schedule of a strategy in a placement of its own, within the limit; else none."""
     with suppress(InputError):
-        placed = strategy.apply(strategy.unplaced(unplaced), Options())
-        if _is_elsewhere(placed, own):
-            made = evaluate(placed, strategy.name, objective)
+        plain = replace(unplaced, recompute=None)
+        if _is_elsewhere(strategy.apply(strategy.unplaced(plain), Options()), own):
+            made = _evaluated(strategy.unplaced(unplaced), strategy, objective)
             return [made] if made.fits_limits else []
     return []
+
+
+def _evaluated(pipeline: Pipeline, strategy: Strategy, objective: Objective) -> Schedule:
+    """A strategy; with as little recompute as its limits ask for, where that is searched."""
+    make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
+    return make(pipeline, strategy.name, objective)
 
 
 def _unchosen(asked: Pipeline, result: Result) -> Pipeline:
     """The pipeline of a search for strategies that choose their own placement."""
     own = _own(result)
-    partition = BALANCED if asked.partition == SEARCH else asked.partition
+    searched = asked.recompute == SEARCH_RECOMPUTE
     return replace(
-        asked, model=own.model, recompute=None, partition=partition, mem_limit=own.limits
+        asked,
+        model=asked.model if searched else own.model,
+        recompute=asked.recompute if searched else None,
+        partition=BALANCED if asked.partition == SEARCH else asked.partition,
+        mem_limit=own.limits,
     )
 
 
@@ -162,7 +181,19 @@ def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
     if not found:
         return None
     value, schedule = min(found, key=lambda one: one[0])
-    return Baseline(str(schedule.origin.strategy), value, _speedup(value, result))
+    return Baseline(
+        str(schedule.origin.strategy), value, _speedup(value, result), chosen=_chosen(result)
+    )
+
+
+def _chosen(result: Result) -> tuple[str, ...]:
+    """What a search of a model in layers chose beside the order, as its proof says."""
+    chosen = {
+        Argument.PARTITIONS: ("partition",),
+        Argument.RECOMPUTE: ("recompute",),
+        Argument.PARTITIONS_RECOMPUTE: ("partition", "recompute"),
+    }
+    return chosen.get(result.certificate.argument, ())
 
 
 def _value(schedule: Schedule, objective: Objective) -> Fraction:
@@ -204,14 +235,28 @@ def _is_of(strategy: Strategy, pipeline: Pipeline) -> bool:
     return False
 
 
-def _made(strategy: Strategy, pipeline: Pipeline, objective: Objective) -> list[Schedule]:
-    """The schedule of a strategy; none where it cannot run.
+def _made(strategy: Strategy, result: Result) -> list[Schedule]:
+    """The schedules of a strategy: one for each of its pipelines on which it can run."""
+    made = []
+    for pipeline in _pipelines(result):
+        with suppress(InputError):
+            made.append(_evaluated(pipeline, strategy, result.objective))
+    return made
 
-    On the pipeline as the search states it, whose orders are cached.
+
+def _pipelines(result: Result) -> list[Pipeline]:
+    """The pipelines on which strategies are compared with a search.
+
+    That of the schedule found, as the search states it, whose orders are cached; of a partition
+    that was searched also the balanced one; of recompute that was searched those of its own choice.
     """
-    with suppress(InputError):
-        return [evaluate(stated(pipeline), strategy.name, objective)]
-    return []
+    own, chosen = _own(result), _chosen(result)
+    found = [stated(own)]
+    if "partition" in chosen:
+        found.append(replace(stated(own), partition=BALANCED))
+    if "recompute" in chosen:
+        found += [replace(one, recompute=SEARCH_RECOMPUTE, mem_limit=own.limits) for one in found]
+    return found
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

@@ -13,7 +13,7 @@ from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule import timing
 from ppopt.schedule.orders import codes
-from ppopt.schedule.origin import SEARCHED
+from ppopt.schedule.origin import SEARCHED, Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress
 from ppopt.strategies import Options, names
@@ -22,6 +22,15 @@ from ppopt.verifier.measured import planned
 
 FREE = ("order", "times", "proof", "peak memory")
 """What schedules of equal value may differ in: not compared where a search had several workers."""
+
+
+_EVERY = {
+    Argument.PARTITIONS: "partitions",
+    Argument.RECOMPUTE: "choices of recompute",
+    Argument.PARTITIONS_RECOMPUTE: "partitions and choices of recompute",
+    Argument.PLACEMENTS: "placements",
+}
+"""What a bound may be claimed over, by its argument."""
 
 
 class Difference(NamedTuple):
@@ -69,7 +78,8 @@ def check_reference(
         status = Difference("status", _said(reference, "status"), "unknown")
         return Check(None, (status,), notes, ordered=ordered)
     found = differences(reference, made)
-    free = () if ordered else tuple(entry for entry in found if entry.what in FREE)
+    uncompared = {*(() if ordered else FREE), *_of_more(reference)}
+    free = tuple(entry for entry in found if entry.what in uncompared)
     counted = tuple(entry for entry in found if entry not in free)
     return Check(made, counted, notes, free, ordered)
 
@@ -140,6 +150,24 @@ def _options(given: Mapping[str, int]) -> Options:
     return Options(**given)
 
 
+def _of_more(reference: Schedule) -> tuple[str, ...]:
+    """What was said of all configurations, and is not compared with a search of one.
+
+    The proof; where a gap was left, status and bound too, which may be better for one alone.
+    """
+    if _every(reference) is None:
+        return ()
+    return (
+        ("proof",) if reference.origin.status == "optimal" else ("proof", "status", "lower bound")
+    )
+
+
+def _every(reference: Schedule) -> str | None:
+    """What the claim of a file is said of all of, beside orders; None where of nothing."""
+    certificate = reference.origin.certificate
+    return None if certificate is None else _EVERY.get(certificate.argument)
+
+
 def _searched(reference: Schedule) -> bool:
     return reference.origin.strategy == SEARCHED
 
@@ -151,6 +179,12 @@ def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
         notes.append(
             "order not compared: the search had several workers, which may find another of equal "
             "value; --workers 1 repeats itself"
+        )
+    every = _every(reference)
+    if every is not None:
+        notes.append(
+            f"the file claims its bound over all {every}; that is not proved again here, where the "
+            "search keeps those of the file (ppopt verify --bound checks it)"
         )
     if origin.hint is not None:
         notes.append("the search began from a schedule of its user's, which is not at hand")

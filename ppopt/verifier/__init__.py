@@ -67,13 +67,13 @@ def figures(schedule: Timetable) -> Figures:
 
 
 def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:
-    """Draw the order of every device with an arrow at each fault, and list the violations.
+    """List the violations, and draw the order of every device with an arrow at each fault.
 
     A large schedule is cut to the surroundings of the first fault that has a place.
     """
     total = sum(violation.count for violation in violations)
     count = f"{total} violation{'' if total == 1 else 's'}"
-    lines = [grid.grid(read(schedule), violations), count, *map(str, violations)]
+    lines = [count, *map(str, violations), "", grid.grid(read(schedule), violations)]
     return "\n".join(lines)
 
 

@@ -18,5 +18,10 @@ def test_every_model_is_bundled_and_in_layers() -> None:
 
 
 def test_a_line_has_every_column() -> None:
-    found = plans.line("llama-3.1-8b", 3.0, "80GiB", loop=False)
-    assert len(found.strip("|").split("|")) == len(plans.COLUMNS)
+    name = "llama-3.1-8b"
+    task, *others = plans.tasks([name], 3.0, "80GiB", loop=True)
+    alone = plans.done(others[0]._replace(seconds=0.1))
+    plan = plans.done(task)
+    for rows in ([], [alone]):
+        found = plans.line(name, [plan, *rows])
+        assert len(found.strip("|").split("|")) == len(plans.COLUMNS)

@@ -79,7 +79,7 @@ LINES = {
     "stages: beyond int64": (f"solve --stages {2**64} --batches 2 {WRITING}", "stages: "),
     "stages: endless": (f"solve --stages {HUGE} --batches 2 {WRITING}", "stages: '99999"),
     "batches: zero": (f"solve --stages 2 --batches 0 {WRITING}", "batches: 0"),
-    "batches: list": (f"solve --stages 2 --batches 1,2 {WRITING}", "batches: '1,2'"),
+    "batches: list": (f"solve --stages 2 --batches 1,2 {WRITING}", "--batches: one number"),
     "batches: many": (f"solve --stages 2 --batches 9000000 {WRITING}", "9000000"),
     "chunks: zero": (f"solve {SIZE} --chunks 0 {WRITING}", "chunks: 0"),
     "chunks: many": (f"solve {SIZE} --chunks 9000000 {WRITING}", "18000000"),

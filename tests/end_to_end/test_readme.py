@@ -36,6 +36,8 @@ def test_every_setting_is_in_the_table() -> None:
     tables = make.tables_of(make.MODELS.read_text(encoding="utf-8"))
     written = {"settings": make.settings_table(), "layers": make.layers_table()}
     assert tables == written, "renew it by `python docs/make.py`"
+    guide = make.tables_of((ROOT / "docs" / "layers.md").read_text(encoding="utf-8"))
+    assert guide == {"layers": make.layers_table()}, "renew it by `python docs/make.py`"
 
 
 @pytest.mark.parametrize("picture", make.PICTURES, ids=lambda path: path.stem)

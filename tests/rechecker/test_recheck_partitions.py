@@ -12,7 +12,7 @@ import pytest
 
 import ppopt
 from ppopt import Argument, Certificate, InputError, Status, Verdict
-from ppopt.rechecker import check, confirmed
+from ppopt.rechecker import check, configurations, confirmed
 from ppopt.rechecker.partitions import left_to_search
 from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline, small_space
 
@@ -66,6 +66,25 @@ def test_a_bound_of_one_partition_alone_is_not_one_of_all() -> None:
     assert ppopt.recheck(claimed, workers=1).verdict is Verdict.WRONG
     origin = replace(alone.schedule.origin, certificate=Certificate(Argument.PARTITIONS))
     assert confirmed(replace(alone.schedule, origin=origin)) is None
+
+
+def test_of_too_many_partitions_that_of_the_schedule_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10 layers in 3 stages: 9 x 8 / 2 = 36 partitions, none of which is searched again."""
+    monkeypatch.setattr(configurations.partitions, "left_to_search", lambda *_: None)
+    found = searched()
+    kept = ppopt.recheck(found, workers=1)
+    assert kept.verdict is Verdict.UNDECIDED
+    assert kept.reason.startswith(
+        "over all 36 partitions it takes more searches than can be done again; for this partition "
+        "it is confirmed: "
+    )
+    assert found.lower_bound is not None
+    inflated = replace(found, lower_bound=found.lower_bound + Fraction(1, 2))
+    wrong = ppopt.recheck(inflated, workers=1)
+    assert wrong.verdict is Verdict.WRONG
+    assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
 
 
 def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:

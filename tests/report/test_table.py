@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ppopt.report.table import compare_table, jitter_table, peaks_table, result_table, why_table
-from ppopt.report.words import robustness_words, searched_words
+from ppopt.report.words import robustness_words, searched_words, what_if
 
 SOLVED: dict[str, Any] = {
     "status": "optimal",
@@ -132,6 +132,12 @@ def test_the_row_of_the_search_says_what_it_is() -> None:
         "best found, linear: not proved optimal, gap 1.23 %",
         "best found, linear: proved infeasible; device 0 needs 4",
     ]
+    two = rows[0] | {"strategy": "dualpipe", "routes": 2}
+    assert (
+        searched_words(rows[0] | {"routes": 1}, [two])
+        == "best found, linear, one route: proved optimal"
+    )
+    assert "dualpipe linear x2" in " ".join(printed(compare_table([two]))[2].split())
 
 
 def test_the_longest_names_fit_80_columns() -> None:
@@ -203,3 +209,30 @@ def test_a_fragile_optimum_is_named() -> None:
         "fragile: optimal is best on paper, but takes 35.5 on average, and zb-h2 34.65",
     ]
     assert robustness_words({"rows": rows}) == []
+
+
+def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
+    """Its devices hold the weights twice; named where it betters what one route reaches."""
+    point = {"value": 20, "placement": "linear", "chunks": 1, "routes": 1, "gap": 0}
+    point |= {"limit": 4, "limit_proved": True, "status": "optimal"}
+    hand = {"strategy": "zbv", "placement": "v", "chunks": 2, "routes": 1, "value": 19}
+    hand |= {"fits_limit": True, "memory": 4}
+    two = hand | {"strategy": "dualpipe", "placement": "linear", "chunks": 1, "routes": 2}
+    found = {"points": [point], "least_limit": 1, "least_limit_proved": True, "proof": "so"}
+    found |= {"time_unit": "ms", "memory_unit": "GiB", "mem_limit": None, "useful_limit": 4}
+    point |= {"tokens_per_second": None}
+    found |= {"searched": ()}
+    found |= {"useful_limit_proved": True, "objective": "makespan"}
+
+    def faster(*hands: dict[str, object]) -> list[str]:
+        lines = what_if(found | {"strategies": list(hands)})
+        return [line for line in lines if line.startswith("faster")]
+
+    one = "faster in another placement: zbv, v/2, 19 ms in 4 GiB"
+    assert faster(hand, two | {"value": 19}) == [one]
+    assert faster(hand, two | {"value": 18}) == [
+        one,
+        "faster with two routes: dualpipe, linear x2, 18 ms in 4 GiB",
+    ]
+    assert len(faster(two | {"value": 18})) == 1
+    assert faster(two | {"value": 18, "fits_limit": False}) == []

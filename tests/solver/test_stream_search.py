@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
 
 from ppopt import Pipeline, evaluate, recheck, solve, verify
 from ppopt.schedule.communication import queues_of_schedule
+from ppopt.solver import interrupts, stream_search
 from ppopt.solver.bounds.device_bounds import STREAMS
+from ppopt.solver.heuristics.stream_local_search import improve
 from ppopt.solver.heuristics.stream_network import StreamNetwork
 from ppopt.solver.parameters import SolveParams, StreamParams
+from ppopt.solver.result import Progress
 from tests.factories.streams import append_all
 from tests.oracles.streams_exhaustive import least_makespan
 
@@ -138,3 +144,37 @@ def test_device_spans_are_improved_too() -> None:
         assert found.lower_bound <= found.value
         values.append(found.value)
     assert values[1] < values[0]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_ctrl_c_in_local_search_ends_it_with_the_best_schedule(
+    recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a command, which records Ctrl-C, and from Python: it went on until time was up, and was
+    lost with everything."""
+    pipeline = Pipeline(
+        stages=3, batches=6, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
+    )
+    asked = 0
+
+    def counted(*given: Any) -> Any:
+        *rest, over = given
+
+        def ask(value: int) -> bool:
+            nonlocal asked
+            asked += 1
+            return bool(over(value))
+
+        return improve(*rest, ask)
+
+    def press(seen: Progress) -> None:
+        if seen.phase == "orders of links" and asked == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(stream_search, "improve", counted)
+    params = SolveParams(streams=StreamParams(delay_share=0.01, factor_share=0.001, steps=3000))
+    with interrupts.recorded() if recorded else nullcontext():
+        found = solve(pipeline, time_limit=60, workers=1, params=params, progress=press)
+    assert found.interrupted
+    assert found.schedule is not None
+    assert 1 < asked <= 256

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import ppopt
+from ppopt import Layer, Model
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.report.words import baseline_words
 from ppopt.solver.result import Result
 from ppopt.studies import baseline as module
 from ppopt.studies.baseline import baseline, elsewhere
@@ -195,3 +197,55 @@ def test_strategies_that_take_too_long_are_named(monkeypatch: pytest.MonkeyPatch
     assert few.skipped == ("zb-2p",)
     monkeypatch.setattr(module, "LONGEST", 0.0)
     assert baseline(result) is None
+
+
+TRIAL = Model(
+    layers=[
+        Layer(forward="1.1"),
+        *[Layer(forward="2.3", backward="4.9", activation="0.61", static="1.9")] * 40,
+        Layer(forward="5.2", backward="10.1", workspace="2.5"),
+    ]
+)
+"""On the partition of its best schedule interleaved is a fifth slower than on a balanced one."""
+
+
+def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
+    pipeline = TRIAL.pipeline(devices=8, batches=32, chunks=2, partition="search", mem_limit=80)
+    result = ppopt.solve(pipeline, workers=1, time_limit=20)
+    assert result.schedule is not None
+    found = baseline(result)
+    values = [
+        made.pipeline.ticks.time(made.metrics.makespan)
+        for partition in ("balanced", result.schedule.pipeline.counts)
+        for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved")]
+    ]
+    assert values[0] < values[1]
+    assert found is not None
+    assert (found.strategy, found.value) == ("interleaved", values[0])
+    assert found.chosen == ("partition",)
+
+
+RECOMPUTING = Model(layers=[Layer(forward=2, backward=4, activation=2, kept=1)] * 8)
+
+
+@pytest.mark.parametrize("partition", ["search", "even"])
+def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> None:
+    """Four microbatches of two layers take 16 on device 0 without recompute; 12 are too few."""
+    pipeline = RECOMPUTING.pipeline(
+        devices=4, batches=6, partition=partition, recompute="search", mem_limit=12
+    )
+    result = ppopt.solve(pipeline, workers=1, time_limit=5)
+    found = baseline(result)
+    own = ppopt.choose_recompute(replace(pipeline, partition="balanced"), "1f1b")
+    assert own.fits_limits
+    assert any(layer.recompute for layer in own.pipeline.model.layers)
+    assert found is not None
+    assert found.value <= own.pipeline.ticks.time(own.metrics.makespan)
+    both = ("partition", "recompute") if partition == "search" else ("recompute",)
+    assert found.chosen == both
+
+
+def test_words_say_what_each_strategy_chose() -> None:
+    figures = shown("solve --model llama-3.1-8b --stages 4 --batches 8 --partition search")
+    assert figures["baseline"]["chosen"] == ["partition"]
+    assert "each with its own partition" in baseline_words(figures)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ppopt
 from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import schedule_from_object, schedule_to_object
@@ -285,3 +286,15 @@ class TestPlugin:
         pytester.runpytest_inprocess(*plugin, "--ppopt-update").assert_outcomes(passed=1)
         assert (pytester.path / "references" / "mine.json").exists()
         pytester.runpytest_inprocess(*plugin).assert_outcomes(passed=1)
+
+
+def test_a_claim_over_all_partitions_is_not_said_to_be_proved_again() -> None:
+    """Its proof cannot be the same: the search keeps the partition of the file."""
+    layers = [ppopt.Layer(forward=1)] * 5 + [ppopt.Layer(forward=3)]
+    pipeline = ppopt.Model(layers=layers).pipeline(devices=3, batches=4, partition="search")
+    found = ppopt.solve(pipeline, workers=1)
+    assert found.schedule is not None and found.status is ppopt.Status.OPTIMAL
+    again = check_reference(found.schedule)
+    assert again.differences == ()
+    assert [entry.what for entry in again.free] == ["proof"]
+    assert any("over all partitions; that is not proved again" in note for note in again.notes)

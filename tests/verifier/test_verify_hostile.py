@@ -183,7 +183,7 @@ def test_what_a_schedule_lacks_is_counted() -> None:
     assert len(found) == MOST_LISTED + 1
     assert sum(violation.count for violation in found) == 2 * 2 * 5_000_000 - 2
     assert {violation.rule for violation in found} == {Rule.MISSING}
-    assert text.endswith("missing: 19998998 more, not listed")
+    assert "missing: 19998998 more, not listed" in text
     assert "19999998 violations" in text
 
 

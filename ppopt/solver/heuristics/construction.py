@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
+import numpy as np
+
 from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling, timing
@@ -105,14 +108,43 @@ class HandStrategies:
         self._pool.constructed.append((made.metrics.value(objective), False, orders))
 
 
+class MixedHandStrategies:
+    """The published strategies of this placement that have whole and split backwards at once."""
+
+    name = HandStrategies.name
+
+    def supports(self, problem: Problem) -> bool:
+        """Problems of mixed backwards; elsewhere `HandStrategies` converts them."""
+        return problem.mixed
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Submit the orders of all of them as they are."""
+        pipeline = incumbent.problem.pipeline
+        for orders in _hand_orders(incumbent.problem, budget.clock.deadline):
+            if orders is not None and not _of_one_kind(pipeline, orders):
+                incumbent.submit_orders(orders)
+        return Outcome(exhausted=True)
+
+
+def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
+    return any(
+        all(map(np.array_equal, orders, of_kind(pipeline, orders, kind)))
+        for kind in (BackwardKind.SPLIT, BackwardKind.WHOLE)
+    )
+
+
 def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders | None]:
     """One microbatch at a time, then the hand strategies; None where a strategy does not apply.
 
     All backwards are of the kind of the problem: a strategy that has others is converted.
     Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
     """
-    pipeline, kind = problem.pipeline, problem.backward_kind
     yield list_scheduling.one_at_a_time(problem.instance)
+    yield from _hand_orders(problem, deadline)
+
+
+def _hand_orders(problem: Problem, deadline: float) -> Iterator[Orders | None]:
+    pipeline, kind = problem.pipeline, problem.backward_kind
     placed = stated(pipeline)
     for strategy in registry().values():
         if time.monotonic() + strategy.seconds(pipeline) < deadline:
