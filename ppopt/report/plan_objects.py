@@ -9,10 +9,10 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import Pipeline
 from ppopt.report.objects import of_result
 from ppopt.studies.plan_hands import Hand
 from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow
-from ppopt.studies.plan_space import PlanSpace
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
@@ -155,17 +155,17 @@ def _space(plan: Plan) -> dict[str, Any]:
         "strategies": list(space.strategies),
         "runtime": space.runtime,
         "routes": space.fields.get("routes", 1),
-        "p2p_time": _links(space),
+        "p2p_time": _links(plan.rows[0].result.pipeline),
         "partition": partition if isinstance(partition, str) else list(partition),
         "configurations": len(plan.rows),
     }
 
 
-def _links(space: PlanSpace) -> int | float | None:
+def _links(pipeline: Pipeline) -> int | float | None:
     """The time of every link, where there is one for all."""
-    time = space.fields.get("p2p", 0)
-    one = "link" not in space.fields and isinstance(time, int | float | Fraction)
-    return plain(Fraction(time)) if one else None
+    if pipeline.link is not None or not isinstance(pipeline.p2p, Fraction | int | float):
+        return None
+    return plain(Fraction(pipeline.p2p))
 
 
 def _number(value: Fraction | None) -> int | float | None:

@@ -165,7 +165,8 @@ def space_words(shown: Mapping[str, Any]) -> str:
     kept = [
         "one route" if space["routes"] == 1 else "two routes",
         f"chunks {low}" if low == high else f"chunks {low} to {high}",
-        f"placements {', '.join(space['placement'])}",
+        f"{'placement' if len(space['placement']) == 1 else 'placements'} "
+        f"{', '.join(space['placement'])}",
         f"recompute {', '.join(space['recompute'])}",
     ]
     if space["strategies"] != [OPTIMAL]:
