@@ -51,8 +51,10 @@ def search_streams(
 
     Ctrl-C ends it with the best schedule so far, whichever part of it runs.
     """
+    began = time.monotonic() if began is None else began
+    watch = _Watch(began, began + provenance.time_limit, progress, stop)
     with interrupts.recorded(inner=True) as pressed:
-        found = _search(solve, start, problem, provenance, progress, began, stop, params)
+        found = _search(solve, start, problem, provenance, watch, params)
     return replace(found, interrupted=True) if pressed else found
 
 
@@ -61,16 +63,12 @@ def _search(
     start: WarmStart,
     problem: Problem,
     provenance: Provenance,
-    progress: Callable[[Progress], None] | None,
-    began: float | None,
-    stop: Stop | None,
+    watch: _Watch,
     params: SolveParams,
 ) -> Result:
-    now = time.monotonic()
-    began = now if began is None else began
-    deadline = began + provenance.time_limit
+    now, progress, stop = time.monotonic(), watch.progress, watch.stop
     delays = replace(problem, pipeline=as_delays(problem.pipeline))
-    share = params.streams.delay_share * max(0.0, deadline - now)
+    share = params.streams.delay_share * max(0.0, watch.deadline - now)
     told = None if progress is None else lambda seen: progress(seen._replace(value=None))
     asked = None if stop is None else lambda seen: stop(seen._replace(value=None))
     given = replace(provenance, time_limit=max(share, 0.01))
@@ -79,7 +77,7 @@ def _search(
     if found.schedule is None:
         proof = found.proof if found.status is Status.INFEASIBLE else found.proof + STREAMS
         return replace(found, **own, proof=proof)
-    run = _Run(problem, found, _Watch(began, deadline, progress, stop), params, provenance)
+    run = _Run(problem, found, watch, params, provenance)
     run.take(found.schedule.orders)
     for schedule in _known(start, problem.pipeline):
         run.keep(schedule)
@@ -88,7 +86,7 @@ def _search(
     if not run.over and not found.interrupted:
         run.improve()
     hint = start.record(problem, followed=True)
-    return run.result(own | {"hint": hint, "solve_seconds": time.monotonic() - began})
+    return run.result(own | {"hint": hint, "solve_seconds": time.monotonic() - watch.began})
 
 
 def as_delays(pipeline: Pipeline) -> Pipeline:

@@ -22,7 +22,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
-from ppopt.studies.evaluate import evaluate
+from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.recompute_choice import choose_recompute
 
 LONGEST = 2.0
@@ -112,7 +112,7 @@ def elsewhere(asked: Pipeline, result: Result, hand: Baseline | None) -> Elsewhe
         if strategy.seconds(own) > left or (result.fused and not strategy.fused):
             continue
         for schedule in _made_elsewhere(strategy, unplaced, own, result.objective):
-            value = _value(schedule, result.objective)
+            value = objective_value(schedule, result.objective)
             if found is None or value < found.value:
                 speedup = _speedup(value, result)
                 found = Elsewhere(strategy.name, value, speedup, schedule.pipeline)
@@ -174,7 +174,7 @@ def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
     """The best of hand-made schedules of the placement and within the limit of a search."""
     pipeline = _own(result)
     found = [
-        (_value(schedule, result.objective), schedule)
+        (objective_value(schedule, result.objective), schedule)
         for schedule in schedules
         if comparable(schedule, pipeline) and _keeps(schedule, pipeline)
     ]
@@ -194,10 +194,6 @@ def _chosen(result: Result) -> tuple[str, ...]:
         Argument.PARTITIONS_RECOMPUTE: ("partition", "recompute"),
     }
     return chosen.get(result.certificate.argument, ())
-
-
-def _value(schedule: Schedule, objective: Objective) -> Fraction:
-    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
 
 
 def _speedup(value: Fraction, result: Result) -> Fraction | None:

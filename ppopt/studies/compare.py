@@ -28,7 +28,7 @@ from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Stop, solve
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import robustness
-from ppopt.studies.evaluate import evaluate
+from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.recompute_choice import choose_recompute
 from ppopt.studies.robustness import Jitter
@@ -246,11 +246,7 @@ def _start(problem: Pipeline, made: Sequence[Schedule], objective: Objective) ->
     if problem.recompute != SEARCH_RECOMPUTE and problem.partition != SEARCH:
         return None
     known = [one for one in made if one.pipeline.layout == problem.layout and one.fits_limits]
-    return min(known, key=lambda one: _value(one, objective), default=None)
-
-
-def _value(schedule: Schedule, objective: Objective) -> Fraction:
-    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+    return min(known, key=lambda one: objective_value(one, objective), default=None)
 
 
 def _silent(_: Progress | str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
@@ -40,3 +42,8 @@ def evaluate(
     )
     best = min(made, key=lambda schedule: schedule.metrics.value(objective))
     return checked(best, enforce_limit=False)
+
+
+def objective_value(schedule: Schedule, objective: Objective) -> Fraction:
+    """The makespan or device span of a schedule, in the user's unit."""
+    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))

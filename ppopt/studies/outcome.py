@@ -34,7 +34,7 @@ from ppopt.solver.search import (
     versions,
 )
 from ppopt.solver.warm_start import WarmStart
-from ppopt.studies.evaluate import evaluate
+from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.storage import StoredResult
@@ -70,7 +70,7 @@ class JobOutcome:
         made = self.schedule
         if made is None:
             return None
-        return made.pipeline.ticks.time(made.metrics.value(made.objective))
+        return objective_value(made, made.objective)
 
     @property
     def closed(self) -> bool:

@@ -34,7 +34,7 @@ from ppopt.solver.partitions.partition_bounds import (
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionTicks, space_of
 from ppopt.strategies import Options, resolve
-from ppopt.studies.evaluate import evaluate
+from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.recompute_choice import choose_recompute
 
 TIME_LIMIT = 30.0
@@ -178,7 +178,7 @@ class _Choice:
         if self._recomputing and not made.fits_limits:
             self._best = self._best or made
             return
-        value = made.pipeline.ticks.time(made.metrics.value(self._objective))
+        value = objective_value(made, self._objective)
         if not self._values or value < min(self._values.values()):
             self._best = made
         self._values[counts] = value
@@ -208,7 +208,7 @@ class _Choice:
     def _found(self, schedule: Schedule, *, interrupted: bool) -> PartitionChoice:
         value = min(self._values.values(), default=None)
         if value is None:
-            value = schedule.pipeline.ticks.time(schedule.metrics.value(self._objective))
+            value = objective_value(schedule, self._objective)
         every = len(self._evaluated) == self._ticks.space.size and not self._recomputing
         bound = value if every else Fraction(self._bound, self._ticks.per_unit)
         return PartitionChoice(

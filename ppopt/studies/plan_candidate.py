@@ -26,7 +26,7 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import Stop, candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.strategies import Options
-from ppopt.studies.evaluate import evaluate
+from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
 
 MARGIN = Fraction(11, 10)
@@ -232,7 +232,7 @@ class PlanCandidate:
         fits = made is not None and made.fits_limits
         value = None
         if made is not None and fits:
-            value = made.pipeline.ticks.time(made.metrics.value(problem.objective))
+            value = objective_value(made, problem.objective)
         return Result(
             pipeline=pipeline,
             objective=problem.objective,

@@ -22,7 +22,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.partitions.candidates import one_layer_moves
 from ppopt.strategies import Options, Strategy, registry
-from ppopt.studies.evaluate import evaluate
+from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace, runs_on
 
 LONGEST = 0.5
@@ -167,7 +167,7 @@ class _Maker(NamedTuple):
         with suppress(InputError):
             if self.runs(pipeline):
                 made = evaluate(pipeline, strategy, self.objective, options)
-                value = made.pipeline.ticks.time(made.metrics.value(self.objective))
+                value = objective_value(made, self.objective)
                 return [(value, made)] if made.fits_limits else []
         return []
 
