@@ -58,6 +58,10 @@ SHORT = Effort(level=0, quick=3)
 FEW = 8
 """Partitions of every configuration that are scheduled by heuristics before any is searched more:
 also the even one and that of least bound."""
+LESS_SHARE = 0.05
+"""Least share of the time limit for a search for less memory that is as fast."""
+LESS_LEFT = 0.1
+"""The same where so much is left; it takes more where the plan took longer."""
 MORE = Fraction(11, 10)
 """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
 MORE_SHARE = 0.1
@@ -141,10 +145,13 @@ def plan(
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
     kind = BackwardKind.read(backward_kind, fused)
-    share = 1 - MORE_SHARE if limited else 1.0
+    share = 1 - LESS_SHARE - (MORE_SHARE if limited else 0)
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
     found = search.run(progress, stop)
     if found.value is None or found.interrupted:
+        return found
+    found = search.with_less_memory()
+    if found.interrupted:
         return found
     if limited:
         found = _with_more_memory(found, search, provenance, params)
@@ -261,6 +268,20 @@ class _PlanSearch:
             self._interrupted = True
         return self._plan()
 
+    def with_less_memory(self) -> Plan:
+        """The plan with the least memory for its value that a short search finds.
+
+        It takes as long as the plan did, if so much is left of the time limit.
+        """
+        best, now = self._best, time.monotonic()
+        assert best is not None
+        spent, limit = now - self._began, self._provenance.time_limit
+        seconds = max(LESS_SHARE * limit, min(limit - spent, max(LESS_LEFT * limit, spent)))
+        with interrupts.recorded() as pressed:
+            least = best.lessen(now + seconds, lambda state: self._tell(state.phase))
+        self._interrupted |= best.interrupted or bool(pressed)
+        return replace(self._plan(), least_memory=least)
+
     def with_more_memory(self) -> PlanSpace:
         """The same space with `MORE` of the memory limit."""
         limits = self._candidates[0].problem.pipeline.limits
@@ -335,9 +356,9 @@ class _PlanSearch:
 
     @property
     def _best(self) -> PlanCandidate | None:
-        """The configuration of the best schedule, the first of several."""
+        """The configuration of the best schedule; of several, that of the least memory."""
         found = [one for one in self._candidates if one.value is not None]
-        return min(found, key=_value, default=None)
+        return min(found, key=lambda one: (_value(one), one.peak), default=None)
 
     @property
     def _least(self) -> Fraction | None:
@@ -570,11 +591,12 @@ def _value(one: PlanCandidate) -> Fraction:
     return one.per_microbatch(one.value)
 
 
-def _place(row: PlanRow) -> tuple[bool, Fraction, bool, Fraction, PlanConfiguration]:
-    """Where a row stands: by value, then by bound."""
+def _place(row: PlanRow) -> tuple[bool, Fraction, Fraction, bool, Fraction, PlanConfiguration]:
+    """Where a row stands: by value, then by memory, then by bound."""
     return (
         row.value is None,
         row.per_microbatch or Fraction(0),
+        row.peak or Fraction(0),
         row.lower_bound is None,
         row.bound_per_microbatch or Fraction(0),
         row.configuration,
