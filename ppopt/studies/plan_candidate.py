@@ -37,7 +37,7 @@ from ppopt.verifier import checked
 MARGIN = Fraction(11, 10)
 """Part of the best value up to which bounds say by how much a configuration is slower."""
 
-LESS_LEVEL = 2
+LESS_LEVEL = 1
 """Most rounds of all methods on one partition in the search for less memory."""
 
 
