@@ -120,7 +120,7 @@ class Explorer:
                 return
 
     def _lessen_alone(self, until: float) -> None:
-        """Find less memory in the configuration of the best schedule."""
+        """Find less memory in the configuration of the best schedule, by work."""
         made = self.curve.found[-1].schedule if self.curve.found else None
         space = None if made is None else self.space.alone(made)
         if made is None or space is None:
@@ -129,6 +129,7 @@ class Explorer:
         alone = replace(
             self, space=space, deadline=now + ALONE * (until - now), curve=Curve(space.limits),
             tried=Counter(), spent=defaultdict(float), given_up=set(),
+            most_level=self.most_level or 0,
         )  # fmt: skip
         alone.lessen(made)
         self.interrupted |= alone.interrupted
