@@ -55,8 +55,12 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
     needs = {job: _needs(pipeline, split, job) for job in jobs}
     machine = {job: _machine(pipeline, job) for job in jobs}
     length = {job: _length(pipeline, job) for job in jobs}
+    work = {where: 0 for where in machine.values()}
+    for job in jobs:
+        work[machine[job]] += length[job]
     seen: dict[tuple[object, ...], bool] = {}
     best: list[int] = []
+    """Makespans, each the least so far."""
 
     def fits(device: int, job: Job, held: dict[int, int]) -> bool:
         limits = pipeline.ticks.limits
@@ -66,12 +70,21 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
             limits is None or held[device] + taken(pipeline.ticks, op[0], op[1]) <= limits[device]
         )
 
-    def go(ends: dict[object, int], free: dict[object, int], held: dict[int, int]) -> None:
+    def go(
+        ends: dict[object, int],
+        free: dict[object, int],
+        held: dict[int, int],
+        left: dict[object, int],
+    ) -> None:
+        """Append every job in turn; `left` is the work that each device and link still has."""
+        least = max(free.get(where, 0) + more for where, more in left.items())
+        if best and least >= best[-1]:
+            return
         if len(ends) == len(jobs):
-            best.append(max(free.values()))
+            best.append(least)
             return
         key = (frozenset(ends.items()), frozenset(free.items()))
-        if key in seen or (best and max(free.values(), default=0) >= min(best)):
+        if key in seen:
             return
         seen[key] = True
         if len(seen) > most:
@@ -91,8 +104,9 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
                 after[where] += change
             begin = max([free.get(where, 0), *(ends[one] for one in needs[job])])
             end = begin + length[job]
-            go(ends | {name: end}, free | {where: end}, after)
+            rest = left | {where: left[where] - length[job]}
+            go(ends | {name: end}, free | {where: end}, after, rest)
 
     static = dict(enumerate(pipeline.ticks.static))
-    go({}, {}, static)
-    return min(best, default=None)
+    go({}, {}, static, work)
+    return best[-1] if best else None
