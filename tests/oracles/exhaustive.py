@@ -449,16 +449,16 @@ class Search:
                 arrival = arrivals[here]
                 if arrival is None or ready + first < arrival:
                     arrivals[here] = ready + first
-                if ready + last > ends[here]:
+                if ready + last > ends[here]:  # noqa: PLR1730  faster than max
                     ends[here] = ready + last
-                if last - first > spans[here]:
+                if last - first > spans[here]:  # noqa: PLR1730  faster than max
                     spans[here] = last - first
         for here, arrival in enumerate(arrivals):
             if arrival is None:
                 continue
             done = max(arrival, node.free[here]) + node.chain_work[here]
             for there, tail in self.tails[here]:
-                if done + tail > ends[there]:
+                if done + tail > ends[there]:  # noqa: PLR1730  faster than max
                     ends[there] = done + tail
         return max(
             span if first < 0 else end - first

@@ -40,7 +40,8 @@ def _places(pipeline: Pipeline) -> list[tuple[int, int]]:
     return list(product(range(pipeline.num_stages), range(pipeline.batches)))
 
 
-def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
+def _jobs(pipeline: Pipeline, split: dict[tuple[int, int], bool]) -> list[Job]:
+    """All operations, then all transfers."""
     jobs: list[Job] = [
         (Op(kind, *place),)
         for place, halves in split.items()
@@ -52,12 +53,23 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
         for kind, other in (("F", stage + 1), ("B", stage - 1))
         if (other, microbatch) in split and pipeline.device(other, 0) != pipeline.device(stage, 0)
     ]
+    return jobs
+
+
+def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, int]:
+    """Ticks of all jobs of each device and link."""
+    work = dict.fromkeys(machine.values(), 0)
+    for job, where in machine.items():
+        work[where] += length[job]
+    return work
+
+
+def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
+    jobs = _jobs(pipeline, split)
     needs = {job: _needs(pipeline, split, job) for job in jobs}
     machine = {job: _machine(pipeline, job) for job in jobs}
     length = {job: _length(pipeline, job) for job in jobs}
-    work = {where: 0 for where in machine.values()}
-    for job in jobs:
-        work[machine[job]] += length[job]
+    work = _work(machine, length)
     seen: dict[tuple[object, ...], bool] = {}
     best: list[int] = []
     """Makespans, each the least so far."""
