@@ -19,7 +19,7 @@ from enum import Enum
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,14 @@ from ppopt.solver.partitions.device_bounds import (
     backward_times,
     first_stage_tail,
     pace_of,
+)
+from ppopt.solver.partitions.device_choices import (
+    Bools,
+    DeviceChoices,
+    Places,
+    Runs,
+    joined,
+    least_by_position,
 )
 from ppopt.solver.partitions.recompute_choices import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
@@ -62,17 +70,6 @@ def form_of(space: PartitionSpace) -> Form | None:
     if rest == first[::-1]:
         return Form.V
     return Form.LOOP if rest == first else None
-
-
-class Runs(NamedTuple):
-    """Runs of one device: `first` layers at the first position, `second` at the second."""
-
-    first: int
-    second: int
-
-
-Table = dict[Runs, DeviceBound]
-"""Per runs: bounds by positions, [first][second]."""
 
 
 class FirstStage(NamedTuple):
@@ -131,19 +128,21 @@ class CutProgram:
         """Of `time.monotonic`; it may be moved."""
         self._places = space.num_layers + 1
         self._seconds = 1 if form is Form.ONE else self._places
-        self._tables = [self._table(level) for level in range(space.num_devices)]
-        self._paced: dict[FirstStage, list[Table]] = {}
+        self._choices = [self._of_device(level) for level in range(space.num_devices)]
+        self._paced: dict[FirstStage, list[DeviceChoices]] = {}
         self._suffixes: dict[FirstStage, list[Ints]] = {}
+        self._bounded: dict[FirstStage, _Bounded] = {}
 
     @cached_property
     def least(self) -> int:
         """Least bound of all partitions; FOREVER where it is above the ceiling."""
-        least = FOREVER
-        for bound, stage in self._stages_in_order:
-            if bound >= least:
-                break
-            least = min(least, min((key for key, *_ in self._roots(stage)), default=FOREVER))
-        return least
+        waiting = dict.fromkeys(self._first_stages)
+        while waiting:
+            stage = min(waiting, key=self._known_bound)
+            if self._known_bound(stage) == FOREVER or self._is_exact(stage):
+                return self._known_bound(stage)
+            self._raise(stage)
+        return FOREVER
 
     def in_order(self) -> Iterator[tuple[int, Counts]]:
         """Partitions of bounds up to the ceiling with their bounds, the least first.
@@ -151,13 +150,18 @@ class CutProgram:
         Best-first search over devices; of equal bounds the deepest is followed first.
         """
         heap: list[tuple[int, int, tuple[Runs, ...], FirstStage, int]] = []
-        waiting, pops = self._stages_in_order[::-1], count(1)
+        waiting, pops = dict.fromkeys(self._first_stages), count(1)
         while heap or waiting:
-            while waiting and (not heap or waiting[-1][0] < heap[0][0]):
-                _, stage = waiting.pop()
-                for key, middle, runs in self._roots(stage):
-                    heappush(heap, (key, 0, (runs,), stage, middle))
-            if not heap:
+            stage = min(waiting, key=self._known_bound, default=None)
+            if stage is not None and (not heap or self._known_bound(stage) < heap[0][0]):
+                if self._known_bound(stage) == FOREVER:
+                    waiting.clear()
+                elif not self._is_exact(stage):
+                    self._raise(stage)
+                else:
+                    del waiting[stage]
+                    for key, middle, runs in self._roots(stage, stage):
+                        heappush(heap, (key, 0, (runs,), stage, middle))
                 continue
             if next(pops) % LOOK == 0:
                 self._check_time()
@@ -166,8 +170,7 @@ class CutProgram:
                 yield key, self._counts(path)
                 continue
             for bound, step in self._steps(path, first, middle):
-                if max(key, bound) <= self.ceiling:
-                    heappush(heap, (max(key, bound), depth - 1, (*path, step), first, middle))
+                heappush(heap, (max(key, bound), depth - 1, (*path, step), first, middle))
 
     def most_even(self, ceiling: int) -> Counts | None:
         """Partition of least sum of squared stage times (F + backward) with a bound at most this.
@@ -175,17 +178,12 @@ class CutProgram:
         The least bound alone may have stages of one layer beside stages of many.
         """
         best: tuple[float, FirstStage, int, Runs] | None = None
-        for bound, first in self._stages_in_order:
-            if bound > ceiling:
-                break
-            sums = self._square_suffix(first, ceiling)
-            for runs in self._tables[0]:
-                self._check_time()
-                if runs.first in self._first_stages[first]:
-                    squares, middle = self._square_from_start(first, ceiling, runs, sums[0])
-                    found = squares, first, middle, runs
-                    if squares < np.inf and (best is None or found < best):
-                        best = found
+        for stage in sorted(self._first_stages):
+            while self._known_bound(stage) <= ceiling and not self._is_exact(stage):
+                self._raise(stage)
+            if self._known_bound(stage) <= ceiling:
+                found = self._evenest_start(stage, ceiling)
+                best = found if best is None or found < best else best
         return None if best is None else self._trace(*best[1:], ceiling)
 
     def _check_time(self) -> None:
@@ -206,30 +204,34 @@ class CutProgram:
             yield from ((cut, (0, cut)) for cut in range(devices, last - devices + 1))
 
     def _end(self) -> Ints:
-        """[middle][first][second]: 0 where all layers are taken, else FOREVER."""
+        """[first][second][middle]: 0 where all layers are taken, else FOREVER."""
         last = self.space.num_layers
         rows = self._places if self.form is Form.LOOP else 1
-        end = np.full((rows, self._places, self._seconds), FOREVER)
+        end = np.full((self._places, self._seconds, rows), FOREVER)
         if self.form is Form.ONE:
-            end[0, last, 0] = 0
+            end[last, 0, 0] = 0
         elif self.form is Form.V:
-            end[0, range(self._places), range(self._places)] = 0
+            end[range(self._places), range(self._places), 0] = 0
         else:
-            end[range(self._places), range(self._places), last] = 0
+            end[range(self._places), last, range(self._places)] = 0
         return end
 
-    def _hosted(self, level: int, first: Ints, second: Ints, runs: Runs) -> list[Hosted]:
-        """The stages of the device at a level, whose runs begin at these positions."""
-        found = [Hosted(level, first, first + runs.first)]
+    def _hosted(self, level: int, here: Places) -> list[Hosted]:
+        """The stages of the device at a level."""
+        one, other = self._ends(here)
+        found = [Hosted(level, here.first, one)]
         if self.form is Form.V:
-            stage = self.space.num_stages - 1 - level
-            found.append(Hosted(stage, second - runs.second, second))
+            found.append(Hosted(self.space.num_stages - 1 - level, other, here.second))
         elif self.form is Form.LOOP:
-            found.append(Hosted(level + self.space.num_devices, second, second + runs.second))
+            found.append(Hosted(level + self.space.num_devices, here.second, other))
         return found
 
-    def _moved(self, positions: tuple[Any, Any], runs: Runs) -> tuple[Any, Any]:
-        """Positions, or arrays of them, after the runs of a device."""
+    def _ends(self, here: Places) -> tuple[Ints, Ints]:
+        """Positions after the runs of choices."""
+        return here.first + here.first_run, here.second + self.form.value * here.second_run
+
+    def _moved(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
+        """Positions after runs."""
         return positions[0] + runs.first, positions[1] + self.form.value * runs.second
 
     def _window(self, runs: Runs) -> tuple[slice, slice]:
@@ -242,38 +244,52 @@ class CutProgram:
 
     # Figures of every device.
 
-    def _runs(self, level: int) -> Iterator[tuple[Runs, Ints, Ints]]:
-        """Runs of a device with the positions at which they may begin, by their parts alone."""
+    def _places_of(self, level: int) -> Places:
+        """What a device may host, by the parts of it and of all others alone."""
+        self._check_time()
+        here = self._possible
+        here = here.at(self._leaves_room(level, here))
+        return here.at(self._others_fit(level, here))
+
+    @cached_property
+    def _possible(self) -> Places:
+        """What any device may host, by the parts alone; sorted."""
         seconds = range(1) if self.form is Form.ONE else range(1, self._longest + 1)
         grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
+        least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
+        found = []
         for first in range(1, self._longest + 1):
             self._check_time()
             for second in seconds:
-                runs = Runs(first, second)
-                one, other = (axis[self._window(runs)].ravel() for axis in grid)
-                kept = self._leaves_room(level, one, other, runs)
-                hosted = self._hosted(level, one[kept], other[kept], runs)
-                parts = [self._figure.part(self.space, stage.low, stage.high) for stage in hosted]
-                low = np.asarray(sum(parts)) <= self.ceiling
-                low &= self._others_fit(level, one[kept], other[kept], runs)
-                if low.any():
-                    yield runs, one[kept][low], other[kept][low]
+                one, other = (axis[self._window(Runs(first, second))].ravel() for axis in grid)
+                here = Places(one, other, np.full_like(one, first), np.full_like(one, second))
+                hosted = self._hosted(0, here)
+                fits = np.asarray(sum(self._parts(hosted))) <= self.ceiling
+                fits &= np.asarray(sum(map(self._layers_of, hosted))) >= least
+                found.append(here.at(fits))
+        return joined(found)
 
-    def _others_fit(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
+    def _layers_of(self, stage: Hosted) -> Ints:
+        """Sum of the parts of a stage's layers."""
+        return np.asarray(self._parts_upto[stage.high] - self._parts_upto[stage.low])
+
+    def _parts(self, hosted: Sequence[Hosted]) -> list[Ints]:
+        return [self._figure.part(self.space, stage.low, stage.high) for stage in hosted]
+
+    def _others_fit(self, level: int, here: Places) -> Bools:
         """Whether devices before and after a level, each within the ceiling, hold all other layers.
 
         Of the interleaved placement, only layers that are before or after for every middle cut.
         """
-        there, last = self._moved((first, second), runs), self.space.num_layers
-        upto = self._parts_upto
-        done, rest = upto[first], 0 * first
+        (one, other), last = self._ends(here), self.space.num_layers
+        upto, after = self._parts_upto, self.space.num_devices - 1 - level
+        done, rest = upto[here.first], 0 * here.first
         if self.form is Form.ONE:
-            rest = upto[last] - upto[there[0]]
+            rest = upto[last] - upto[one]
         elif self.form is Form.V:
-            done, rest = done + upto[last] - upto[second], upto[there[1]] - upto[there[0]]
+            done, rest = done + upto[last] - upto[here.second], upto[other] - upto[one]
         else:
-            rest = upto[last] - upto[there[1]]
-        after = self.space.num_devices - 1 - level
+            rest = upto[last] - upto[other]
         return np.asarray((done <= level * self.ceiling) & (rest <= after * self.ceiling))
 
     @cached_property
@@ -294,66 +310,50 @@ class CutProgram:
         places = np.arange(self._places - length)
         return int(self._figure.part(self.space, places, places + length).min())
 
-    def _leaves_room(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
-        """Whether every other stage still finds a layer of its own."""
+    def _leaves_room(self, level: int, here: Places) -> Bools:
+        """Whether every other stage still finds a layer of its own, and none is left before all."""
         devices, last = self.space.num_devices, self.space.num_layers
         after = devices - 1 - level
-        kept = first >= level
+        first, second = here[:2]
+        (one, other) = self._ends(here)
+        kept = first >= level if level else first == 0
         if self.form is Form.ONE:
-            return np.asarray(kept & (first + runs.first + after <= last))
+            return np.asarray(kept & (one + after <= last))
         if self.form is Form.V:
-            room = second - runs.second - first - runs.first
-            return np.asarray(kept & (room >= 2 * after) & (second <= last - level))
-        kept &= first + runs.first + after <= second - level
-        return np.asarray(kept & (second + runs.second + after <= last))
+            kept &= second <= last - level if level else second == last
+            return np.asarray(kept & (other - one >= 2 * after))
+        return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
 
-    def _table(self, level: int) -> Table:
-        """Figures of a device for all its runs, whatever stage 0 is."""
-        return self._figures(level, list(self._runs(level)), 0)
+    def _of_device(self, level: int) -> DeviceChoices:
+        """What a device may host within the ceiling, whatever stage 0 is."""
+        return self._bounded_choices(level, self._places_of(level), 0)
 
-    def _figures(self, level: int, found: list[tuple[Runs, Ints, Ints]], pace: int) -> Table:
-        """Figures of a device for runs that begin at these positions, computed at once."""
+    def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceChoices:
+        """Choices of a device with their figures."""
         self._check_time()
-        if not found:
-            return {}
-        stages = [self._hosted(level, first, second, runs) for runs, first, second in found]
-        together = [
-            Hosted(
-                same[0].stage,
-                np.concatenate([one.low for one in same]),
-                np.concatenate([one.high for one in same]),
-            )
-            for same in zip(*stages, strict=True)
-        ]
-        device = self.space.hosts[level]
-        figures = self._figure.of_device(self.space, device, together, self.ceiling, pace)
-        bounds = np.cumsum([len(first) for _, first, _ in found])[:-1]
-        rows = [np.split(row, bounds) for row in figures]
-        table: Table = {}
-        for (runs, first, second), *values in zip(found, *rows, strict=True):
-            dense = [np.full((self._places, self._seconds), FOREVER) for _ in values]
-            for row, own in zip(dense, values, strict=True):
-                row[first, second] = own
-            table[runs] = DeviceBound(*dense)
-        return table
+        if not places.first.size:
+            return DeviceChoices(places, DeviceBound(places.first, places.first))
+        device, hosted = self.space.hosts[level], self._hosted(level, places)
+        bound = self._figure.of_device(self.space, device, hosted, self.ceiling, pace)
+        return DeviceChoices(places, bound)
 
-    def _tables_after(self, first: FirstStage) -> list[Table]:
-        """Figures of all devices after such a stage 0."""
-        if not first.pace:
-            return self._tables
-        if first not in self._paced:
-            self._paced[first] = [
-                self._figures(level, list(self._within(table, first)), first.pace)
-                for level, table in enumerate(self._tables)
+    def _choices_after(self, stage: FirstStage) -> list[DeviceChoices]:
+        """Choices of all devices after such a stage 0."""
+        if not stage.pace:
+            return self._choices
+        if stage not in self._paced:
+            self._paced[stage] = [
+                self._bounded_choices(level, self._alive(level, stage), stage.pace)
+                for level in range(self.space.num_devices)
             ]
-        return self._paced[first]
+        return self._paced[stage]
 
-    def _within(self, table: Table, stage: FirstStage) -> Iterator[tuple[Runs, Ints, Ints]]:
-        """Runs of a table with the positions at which their figures are within the ceiling."""
-        for runs, bound in table.items():
-            first, second = np.nonzero(bound.with_tail(stage.tail) <= self.ceiling)
-            if first.size:
-                yield runs, first, second
+    def _alive(self, level: int, stage: FirstStage) -> Places:
+        """Choices with such a stage 0 on which others may follow, whatever its pace."""
+        choices, unpaced = self._choices[level], stage._replace(pace=0)
+        rest = self._suffix(unpaced)[level][self._ends(choices.places)]
+        alive = (rest < FOREVER).any(axis=-1)
+        return choices.places.at(alive & (choices.bound.with_tail(stage.tail) <= self.ceiling))
 
     # The programs.
 
@@ -361,69 +361,71 @@ class CutProgram:
     def _first_stages(self) -> dict[FirstStage, list[int]]:
         """What stage 0 may be, each with the lengths of that stage that make it so."""
         found: dict[FirstStage, list[int]] = {}
-        for length in sorted({runs.first for runs in self._tables[0]}):
+        for length in np.unique(self._choices[0].places.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
             pace = pace_of(self.space, length) if self._figure.paced else 0
             found.setdefault(FirstStage(tail, pace), []).append(length)
         return found
 
+    def _known_bound(self, stage: FirstStage) -> int:
+        """No partition with such a stage 0 has less; FOREVER: none is within the ceiling."""
+        return self._bounded[stage].bound if stage in self._bounded else -1
+
+    def _is_exact(self, stage: FirstStage) -> bool:
+        """Whether some partition with such a stage 0 has that bound."""
+        return stage in self._bounded and self._bounded[stage].counted == stage
+
+    def _raise(self, stage: FirstStage) -> None:
+        """Count more of a stage 0: the least tail of all at first, then its own, then its pace.
+
+        So the work that is different for each is done only where the bound does not rule it out.
+        """
+        unpaced = stage._replace(pace=0)
+        weakest = FirstStage(min(one.tail for one in self._first_stages), 0)
+        if stage not in self._bounded:
+            counted = weakest
+        else:
+            counted = unpaced if self._bounded[stage].counted == weakest != unpaced else stage
+        bounds = (bound for bound, *_ in self._roots(stage, counted))
+        self._bounded[stage] = _Bounded(counted, min(bounds, default=FOREVER))
+
     def _suffix(self, stage: FirstStage) -> list[Ints]:
-        """Per level, [middle][first][second]: the least bound of all devices from there on."""
+        """Per level, [first][second][middle]: the least bound of all devices from there on."""
         if stage not in self._suffixes:
             levels = [self._end()]
-            for table in reversed(self._tables_after(stage)[1:]):
+            for choices in reversed(self._choices_after(stage)[1:]):
                 self._check_time()
-                least = np.full(levels[-1].shape, FOREVER)
-                for runs, bound in table.items():
-                    weight = bound.with_tail(stage.tail)
-                    first, second = np.nonzero(weight <= self.ceiling)
-                    rest = levels[-1][:, *self._moved((first, second), runs)]
-                    path = np.maximum(weight[first, second], rest)
-                    least[:, first, second] = np.minimum(least[:, first, second], path)
-                levels.append(least)
-            self._suffixes[stage] = [*reversed(levels)]
+                weight = choices.bound.with_tail(stage.tail)
+                kept = np.flatnonzero(weight <= self.ceiling)
+                here = choices.places.at(kept)
+                ends = self._ends(here)
+                levels.append(least_by_position(here, weight[kept], levels[-1], ends, np.maximum))
+            self._suffixes[stage] = levels[::-1]
         return self._suffixes[stage]
 
-    @cached_property
-    def _stages_in_order(self) -> list[tuple[int, FirstStage]]:
-        """What stage 0 may be, by the least bound of all partitions with it, whatever its pace.
-
-        The pace is worked out only where that bound does not rule it out.
-        """
-        found = []
-        for stage in self._first_stages:
-            roots = self._roots(stage, stage._replace(pace=0))
-            found += [(min(key for key, *_ in roots), stage)] if roots else []
-        return sorted(found)
-
-    def _roots(
-        self, stage: FirstStage, known: FirstStage | None = None
-    ) -> list[tuple[int, int, Runs]]:
+    def _roots(self, stage: FirstStage, counted: FirstStage) -> list[tuple[int, int, Runs]]:
         """Choices of the first device with such a stage 0: least bound, middle cut, runs.
 
-        `known`: what is counted of stage 0; None: all.
+        `counted`: what is counted of stage 0.
         """
         lengths = self._first_stages[stage]
         return [
             (bound, middle, runs)
             for middle, _ in self._starts()
-            for bound, runs in self._steps((), known or stage, middle)
-            if runs.first in lengths and bound <= self.ceiling
+            for bound, runs in self._steps((), counted, middle)
+            if runs.first in lengths
         ]
 
     def _steps(
         self, path: tuple[Runs, ...], first: FirstStage, middle: int
-    ) -> Iterator[tuple[int, Runs]]:
-        """Choices of the next device, each with the least bound of it and all that follow."""
-        positions = self._positions(path, middle)
-        beyond = self._suffix(first)[len(path)]
+    ) -> list[tuple[int, Runs]]:
+        """Choices of the next device within the ceiling, each with the least bound from it on."""
+        choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
         row = middle if self.form is Form.LOOP else 0
-        for runs, bound in self._tables_after(first)[len(path)].items():
-            own = int(bound.alone[positions]), int(bound.through[positions]) + first.tail
-            if max(own) <= self.ceiling:
-                rest = int(beyond[(row, *self._moved(positions, runs))])
-                if rest < FOREVER:
-                    yield max(*own, rest), runs
+        rest = self._suffix(first)[len(path)][(*self._ends(choices.places), row)]
+        bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
+        kept = np.flatnonzero(bounds <= self.ceiling)
+        return list(zip(bounds[kept].tolist(), choices.at(kept).runs(), strict=True))
 
     def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
         positions = {Form.ONE: (0, 0), Form.V: (0, self.space.num_layers), Form.LOOP: (0, middle)}
@@ -441,67 +443,61 @@ class CutProgram:
 
     # The most even partition.
 
-    def _squares(self, level: int, first: Ints, second: Ints, runs: Runs) -> np.ndarray:
-        """Sum of squared stage times of a device's runs that begin at these positions."""
-        hosted = self._hosted(level, first, second, runs)
+    def _squares(self, level: int, here: Places) -> np.ndarray:
+        """Sum of squared stage times of the choices of a device."""
         slow = float(self.space.slowness_of(self.space.hosts[level]))
         return np.asarray(
-            sum((slow * _stage_time(self.space, one.low, one.high)) ** 2 for one in hosted)
+            sum(
+                (slow * _stage_time(self.space, one.low, one.high)) ** 2
+                for one in self._hosted(level, here)
+            )
         )
 
+    def _within(self, level: int, stage: FirstStage, ceiling: int) -> Places:
+        """What a device may host within a ceiling after such a stage 0."""
+        choices = self._choices_after(stage)[level]
+        return choices.places.at(choices.bound.with_tail(stage.tail) <= ceiling)
+
     def _square_suffix(self, stage: FirstStage, ceiling: int) -> list[np.ndarray]:
+        """Per level, [first][second][middle]: the least sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
             self._check_time()
-            least = np.full(levels[-1].shape, np.inf)
-            for runs, bound in self._tables_after(stage)[level].items():
-                first, second = np.nonzero(bound.with_tail(stage.tail) <= ceiling)
-                rest = levels[-1][:, *self._moved((first, second), runs)]
-                path = self._squares(level, first, second, runs) + rest
-                least[:, first, second] = np.minimum(least[:, first, second], path)
-            levels.append(least)
+            here = self._within(level, stage, ceiling)
+            squares = self._squares(level, here)
+            levels.append(least_by_position(here, squares, levels[-1], self._ends(here), np.add))
         return levels[::-1]
 
-    def _square_from_start(
-        self, stage: FirstStage, ceiling: int, runs: Runs, sums: np.ndarray
-    ) -> tuple[float, int]:
-        """Least sum of squares after these runs of the first device, and its middle cut."""
-        middles, seconds = (np.array(row) for row in zip(*self._second_starts, strict=True))
-        firsts = 0 * seconds
-        bound = self._tables_after(stage)[0].get(runs)
-        if bound is None:
-            return np.inf, 0
-        fits = bound.with_tail(stage.tail)[firsts, seconds] <= ceiling
-        middles, seconds, firsts = middles[fits], seconds[fits], firsts[fits]
-        if not middles.size:
-            return np.inf, 0
-        rows = middles if self.form is Form.LOOP else 0
-        rest = sums[(rows, *self._moved((firsts, seconds), runs))]
-        squares = self._squares(0, firsts, seconds, runs) + rest
+    def _evenest_start(
+        self, stage: FirstStage, ceiling: int
+    ) -> tuple[float, FirstStage, int, Runs]:
+        """The first device of the partition of least squares: that sum, middle cut and runs."""
+        here = self._within(0, stage, ceiling)
+        here = here.at(np.isin(here.first_run, self._first_stages[stage]))
+        middles = here.second if self.form is Form.LOOP else 0 * here.second
+        rest = self._square_suffix(stage, ceiling)[0][(*self._ends(here), middles)]
+        squares = self._squares(0, here) + rest
         best = int(np.argmin(squares))
-        return float(squares[best]), int(middles[best])
-
-    @cached_property
-    def _second_starts(self) -> list[tuple[int, int]]:
-        """Middle cuts, and where the second run of the first device begins."""
-        return [(middle, second) for middle, (_, second) in self._starts()]
+        runs = Runs(int(here.first_run[best]), int(here.second_run[best]))
+        return float(squares[best]), stage, int(middles[best]), runs
 
     def _trace(self, stage: FirstStage, middle: int, first_runs: Runs, ceiling: int) -> Counts:
         """The partition of least squares with these runs of the first device."""
-        sums, path = self._square_suffix(stage, ceiling), [first_runs]
-        row = middle if self.form is Form.LOOP else 0
-        for level, beyond in enumerate(sums[1:], 1):
-            positions = self._positions(tuple(path), middle)
-            best: tuple[float, Runs] | None = None
-            for runs, bound in self._tables_after(stage)[level].items():
-                worst = max(int(bound.alone[positions]), int(bound.through[positions]) + stage.tail)
-                if worst > ceiling:
-                    continue
-                first, second = (np.array(place) for place in positions)
-                own = float(self._squares(level, first, second, runs))
-                rest = float(beyond[(row, *self._moved(positions, runs))])
-                if rest < np.inf and (best is None or (own + rest, runs) < best):
-                    best = own + rest, runs
-            assert best is not None
-            path.append(best[1])
+        path, row = [first_runs], middle if self.form is Form.LOOP else 0
+        for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
+            choices = self._choices_after(stage)[level]
+            choices = choices.beginning_at(self._positions(tuple(path), middle))
+            here = choices.places
+            sums = self._squares(level, here) + beyond[(*self._ends(here), row)]
+            sums[choices.bound.with_tail(stage.tail) > ceiling] = np.inf
+            best = int(np.argmin(sums))
+            path.append(Runs(int(here.first_run[best]), int(here.second_run[best])))
         return self._counts(tuple(path))
+
+
+class _Bounded(NamedTuple):
+    """What is known of all partitions with a certain stage 0."""
+
+    counted: FirstStage
+    """What of that stage counts in the bound."""
+    bound: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from ppopt.solver.partitions.device_bounds import (
     head_and_work,
     least_memory,
 )
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace, RecomputeTicks
 
 MOST_POINTS = {1: 16, 2: 3}
 """Most points of a stage, by the stages of its device; with more stages, as with two."""
@@ -114,12 +114,14 @@ def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) 
 
 def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[Hosted, ...]]:
     """The stages of a device with every combination of their points."""
+    assert space.recompute is not None
     most = MOST_POINTS[min(len(hosted), max(MOST_POINTS))]
-    table = _table(space, most)
+    longest = space.num_layers - space.num_stages + 1
+    table, widths = _table(space.recompute, longest, most)
     each = []
     for stage in hosted:
         time, saved = (rows[stage.low, stage.high] for rows in table)
-        width = int(_widths(space, most)[stage.low, stage.high].max())
+        width = int(widths[stage.low, stage.high].max())
         each.append(
             [
                 stage._replace(again=time[..., number], saved=saved[..., number])
@@ -130,33 +132,26 @@ def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[
 
 
 @lru_cache(maxsize=8)
-def _table(space: PartitionSpace, most: int) -> Points:
-    """Points of all stages: [first layer][end][number], the last one repeated."""
-    count = space.num_layers
+def _table(layers: RecomputeTicks, longest: int, most: int) -> tuple[Points, Ints]:
+    """Points of all stages of up to so many layers, and how many of them are different.
+
+    By [first layer][end], of the points [number], the last one repeated.
+    """
+    count = len(layers.time)
     shape = (count + 1, count + 1, most)
     time, saved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for low in range(count):
-        for high, points in enumerate(_growing(space, low), low + 1):
+        for high, points in enumerate(_growing(layers, low, longest), low + 1):
             few = merged(points, most)
             few += few[-1:] * (most - len(few))
             time[low, high], saved[low, high] = zip(*few, strict=True)
-    return Points(time, saved)
+    return Points(time, saved), 1 + np.count_nonzero(np.diff(time, axis=2), axis=2)
 
 
-@lru_cache(maxsize=8)
-def _widths(space: PartitionSpace, most: int) -> Ints:
-    """Different points of all stages: [first layer][end]."""
-    steps = np.diff(_table(space, most).time, axis=2)
-    return np.asarray(1 + np.count_nonzero(steps, axis=2))
-
-
-def _growing(space: PartitionSpace, low: int) -> list[list[RecomputeTradeoff]]:
+def _growing(layers: RecomputeTicks, low: int, longest: int) -> list[list[RecomputeTradeoff]]:
     """Points of the stages that begin at a layer, by their ends."""
-    assert space.recompute is not None
     found, points = [], [RecomputeTradeoff(0, 0)]
-    most = space.num_layers - space.num_stages + 1
-    layers = list(zip(*space.recompute, strict=True))[low : low + most]
-    for time, saved in layers:
+    for time, saved in list(zip(*layers, strict=True))[low : low + longest]:
         if saved > 0:
             points = merged(
                 undominated(
@@ -184,8 +179,8 @@ def merged(points: list[RecomputeTradeoff], most: int) -> list[RecomputeTradeoff
     """
     if len(points) <= most:
         return list(points)
-    groups = np.array_split(np.arange(1, len(points)), most - 1)
+    size, larger = divmod(len(points) - 1, most - 1)
+    begin = (1 + group * size + min(group, larger) for group in range(most))
     return [points[0]] + [
-        RecomputeTradeoff(points[int(group[0])].time, points[int(group[-1])].saved)
-        for group in groups
+        RecomputeTradeoff(points[low].time, points[high - 1].saved) for low, high in pairwise(begin)
     ]

@@ -1,0 +1,114 @@
+"""What one device of a program over cuts may host, with the bound of each choice.
+
+A choice is one or two runs of layers: where they begin (the positions of the program before the
+device) and how long they are. Choices are sorted by these, so that those of one state of the
+program stand together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ppopt.problem.arrays import Ints
+from ppopt.solver.partitions.device_bounds import DeviceBound
+from ppopt.solver.partitions.space import FOREVER
+
+Bools = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[Any]
+"""Whole or other numbers."""
+TOGETHER = 2**14
+"""Choices whose paths are worked out at once."""
+
+
+class Runs(NamedTuple):
+    """Runs of one device: `first` layers at the first position, `second` at the second."""
+
+    first: int
+    second: int
+
+
+class Places(NamedTuple):
+    """Where runs begin and how long they are, one entry per choice; second: 0 where one is all."""
+
+    first: Ints
+    second: Ints
+    first_run: Ints
+    second_run: Ints
+
+    def at(self, kept: Ints | Bools | slice) -> Places:
+        """Some of the choices."""
+        return Places(*(row[kept] for row in self))
+
+
+class DeviceChoices(NamedTuple):
+    """The choices of a device, sorted by their places."""
+
+    places: Places
+    bound: DeviceBound
+
+    def at(self, kept: Ints | Bools | slice) -> DeviceChoices:
+        """Some of the choices, in their order."""
+        return DeviceChoices(self.places.at(kept), DeviceBound(*(row[kept] for row in self.bound)))
+
+    def beginning_at(self, position: tuple[int, int]) -> DeviceChoices:
+        """The choices whose runs begin at these positions."""
+        first, second = self.places[:2]
+        low, high = np.searchsorted(first, (position[0], position[0] + 1))
+        lower, upper = np.searchsorted(second[low:high], (position[1], position[1] + 1))
+        return self.at(slice(low + lower, low + upper))
+
+    def runs(self) -> Iterator[Runs]:
+        """The lengths of the runs of every choice."""
+        lengths = zip(self.places.first_run.tolist(), self.places.second_run.tolist(), strict=True)
+        return (Runs(*one) for one in lengths)
+
+
+def joined(found: Sequence[Places]) -> Places:
+    """Choices that were found one after another, sorted."""
+    if not found:
+        return Places(*np.zeros((4, 0), np.int64))
+    rows = Places(*map(np.concatenate, zip(*found, strict=True)))
+    return rows.at(np.lexsort(rows[::-1]))
+
+
+def least_by_position(
+    places: Places, own: Numbers, rest: Numbers, ends: tuple[Ints, Ints], join: np.ufunc
+) -> Numbers:
+    """Least over the choices of every position, of their own figure joined to that of the rest.
+
+    `rest` is the least of what follows, by positions [first][second] and rows that do not change;
+    it is read at the `ends` of the runs. Its largest value means that nothing follows. The result
+    is of the same shape, by the positions at which the runs begin.
+    """
+    nothing = np.inf if rest.dtype.kind == "f" else FOREVER
+    least = np.full(rest.shape, nothing, rest.dtype)
+    alive = np.flatnonzero(np.any(rest < nothing, axis=-1)[ends])
+    places, own, ends = places.at(alive), own[alive], (ends[0][alive], ends[1][alive])
+    for here in _together(places):
+        paths = join(own[here, None], rest[ends[0][here], ends[1][here]])
+        first, second = places.first[here], places.second[here]
+        begin = _beginnings(first, second)
+        least[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
+    return least
+
+
+def _beginnings(first: Ints, second: Ints) -> Ints:
+    """Where the choices of another position begin."""
+    changes = (np.diff(first) != 0) | (np.diff(second) != 0)
+    return np.concatenate([[0], 1 + np.flatnonzero(changes)])
+
+
+def _together(places: Places) -> Iterator[slice]:
+    """Choices in parts of some size, those of a position in one of them."""
+    count = len(places.first)
+    if not count:
+        return
+    begin = _beginnings(places.first, places.second)
+    cuts = np.unique(begin[np.searchsorted(begin, np.arange(0, count, TOGETHER), "right") - 1])
+    for low, high in pairwise([*cuts.tolist(), count]):
+        yield slice(low, high)
