@@ -121,4 +121,4 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
 
     static = dict(enumerate(pipeline.ticks.static))
     go({}, {}, static, work)
-    return best[-1] if best else None
+    return min(best, default=None)
