@@ -64,6 +64,13 @@ def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, in
     return work
 
 
+def _fits(pipeline: Pipeline, op: Op, held: int) -> bool:
+    """Whether its device has room for what an operation takes, beside what it holds."""
+    limits = pipeline.ticks.limits
+    device = pipeline.device(op.stage, op.microbatch)
+    return limits is None or held + taken(pipeline.ticks, op.kind, op.stage) <= limits[device]
+
+
 def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
     jobs = _jobs(pipeline, split)
     needs = {job: _needs(pipeline, split, job) for job in jobs}
@@ -73,14 +80,6 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
     seen: dict[tuple[object, ...], bool] = {}
     best: list[int] = []
     """Makespans, each the least so far."""
-
-    def fits(device: int, job: Job, held: dict[int, int]) -> bool:
-        limits = pipeline.ticks.limits
-        op = job[0]
-        assert isinstance(op, Op)
-        return (
-            limits is None or held[device] + taken(pipeline.ticks, op[0], op[1]) <= limits[device]
-        )
 
     def go(
         ends: dict[object, int],
@@ -108,9 +107,9 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
             where = machine[job]
             after = dict(held)
             if not isinstance(job[0], str):
-                if not fits(where, job, held):
-                    continue
                 op = job[0]
+                if not _fits(pipeline, op, held[where]):
+                    continue
                 change = taken(pipeline.ticks, op.kind, op.stage)
                 change -= given(pipeline.ticks, op.kind, op.stage)
                 after[where] += change
