@@ -197,13 +197,12 @@ def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
 
 
 def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
-    found = solve(
-        Pipeline(
-            stages=4, chunks=2, placement="search", batches=12, p2p=1, mem_limit=4,
-            device_speed=[1, "0.9", "0.7", "0.5"],
-        ),
-        time_limit=3, workers=1,
+    pipeline = Pipeline(
+        stages=4, chunks=2, placement="search", batches=12, p2p=1, mem_limit=4,
+        device_speed=[1, "0.9", "0.7", "0.5"],
     )  # fmt: skip
+    with processor_clock():
+        found = solve(pipeline, time_limit=3, workers=1)
     assert found.schedule is not None
     assert found.solve_seconds < 4.5
     assert found.lower_bound is not None
