@@ -146,7 +146,7 @@ def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     best = total = 0
     for cluster in clusters(seed=63, count=12):
         with processor_clock():
-            found = searched(cluster, time_limit=1)
+            found = searched(cluster, time_limit=0.3)
         values = [value for value in optima(cluster, Objective.MAKESPAN).values() if value]
         if found.value is None:
             assert found.status is Status.UNKNOWN
