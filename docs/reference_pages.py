@@ -25,7 +25,8 @@ GROUPS = {
     "Compare and choose": (
         *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
         *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
-        *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration", "MoreMemory"),
+        *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration"),
+        *("LeastMemory", "MoreMemory"),
         *("sweep", "Study", "SweepRow", "choose_partition", "PartitionChoice", "choose_recompute"),
     ),
     "Errors": ("PpoptError", "InputError", "DeadlockError", "RunError", "VerificationError"),

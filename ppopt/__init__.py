@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ppopt.studies.partition_choice import PartitionChoice as PartitionChoice
     from ppopt.studies.partition_choice import choose_partition as choose_partition
     from ppopt.studies.plan import plan as plan
+    from ppopt.studies.plan_result import LeastMemory as LeastMemory
     from ppopt.studies.plan_result import MoreMemory as MoreMemory
     from ppopt.studies.plan_result import Plan as Plan
     from ppopt.studies.plan_result import PlanRow as PlanRow
@@ -109,7 +110,7 @@ _HOMES = {
     "studies.partition_choice": ("PartitionChoice", "choose_partition"),
     "studies.recompute_choice": ("choose_recompute",),
     "studies.plan": ("plan",),
-    "studies.plan_result": ("MoreMemory", "Plan", "PlanRow", "RowStatus"),
+    "studies.plan_result": ("LeastMemory", "MoreMemory", "Plan", "PlanRow", "RowStatus"),
     "studies.plan_space": ("PlanConfiguration", "PlanSpace"),
     "studies.robustness": ("Jitter", "jitter"),
     "studies.sweep": ("Study", "SweepRow", "sweep"),

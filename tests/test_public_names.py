@@ -26,6 +26,7 @@ NAMES = [
     "InputError",
     "Jitter",
     "Layer",
+    "LeastMemory",
     "Metrics",
     "Model",
     "MoreMemory",

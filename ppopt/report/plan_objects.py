@@ -12,7 +12,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.objects import of_result
 from ppopt.studies.plan_hands import Hand
-from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow
+from ppopt.studies.plan_result import LeastMemory, MoreMemory, Plan, PlanRow
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
@@ -27,9 +27,11 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     per microbatch, for as many microbatches as the best plan has. `rows`, best first: one object
     per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
     `recompute_layers` what it makes, per stage; with `given_up` its value is that of a schedule
-    found before its bound showed that it is not the best, and not searched further. `more_memory`
-    says what 10 % more memory brings; `hands` are hand strategies, each on the best partition found
-    for it, the best first: `speedup` is how many times its throughput the plan gives, and `within`
+    found before its bound showed that it is not the best, and not searched further. `least_memory`
+    is of the best configuration: the largest device peak of its schedule (`value`), and what no
+    schedule as fast is below (`lower_bound`); equal where the least is proved. `more_memory` says
+    what 10 % more memory brings; `hands` are hand strategies, each on the best partition found for
+    it, the best first: `speedup` is how many times its throughput the plan gives, and `within`
     whether the plan could have chosen it; `use` has the text of what trainers read of the best
     partition. Times and memory that are not known are null.
     """
@@ -50,6 +52,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
         "bound_per_microbatch": _number(
             None if plan.lower_bound is None else plan.lower_bound / batches
         ),
+        "least_memory": _least_memory(plan.least_memory),
         "more_memory": _more(plan.more_memory),
         "hands": [_hand(hand, plan) for hand in plan.hands],
         "use": _use(plan),
@@ -91,6 +94,12 @@ def _hand(hand: Hand, plan: Plan) -> dict[str, Any]:
         "speedup": plain(hand.value / plan.value) if plan.value else None,
         "within": hand.within,
     }
+
+
+def _least_memory(found: LeastMemory | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"value": plain(found.memory), "lower_bound": plain(found.lower_bound)}
 
 
 def _more(found: MoreMemory | None) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from ppopt.report.plan_table import (
     beyond_words,
     gain_words,
     lacks,
+    least_memory_words,
     more_memory_words,
     outside_words,
     space_words,
@@ -80,7 +81,10 @@ def _sentences(data: Shown) -> str:
     if data["mem_limit"] is not None:
         limit = spread(data["mem_limit"], data["memory_unit"])
         lines.append(f"Memory limit of a device: {limit}")
-    further = (gain_words, outside_words, more_memory_words, space_words, beyond_words)
+    further = (
+        *(gain_words, outside_words, least_memory_words, more_memory_words),
+        *(space_words, beyond_words),
+    )
     lines += filter(None, (words(data) for words in further))
     return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
 

@@ -97,6 +97,18 @@ def _short(value: float | None) -> str:
     return number(None if value is None else round(value, 3))
 
 
+def least_memory_words(shown: Mapping[str, Any]) -> str:
+    """Down to which limit the best configuration is as fast; empty where it was not looked for."""
+    least, unit = shown["least_memory"], shown["memory_unit"]
+    if least is None:
+        return ""
+    words = f"as fast down to {measured(least['value'], unit)} each"
+    if least["value"] == least["lower_bound"]:
+        return f"{words}, proved for this configuration"
+    low = measured(least["lower_bound"], unit)
+    return f"{words}, perhaps lower; not below {low}, proved for this configuration"
+
+
 def more_memory_words(shown: Mapping[str, Any]) -> str:
     """What 10 % more memory brings; empty where there is no limit."""
     more, value = shown["more_memory"], shown["value"]

@@ -47,3 +47,8 @@ def evaluate(
 def objective_value(schedule: Schedule, objective: Objective) -> Fraction:
     """The makespan or device span of a schedule, in the user's unit."""
     return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+
+
+def peak_memory(schedule: Schedule) -> Fraction:
+    """The largest device peak of a schedule, in the user's unit."""
+    return schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory))

@@ -36,6 +36,8 @@ DOUBLINGS = 30
 """Most doublings of the search time at one limit."""
 EDGE = 0.5
 """Share of the time left that the search for the least memory of the best value may take."""
+ALONE = 0.6
+"""Share of that time in which the configuration of the best schedule is searched."""
 EDGE_STEP = 0.01
 """Share of a limit to which a round of this search bisects; the next round searches longer."""
 GIVEN_UP = 10.0
@@ -62,6 +64,9 @@ class Explorer:
     given_up: set[int] = field(default_factory=set)
     """Positions of the limits where another search would end like the last one."""
     interrupted: bool = False
+    most_level: int | None = None
+    """Searches are by work: the first one of a limit has no rounds of all methods, every further
+    one has one more, up to so many. None: they are by seconds."""
 
     @property
     def left(self) -> float:
@@ -74,7 +79,7 @@ class Explorer:
             with interrupts.heard():
                 self._seed(hands)
                 self._search(self._last)
-                self._lessen()
+                self._lessen(EDGE)
                 while self.left > LEAST and (segment := self._next()) is not None:
                     self._search(self._place(segment))
         except KeyboardInterrupt:
@@ -90,13 +95,46 @@ class Explorer:
         for made in self.space.starts(hands):
             self._take(made)
 
-    def _lessen(self) -> None:
-        """Find less and less memory for the best value, in rounds of bisection."""
-        until = time.monotonic() + EDGE * self.left
+    def lessen(self, made: Schedule) -> None:
+        """Find less and less memory for the value of a schedule, or a lower one.
+
+        Until the least memory is proved, until time or work is spent, or until Ctrl-C.
+        """
+        self._take(made)
+        try:
+            with interrupts.heard():
+                self._lessen(1.0)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _lessen(self, share: float) -> None:
+        """Find less memory for the best value for a share of the time left, by rounds of bisection.
+
+        At first in the configuration of the best schedule, which is searched much faster than all.
+        """
+        until = time.monotonic() + share * self.left
+        self._lessen_alone(until)
         while self.left > LEAST and time.monotonic() < until:
             edge = self._edge()
             if edge is None or not self._bisect(*edge, until):
                 return
+
+    def _lessen_alone(self, until: float) -> None:
+        """Find less memory in the configuration of the best schedule, by work."""
+        made = self.curve.found[-1].schedule if self.curve.found else None
+        space = None if made is None else self.space.alone(made)
+        if made is None or space is None:
+            return
+        now = time.monotonic()
+        alone = replace(
+            self, space=space, deadline=now + ALONE * (until - now), curve=Curve(space.limits),
+            tried=Counter(), spent=defaultdict(float), given_up=set(),
+            most_level=self.most_level or 0,
+        )  # fmt: skip
+        alone.lessen(made)
+        self.interrupted |= alone.interrupted
+        for found in alone.curve.found:
+            self._take(found.schedule)
 
     def _edge(self) -> tuple[int, int] | None:
         """Positions of limits: the best value is impossible at the first, found at the second.
@@ -112,6 +150,12 @@ class Explorer:
             places, True, key=lambda place: self.curve.low(self.curve.limits[place]) <= best.value
         )
         return (low - 1, high) if low < high else None
+
+    @property
+    def least_limit(self) -> int:
+        """The least limit that may allow the best value found, in ticks."""
+        edge = self._edge()
+        return self.curve.found[-1].limit if edge is None else self.curve.limits[edge[0] + 1]
 
     def _bisect(self, low: int, high: int, until: float) -> bool:
         """Halve an interval of limits until it is short; whether another round may bring more."""
@@ -188,7 +232,9 @@ class Explorer:
         """Search a limit; where there is a target, only until it is reached or ruled out."""
         limit = self.curve.limits[place]
         known = (self.curve.best(limit), self.curve.next(limit))
-        provenance = replace(self.provenance, time_limit=self._seconds(place))
+        by_work = self.most_level is not None
+        seconds = max(self.left, LEAST) if by_work else self._seconds(place)
+        provenance = replace(self.provenance, time_limit=seconds)
         result = self.space.search(
             self.space.memory(limit),
             [found.schedule for found in known if found is not None],
@@ -196,13 +242,17 @@ class Explorer:
             provenance,
             self._tell(limit),
             target,
+            self.tried[place] if by_work else None,
         )
         self.spent[limit] += result.solve_seconds
         self._learn(limit, result)
         if target is not None and is_settled(target, result.value, result.lower_bound):
             return
         self.tried[place] += 1
-        if max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
+        if self.most_level is not None:
+            if self.tried[place] > self.most_level:
+                self.given_up.add(place)
+        elif max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
             self.given_up.add(place)
 
     def _learn(self, limit: int, result: Result) -> None:

@@ -28,8 +28,15 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
-from ppopt.solver.configurations import ConfigurationSearch, SolveRequest, Stop
-from ppopt.solver.parameters import SolveParams
+from ppopt.solver.configurations import (
+    ANY_EFFORT,
+    ConfigurationSearch,
+    Effort,
+    SolveOne,
+    SolveRequest,
+    Stop,
+)
+from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.solver.result import Progress, Provenance, Result
 from ppopt.solver.search import candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
@@ -41,6 +48,8 @@ BOUNDING = 0.5
 """Share of the time of a search in which it is first asked whether bounds rule out its target."""
 FIRST_SHARE = 0.5
 """Share of the time left that the largest limit may take where configurations are searched."""
+QUICK = 8
+"""Configurations that a search of level 0 schedules; at each level twice as many."""
 WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
 
 
@@ -98,10 +107,12 @@ class Space(ABC):
         provenance: Provenance,
         progress: Callable[[Progress], None],
         target: Fraction | None = None,
+        level: int | None = None,
     ) -> Result:
         """Search within a limit, from known schedules and the best bound proved for it.
 
-        Where there is a target, only until it is known whether the limit allows this value.
+        Where there is a target, only until it is known whether the limit allows this value. Where
+        there is a level, a configuration has at most so many rounds of all methods.
         """
 
     @abstractmethod
@@ -132,6 +143,10 @@ class Space(ABC):
     @property
     def least_words(self) -> tuple[Fraction, str] | None:
         """A limit below which no schedule runs, and why; None: a search finds it."""
+        return None
+
+    def alone(self, made: Schedule) -> Space | None:  # noqa: ARG002
+        """The schedules of the configuration of one; None: there is one configuration only."""
         return None
 
     def memory(self, ticks: int) -> Fraction:
@@ -186,12 +201,16 @@ class OnePipeline(Space):
         provenance: Provenance,
         progress: Callable[[Progress], None],
         target: Fraction | None = None,
+        level: int | None = None,
     ) -> Result:
         """Search the pipeline within a limit."""
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         start = WarmStart(schedules=tuple(known), bound=proved and self._bound(proved))
         problem = replace(self.problem, pipeline=pipeline)
-        return search_from(start, problem, provenance, progress, stop=_stop_at(target))
+        params = SolveParams(rounds=RoundParams(most=level))
+        return search_from(
+            start, problem, provenance, progress, stop=_stop_at(target), params=params
+        )
 
     def known(self) -> Proved:
         """The bound of a device."""
@@ -244,10 +263,10 @@ class EveryConfiguration(Space):
 
     first_share = FIRST_SHARE
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, solve_one: SolveOne = search_from) -> None:
         """Raises InputError where these cannot be searched."""
         candidates_of(problem, time.monotonic())
-        self.problem = problem
+        self.problem, self._solve_one = problem, solve_one
         model = problem.pipeline.model
         self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
         if model is not None:
@@ -258,9 +277,9 @@ class EveryConfiguration(Space):
 
     @property
     def limits(self) -> range:
-        """Every tick, from the largest static memory of a part to what all parts together take."""
+        """Every tick, from what static memory alone takes to what all parts together take."""
         pipeline, column = self.problem.pipeline, self._column
-        least = max(column("static"))
+        least = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
         many = pipeline.batches * pipeline.num_slices
         taken = zip(column("activation"), column("memory_b"), strict=True)
         most = sum(column("static"), Fraction(0))
@@ -294,6 +313,7 @@ class EveryConfiguration(Space):
         provenance: Provenance,
         progress: Callable[[Progress], None],
         target: Fraction | None = None,
+        level: int | None = None,
     ) -> Result:
         """Search all configurations within a limit."""
         began = time.monotonic()
@@ -302,7 +322,7 @@ class EveryConfiguration(Space):
         candidates = candidates_of(problem, began + provenance.time_limit)
         assert candidates is not None
         request = SolveRequest(
-            search_from,
+            self._solve_one,
             problem,
             provenance,
             progress,
@@ -315,7 +335,14 @@ class EveryConfiguration(Space):
         search = ConfigurationSearch(candidates, request)
         if target is not None:
             search.bound(began + BOUNDING * provenance.time_limit, target)
-        return search.run()
+        return search.run(ANY_EFFORT if level is None else Effort(level, QUICK << level))
+
+    def alone(self, made: Schedule) -> Space | None:
+        """The schedules of the configuration of one; None: each has a single schedule."""
+        if self._solve_one is not search_from:
+            return None
+        pipeline = replace(made.pipeline, mem_limit=self.problem.pipeline.limits)
+        return OnePipeline(replace(self.problem, pipeline=pipeline))
 
     def known(self) -> Proved:
         """Nothing."""

@@ -27,18 +27,18 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model
 from ppopt.problem.settings import LIMIT_1F1B
-from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.configurations import Effort
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.result import Progress, Provenance, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baseline import BEYOND, GRACE
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
 from ppopt.studies.plan_hands import Hand, hands
-from ppopt.studies.plan_result import MoreMemory, Plan, PlanRow, RowStatus
+from ppopt.studies.plan_result import MoreMemory, Plan
+from ppopt.studies.plan_rows import counted, order_of, row_of
 from ppopt.studies.plan_space import (
     CHUNKS,
     OPTIMAL,
@@ -58,6 +58,10 @@ SHORT = Effort(level=0, quick=3)
 FEW = 8
 """Partitions of every configuration that are scheduled by heuristics before any is searched more:
 also the even one and that of least bound."""
+LESS_SHARE = 0.05
+"""Least share of the time limit for a search for less memory that is as fast."""
+LESS_LEFT = 0.1
+"""Share of it for this search where so much is left, or longer where the plan took longer."""
 MORE = Fraction(11, 10)
 """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
 MORE_SHARE = 0.1
@@ -141,10 +145,13 @@ def plan(
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
     kind = BackwardKind.read(backward_kind, fused)
-    share = 1 - MORE_SHARE if limited else 1.0
+    share = 1 - LESS_SHARE - (MORE_SHARE if limited else 0)
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
     found = search.run(progress, stop)
     if found.value is None or found.interrupted:
+        return found
+    found = search.with_less_memory()
+    if found.interrupted:
         return found
     if limited:
         found = _with_more_memory(found, search, provenance, params)
@@ -261,6 +268,21 @@ class _PlanSearch:
             self._interrupted = True
         return self._plan()
 
+    def with_less_memory(self) -> Plan:
+        """The plan with the least memory for its value that a short search finds.
+
+        It takes as long as the plan did, if so much is left of the time limit.
+        """
+        best, now = self._best, time.monotonic()
+        assert best is not None
+        spent, least_seconds = now - self._began, LESS_SHARE * self._provenance.time_limit
+        useful = max(LESS_LEFT * self._provenance.time_limit, spent)
+        seconds = max(least_seconds, min(self._seconds + least_seconds - spent, useful))
+        with interrupts.recorded() as pressed:
+            least = best.lessen(now + seconds, lambda state: self._tell(state.phase))
+        self._interrupted |= best.interrupted or bool(pressed)
+        return replace(self._plan(), least_memory=least)
+
     def with_more_memory(self) -> PlanSpace:
         """The same space with `MORE` of the memory limit."""
         limits = self._candidates[0].problem.pipeline.limits
@@ -303,41 +325,62 @@ class _PlanSearch:
 
     def _round(self, number: int, bounding: float = BOUNDING) -> None:
         """Bound the configurations that may be best, and search them."""
+        if number == 0:
+            self._first_round(bounding)
+            return
         with interrupts.heard():
             self._bound_all(bounding)
-        self._search_all(self._efforts_of(number - 1) if number else lambda _: SHORT)
+        self._search_all(self._efforts_of(number - 1))
+
+    def _first_round(self, bounding: float) -> None:
+        """Bound every configuration and search it shortly, one after the other.
+
+        So bounds of the later ones need not be told apart above the schedules of the first. They
+        come in the order of the bounds that take no time, then with fewer stages first.
+        """
+        waiting = sorted(self._candidates, key=_first_place)
+        for place, one in enumerate(waiting):
+            if self._over:
+                return
+            others = sum(map(self._is_open, waiting[place + 1 :]))
+            with interrupts.heard():
+                self._bound(one, bounding * TURN / (others + 2))
+            if self._is_open(one):
+                self._search(one, SHORT, TURN / (others + 2))
 
     def _bound_all(self, share: float) -> None:
-        """Bound the configurations that may be best for a share of the time left.
-
-        Where recompute is chosen, bounds hold for any other recompute of the same placement, so
-        these come first.
-        """
-        searched = [one for one in self._candidates if one.configuration.recompute == SEARCH]
-        others = [one for one in self._candidates if one.configuration.recompute != SEARCH]
-        self._bound(searched, share)
-        for one in others:
-            for known in searched:
-                if _alike(one.configuration, known.configuration):
-                    one.raise_to(known)
-        self._bound(others, share)
-
-    def _bound(self, candidates: Sequence[PlanCandidate], share: float) -> None:
-        """Bound configurations, each within its part of a share of the time left."""
-        waiting = list(filter(self._is_open, candidates))
-        until = self._began + self._seconds
+        """Bound the configurations that may be best for a share of the time left."""
+        now = time.monotonic()
+        until = now + share * (self._began + self._seconds - now)
+        waiting = list(filter(self._is_open, sorted(self._candidates, key=_first_place)))
         for place, one in enumerate(waiting):
-            left = share * (until - time.monotonic())
-            one.raise_bound(time.monotonic() + max(0.0, left) / (len(waiting) - place))
+            left = max(0.0, until - time.monotonic())
+            self._bound_until(one, time.monotonic() + left / (len(waiting) - place))
+
+    def _bound(self, one: PlanCandidate, share: float) -> None:
+        """Bound a configuration, if it may be best, for a share of the time left."""
+        now = time.monotonic()
+        self._bound_until(one, now + share * max(0.0, self._began + self._seconds - now))
+
+    def _bound_until(self, one: PlanCandidate, moment: float) -> None:
+        """Bound a configuration by a moment, if it may be best.
+
+        Where recompute is chosen, bounds hold for any other recompute of the same placement.
+        """
+        for known in self._candidates:
+            if known.configuration == one.configuration._replace(recompute=SEARCH):
+                one.raise_to(known)
+        if self._is_open(one):
+            one.raise_bound(moment)
             self._tell("bounds")
 
     # Which configuration.
 
     @property
     def _best(self) -> PlanCandidate | None:
-        """The configuration of the best schedule, the first of several."""
+        """The configuration of the best schedule; of several, that of the least memory."""
         found = [one for one in self._candidates if one.value is not None]
-        return min(found, key=_value, default=None)
+        return min(found, key=lambda one: (_value(one), one.peak), default=None)
 
     @property
     def _least(self) -> Fraction | None:
@@ -464,81 +507,28 @@ class _PlanSearch:
     # The plan.
 
     def _plan(self) -> Plan:
-        rows = sorted(map(self._row, self._candidates), key=_place)
         best, least = self._best, self._least
+        ceiling = None if best is None else _value(best)
+        made = (row_of(one, ceiling, self.kind, self._provenance) for one in self._candidates)
+        rows = sorted(made, key=order_of)
         batches = self._space.batches[0] if best is None else best.configuration.batches
         if best is None:
             status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
         else:
             status = Status.OPTIMAL if least == _value(best) else Status.FEASIBLE
+        scope = device_bounds.streams_scope(self._candidates[0].problem)
         return Plan(
             space=self._space,
             objective=self._objective,
             status=status,
             rows=tuple(rows),
             lower_bound=None if least is None else least * batches,
-            proof=self._proof(rows),
+            proof=f"{counted(rows)}{self._least_words}{scope}",
             skipped=tuple(self._skipped),
             provenance=self._provenance,
             solve_seconds=time.monotonic() - self._began,
             interrupted=self._interrupted,
         )
-
-    def _row(self, one: PlanCandidate) -> PlanRow:
-        best = self._best
-        result, bound = one.result or self._bounded(one), None
-        if not one.impossible:
-            bound = one.bound if one.value is None else min(one.bound, one.value)
-            if one.configuration.strategy == OPTIMAL:
-                result = replace(result, lower_bound=bound)
-        if one.impossible:
-            status = RowStatus.INFEASIBLE
-        elif one.value is not None and one.bound >= one.value:
-            status = RowStatus.OPTIMAL
-        elif best is not None and one.per_microbatch(one.bound) >= _value(best):
-            status = RowStatus.PRUNED
-        else:
-            status = RowStatus.UNKNOWN if one.value is None else RowStatus.FEASIBLE
-        alone = best is not None and one.per_microbatch(one.bound_alone) >= _value(best)
-        ruled_out = status is RowStatus.PRUNED and alone
-        return PlanRow(one.configuration, status, result, bound, one.searches, ruled_out)
-
-    def _bounded(self, one: PlanCandidate) -> Result:
-        """The result of a configuration that was bounded and not searched."""
-        pipeline = one.problem.pipeline
-        argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
-        if pipeline.recompute == SEARCH:
-            argument = Argument.PARTITIONS_RECOMPUTE
-        return Result(
-            pipeline=one.problem.pipeline,
-            objective=self._objective,
-            backward_kind=self.kind,
-            status=Status.INFEASIBLE if one.impossible else Status.UNKNOWN,
-            schedule=None,
-            value=None,
-            lower_bound=None if one.impossible else one.bound,
-            proof=_BOUNDED,
-            certificate=Certificate(argument),
-            provenance=self._provenance,
-            solve_seconds=0.0,
-        )
-
-    def _proof(self, rows: Sequence[PlanRow]) -> str:
-        """The argument behind the bound over the whole space, in words."""
-        alone = sum(row.ruled_out_by_bounds for row in rows)
-        impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
-        searched = len(rows) - impossible - alone
-        counted = {
-            "cannot keep the memory limit": ("", impossible),
-            "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
-            "searched": ("was " if searched == 1 else "were ", searched),
-        }
-        words = ", ".join(
-            f"{number} {verb}{what}" for what, (verb, number) in counted.items() if number
-        )
-        scope = device_bounds.streams_scope(self._candidates[0].problem)
-        every = "the 1 configuration" if len(rows) == 1 else f"all {len(rows)} configurations"
-        return f"over {every}: {words}{self._least_words}{scope}"
 
     @property
     def _least_words(self) -> str:
@@ -553,10 +543,10 @@ class _PlanSearch:
         return f"; the least bound is that of {one.configuration}"
 
 
-_BOUNDED = (
-    "every partition has a device that alone needs as long, by head, work, forced idle time and "
-    "way out, or too much memory"
-)
+def _first_place(one: PlanCandidate) -> tuple[Fraction, int, bool]:
+    """When a configuration is bounded: one of chosen recompute before others like it."""
+    stages = one.problem.pipeline.num_stages
+    return one.per_microbatch(one.bound), stages, one.configuration.recompute != SEARCH
 
 
 def _alike(one: PlanConfiguration, other: PlanConfiguration) -> bool:
@@ -568,14 +558,3 @@ def _value(one: PlanCandidate) -> Fraction:
     """Time per microbatch of the best schedule of a configuration that has one."""
     assert one.value is not None
     return one.per_microbatch(one.value)
-
-
-def _place(row: PlanRow) -> tuple[bool, Fraction, bool, Fraction, PlanConfiguration]:
-    """Where a row stands: by value, then by bound."""
-    return (
-        row.value is None,
-        row.per_microbatch or Fraction(0),
-        row.lower_bound is None,
-        row.bound_per_microbatch or Fraction(0),
-        row.configuration,
-    )

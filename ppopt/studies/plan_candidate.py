@@ -26,11 +26,19 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import Stop, candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.strategies import Options
-from ppopt.studies.evaluate import evaluate, objective_value
+from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
+from ppopt.studies.frontier_curve import Curve, ParetoPoint
+from ppopt.studies.frontier_search import LEAST, Explorer
+from ppopt.studies.frontier_space import EveryConfiguration, OnePipeline, Space
+from ppopt.studies.plan_result import LeastMemory
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
+from ppopt.verifier import checked
 
 MARGIN = Fraction(11, 10)
 """Part of the best value up to which bounds say by how much a configuration is slower."""
+
+LESS_LEVEL = 1
+"""Most rounds of all methods on one partition in the search for less memory."""
 
 
 class PlanRequest(NamedTuple):
@@ -68,6 +76,8 @@ class PlanCandidate:
         """Whether none of its schedules keeps the memory limits."""
         self.result: Result | None = None
         """Its best schedule, or why there is none, once it is searched."""
+        self.interrupted = False
+        """Whether Ctrl-C ended the search for less memory."""
         self.searches = 0
         """Searches of single partitions that were made."""
         self._level = -1.0
@@ -167,9 +177,55 @@ class PlanCandidate:
         if self.value is None or (found.value is not None and found.value <= self.value):
             self.result = found if self._searched else self._of_strategy(found)
 
+    @property
+    def peak(self) -> Fraction | None:
+        """The largest device peak of its best schedule."""
+        made = self.schedule
+        return None if made is None else peak_memory(made)
+
+    def lessen(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
+        """Look for less memory for its best value, or a lower one, by the deadline.
+
+        Its best schedule is then that of least memory.
+        """
+        made, peak = self.schedule, self.peak
+        assert made is not None and peak is not None
+        if self._search is None and not self._searched:
+            return LeastMemory(peak, peak)
+        space, now = self._space_of_schedules(), time.monotonic()
+        explorer = Explorer(
+            space, replace(self._request.provenance, time_limit=max(deadline - now, LEAST)),
+            deadline, progress, Curve(space.limits), now, most_level=LESS_LEVEL,
+        )  # fmt: skip
+        explorer.lessen(made)
+        found = explorer.curve.found[-1]
+        if found.schedule is not made:
+            self._take(found)
+        self.interrupted |= explorer.interrupted
+        return LeastMemory(space.memory(found.limit), space.memory(explorer.least_limit))
+
+    def _space_of_schedules(self) -> Space:
+        """All of its schedules, to be searched under lower limits."""
+        if self._search is None:
+            return OnePipeline(self.problem)
+        solve_one = search_from if self._searched else self._solve_one
+        return EveryConfiguration(self.problem, solve_one)
+
+    def _take(self, found: ParetoPoint) -> None:
+        """Take over a schedule of less memory, or of a lower value, for its own limits."""
+        assert self.result is not None
+        pipeline = replace(found.schedule.pipeline, mem_limit=self.problem.pipeline.limits)
+        result = replace(self.result, pipeline=pipeline, value=found.value)
+        if result.value == result.lower_bound:
+            result = replace(result, status=Status.OPTIMAL)
+        made = replace(found.schedule, pipeline=pipeline, origin=result.origin())
+        result = replace(result, schedule=checked(made))
+        self.result = result if self._searched else self._of_strategy(result)
+
     def _enough(self, state: Progress) -> bool:
-        """Whether its turn ends."""
-        found = self.value is not None or state.value is not None
+        """Whether its turn ends; at any time left some configuration has a schedule."""
+        values = self.value, state.value, self._request.ceiling()
+        found = any(value is not None for value in values)
         return (found and time.monotonic() > self._until) or self._request.enough(state)
 
     def _solve_one(

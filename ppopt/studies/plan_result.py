@@ -13,6 +13,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
+from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.plan_hands import Hand
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
@@ -69,6 +70,12 @@ class PlanRow:
         return self.result.value
 
     @property
+    def peak(self) -> Fraction | None:
+        """The largest device peak of its best schedule; None where none was found."""
+        made = self.schedule
+        return None if made is None else peak_memory(made)
+
+    @property
     def given_up(self) -> bool:
         """Whether its schedule was not searched further, as its bound is no lower than the best."""
         return self.status is RowStatus.PRUNED and self.value is not None
@@ -83,6 +90,15 @@ class PlanRow:
         """The bound for each of its microbatches."""
         bound = self.lower_bound
         return None if bound is None else bound / self.configuration.batches
+
+
+class LeastMemory(NamedTuple):
+    """How little memory the best plan can do with, as fast, in its configuration."""
+
+    memory: Fraction
+    """The largest device peak of its schedule, in the user's unit: the least that was found."""
+    lower_bound: Fraction
+    """No schedule of its configuration that is as fast has a lower one."""
 
 
 class MoreMemory(NamedTuple):
@@ -119,6 +135,9 @@ class Plan(NotebookView):
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+    least_memory: LeastMemory | None = None
+    """How little memory is enough for its value; None without a schedule, and where Ctrl-C ended
+    the search before."""
     more_memory: MoreMemory | None = None
     """What 10 % more memory brings, by a short search; None without a limit or a schedule."""
     hands: tuple[Hand, ...] = ()

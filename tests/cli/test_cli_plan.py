@@ -39,6 +39,7 @@ PLANNED = (
         "batches": INT,
         "value_per_microbatch": KNOWN_NUMBER,
         "bound_per_microbatch": KNOWN_NUMBER,
+        "least_memory": (dict, NoneType),
         "more_memory": (dict, NoneType),
         "hands": (list,),
         "use": OBJECT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -191,6 +192,71 @@ def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
     assert plan.best is not None
     best *= plan.best.configuration.batches
     assert more.lower_bound <= best <= more.value
+
+
+def least_peak(space: PlanSpace, one: PlanConfiguration, objective: Any, value: Fraction) -> int:
+    """The least limit of both devices at which a configuration has a schedule of this value."""
+
+    def reached(limit: int) -> bool:
+        own = space.fields.get("mem_limit", limit)
+        lower = replace(space, fields={**space.fields, "mem_limit": min(own, limit)})
+        found = least(lower, one, objective)
+        return found is not None and found <= value
+
+    return bisect_left(range(100), True, key=reached)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
+    """The best configuration under every limit, by exhaustive search of all partitions."""
+    given = draw(Random(seed))
+    model, objective = given.pop("model"), given["objective"]
+    plan = ppopt.plan(
+        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60, **given
+    )
+    assert plan.best is not None and plan.value is not None and plan.least_memory is not None
+    memory, bound = plan.least_memory
+    assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
+    assert (
+        max(plan.schedule.metrics.peak_memory) == memory * plan.best.pipeline.ticks.memory_per_unit
+    )
+    true = least_peak(plan.space, plan.best.configuration, objective, plan.value)
+    assert bound <= true == memory
+    assert plan.schedule.pipeline.mem_limit == plan.rows[0].result.pipeline.mem_limit
+    peaks = [row.peak for row in plan.rows if row.per_microbatch == plan.best.per_microbatch]
+    assert min(peaks) == memory  # type: ignore[type-var]
+
+
+def test_a_strategy_has_the_partition_of_least_memory_among_the_fastest() -> None:
+    """The balanced partition 2,4 takes as long as 3,3."""
+    sizes = ((3, 1), (3, 3), (3, 4), (2, 3), (1, 5), (2, 6))
+    layers = [{"forward": time, "activation": memory} for time, memory in sizes]
+    given: dict[str, Any] = {"devices": 2, "batches": 4}
+    plan = ppopt.plan(Model(layers), strategies="1f1b", chunks=1, workers=1, **given)
+    made = [
+        ppopt.evaluate(Model(layers).pipeline(partition=counts, **given), "1f1b")
+        for counts in partitions(6, 2)
+    ]
+    fastest = min(one.metrics.makespan for one in made)
+    peaks = [max(one.metrics.peak_memory) for one in made if one.metrics.makespan == fastest]
+    assert plan.schedule is not None and plan.least_memory is not None
+    assert plan.schedule.origin.strategy == "1f1b" and plan.value == fastest
+    assert len(set(peaks)) > 1 and plan.least_memory == (min(peaks), min(peaks))
+
+
+def test_ctrl_c_in_the_search_for_less_memory_keeps_what_is_proved() -> None:
+    def press(state: ppopt.Progress) -> None:
+        if "limit" in state.phase and not pressed:
+            pressed.append(state)
+            signal.raise_signal(signal.SIGINT)
+
+    pressed: list[ppopt.Progress] = []
+    model = Model([{"forward": 1, "activation": 1, "count": 6}])
+    plan = ppopt.plan(model, devices=2, batches=6, workers=1, progress=press)
+    assert pressed and plan.interrupted and plan.status is Status.OPTIMAL
+    assert plan.least_memory is not None and plan.schedule is not None
+    assert max(plan.schedule.metrics.peak_memory) == plan.least_memory.memory
+    assert plan.least_memory.lower_bound <= plan.least_memory.memory
 
 
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:

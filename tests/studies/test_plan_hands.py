@@ -10,7 +10,13 @@ from ppopt import Model, Status
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_table import gain_words, lacks, more_memory_words, outside_words
+from ppopt.report.plan_table import (
+    gain_words,
+    lacks,
+    least_memory_words,
+    more_memory_words,
+    outside_words,
+)
 from ppopt.studies.plan_hands import hands
 
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
@@ -96,6 +102,19 @@ def test_a_better_strategy_outside_of_the_space_is_told() -> None:
         "outside this space: dualpipe (placement linear, two routes, weights held twice) has "
         "25 % more throughput"
     )
+
+
+def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
+    proved = shown(least_memory={"value": 49.5, "lower_bound": 49.5})
+    assert least_memory_words(proved) == (
+        "as fast down to 49.5 GiB each, proved for this configuration"
+    )
+    least = shown(least_memory={"value": 49.5, "lower_bound": 30})
+    assert least_memory_words(least) == (
+        "as fast down to 49.5 GiB each, perhaps lower; not below 30 GiB, proved for this "
+        "configuration"
+    )
+    assert least_memory_words(shown(least_memory=None)) == ""
 
 
 def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:

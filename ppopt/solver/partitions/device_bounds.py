@@ -157,10 +157,24 @@ def device_bound(
         for first in range(len(hosted)):
             bound = _larger(bound, one.recurrence(first))
         for stage in hosted if len(hosted) > 1 else ():
-            bound = _larger(bound, device_bound(space, device, [stage], pace))
+            bound = _larger(bound, _stage_alone(space, device, stage, pace))
         short = one.least_memory() > one.room + one.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
+
+
+def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -> DeviceBound:
+    """Bound of one stage on a device of its own, worked out once for equal layers where it can."""
+    key = stage.low * (space.num_layers + 1) + stage.high
+    _, one, same = np.unique(key, return_index=True, return_inverse=True)
+    different = stage.at(one)
+    again, saved = (
+        np.broadcast_to(row, one.shape)[same] for row in (different.again, different.saved)
+    )
+    if np.any(again != stage.again) or np.any(saved != stage.saved):
+        return device_bound(space, device, [stage], pace)
+    found = device_bound(space, device, [different], pace)
+    return DeviceBound(*(row[same] for row in found))
 
 
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
