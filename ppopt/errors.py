@@ -43,6 +43,11 @@ class Faults:
         except InputError as error:
             self.found.append(str(error))
 
+    @property
+    def full(self) -> bool:
+        """Whether further faults are only counted, whatever they say."""
+        return len(self.found) >= MOST_FAULTS
+
     def check(self) -> None:
         """Raise one InputError, of one line, that names all faults."""
         if self.found:

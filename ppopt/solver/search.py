@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -461,9 +461,15 @@ def _status(incumbent: Incumbent) -> Status:
 
 def versions() -> dict[str, str]:
     """Versions that a result depends on."""
-    found = {name: metadata.version(name) for name in ("ortools", "numpy")}
     return {
-        "ppopt": metadata.version("ppopt-pipeline"),
+        "ppopt": _version("ppopt-pipeline"),
         "python": platform.python_version(),
-        **found,
+        "ortools": _version("ortools"),
+        "numpy": _version("numpy"),
     }
+
+
+@cache
+def _version(distribution: str) -> str:
+    """Version of a distribution; to read it takes longer than to search a tiny pipeline."""
+    return metadata.version(distribution)

@@ -329,32 +329,53 @@ class _PlanSearch:
 
     def _round(self, number: int, bounding: float = BOUNDING) -> None:
         """Bound the configurations that may be best, and search them."""
+        if number == 0:
+            self._first_round(bounding)
+            return
         with interrupts.heard():
             self._bound_all(bounding)
-        self._search_all(self._efforts_of(number - 1) if number else lambda _: SHORT)
+        self._search_all(self._efforts_of(number - 1))
+
+    def _first_round(self, bounding: float) -> None:
+        """Bound every configuration and search it shortly, one after the other.
+
+        So bounds of the later ones need not be told apart above the schedules of the first. They
+        come in the order of the bounds that take no time, then with fewer stages first.
+        """
+        waiting = sorted(self._candidates, key=_first_place)
+        for place, one in enumerate(waiting):
+            if self._over:
+                return
+            others = sum(map(self._is_open, waiting[place + 1 :]))
+            with interrupts.heard():
+                self._bound(one, bounding * TURN / (others + 2))
+            if self._is_open(one):
+                self._search(one, SHORT, TURN / (others + 2))
 
     def _bound_all(self, share: float) -> None:
-        """Bound the configurations that may be best for a share of the time left.
-
-        Where recompute is chosen, bounds hold for any other recompute of the same placement, so
-        these come first.
-        """
-        searched = [one for one in self._candidates if one.configuration.recompute == SEARCH]
-        others = [one for one in self._candidates if one.configuration.recompute != SEARCH]
-        self._bound(searched, share)
-        for one in others:
-            for known in searched:
-                if _alike(one.configuration, known.configuration):
-                    one.raise_to(known)
-        self._bound(others, share)
-
-    def _bound(self, candidates: Sequence[PlanCandidate], share: float) -> None:
-        """Bound configurations, each within its part of a share of the time left."""
-        waiting = list(filter(self._is_open, candidates))
-        until = self._began + self._seconds
+        """Bound the configurations that may be best for a share of the time left."""
+        now = time.monotonic()
+        until = now + share * (self._began + self._seconds - now)
+        waiting = list(filter(self._is_open, sorted(self._candidates, key=_first_place)))
         for place, one in enumerate(waiting):
-            left = share * (until - time.monotonic())
-            one.raise_bound(time.monotonic() + max(0.0, left) / (len(waiting) - place))
+            left = max(0.0, until - time.monotonic())
+            self._bound_until(one, time.monotonic() + left / (len(waiting) - place))
+
+    def _bound(self, one: PlanCandidate, share: float) -> None:
+        """Bound a configuration, if it may be best, for a share of the time left."""
+        now = time.monotonic()
+        self._bound_until(one, now + share * max(0.0, self._began + self._seconds - now))
+
+    def _bound_until(self, one: PlanCandidate, moment: float) -> None:
+        """Bound a configuration by a moment, if it may be best.
+
+        Where recompute is chosen, bounds hold for any other recompute of the same placement.
+        """
+        for known in self._candidates:
+            if known.configuration == one.configuration._replace(recompute=SEARCH):
+                one.raise_to(known)
+        if self._is_open(one):
+            one.raise_bound(moment)
             self._tell("bounds")
 
     # Which configuration.
@@ -529,6 +550,12 @@ class _PlanSearch:
             key=lambda one: one.per_microbatch(one.bound),
         )
         return f"; the least bound is that of {one.configuration}"
+
+
+def _first_place(one: PlanCandidate) -> tuple[Fraction, int, bool]:
+    """When a configuration is bounded: one of chosen recompute before others like it."""
+    stages = one.problem.pipeline.num_stages
+    return one.per_microbatch(one.bound), stages, one.configuration.recompute != SEARCH
 
 
 def _alike(one: PlanConfiguration, other: PlanConfiguration) -> bool:

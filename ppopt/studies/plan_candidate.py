@@ -228,8 +228,9 @@ class PlanCandidate:
         self.result = result if self._searched else self._of_strategy(result)
 
     def _enough(self, state: Progress) -> bool:
-        """Whether its turn ends."""
-        found = self.value is not None or state.value is not None
+        """Whether its turn ends; at any time left some configuration has a schedule."""
+        values = self.value, state.value, self._request.ceiling()
+        found = any(value is not None for value in values)
         return (found and time.monotonic() > self._until) or self._request.enough(state)
 
     def _solve_one(

@@ -41,7 +41,7 @@ def test_a_limit_is_a_share_of_that_of_1f1b_on_the_balanced_partition() -> None:
 
 def test_a_line_has_every_column() -> None:
     row = Row(43, 8, 8, "linear", None)
-    cells = partitions.line(row, 10.0).strip("|").split("|")
+    cells = partitions.line(row, 2.0).strip("|").split("|")
     assert len(cells) == len(partitions.COLUMNS)
     even, balanced, _, moved, search, bound, gap = map(str.strip, cells[4:11])
     assert float(bound) <= min(map(float, (search, even, balanced, moved)))

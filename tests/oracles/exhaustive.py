@@ -246,6 +246,19 @@ def _reach(
     return tuple(reversed(arrive)), tuple(reversed(leave))
 
 
+def _coming(to_device: tuple[Ints, ...], to_end: tuple[Ints, ...]) -> list[list[Ints]]:
+    """Per next step of a microbatch: device, time to its start there, time to its end there."""
+    steps = range(len(to_device[0]))
+    return [
+        [
+            (device, first[step], last[step])
+            for device, (first, last) in enumerate(zip(to_device, to_end, strict=True))
+            if first[step] >= 0
+        ]
+        for step in steps
+    ]
+
+
 class Search:
     """One search for a least value."""
 
@@ -259,6 +272,15 @@ class Search:
         """Only values below it are of interest."""
         self.fronts: dict[object, list[Ints]] = defaultdict(list)
         """Per set of operations done: the nodes that no other betters, as numbers."""
+        self.coming = [
+            _coming(*times) for times in zip(problem.to_device, problem.to_end, strict=True)
+        ]
+        """Per group and next step: devices that a microbatch still comes to, with both times."""
+        self.tails = [
+            [(there, tail) for there, tail in enumerate(tails) if tail >= 0]
+            for tails in problem.tails
+        ]
+        """Per device: the tails that there are."""
 
     def run(self) -> int | None:
         """Expand the node of least bound until one is complete; None: no value below `cutoff`."""
@@ -371,13 +393,11 @@ class Search:
         end = start + step.duration
         chain_work = node.chain_work
         if after.step > node.batches[index].step:
-            after = after._replace(ready=end + step.lag)
+            after = Batch(after.route, after.step, after.owed, end + step.lag)
             chain_work = _put(chain_work, device, chain_work[device] - step.duration)
         left = _put(node.left, device, node.left[device] - 1)
-        free = tuple(
-            max(time, start) if more else time
-            for time, more in zip(_put(node.free, device, end), left, strict=True)
-        )
+        times = zip(_put(node.free, device, end), left, strict=True)
+        free = tuple([start if more and time < start else time for time, more in times])
         batches = [
             self._settle(after if other == index else batch, start, free)
             for other, batch in enumerate(node.batches)
@@ -395,10 +415,10 @@ class Search:
 
     def _settle(self, batch: Batch, clock: int, free: Ints) -> Batch:
         """Raise `ready` to what it must be: no sooner than the clock, and the device free."""
-        chain = self.problem.chains[batch.route]
-        if batch.step == len(chain):
-            return batch._replace(ready=0)
-        return batch._replace(ready=max(batch.ready, clock, free[chain[batch.step].device]))
+        route, step, owed, ready = batch
+        chain = self.problem.chains[route]
+        least = 0 if step == len(chain) else max(ready, clock, free[chain[step].device])
+        return batch if least == ready else Batch(route, step, owed, least)
 
     def _key(self, node: Node) -> object:
         done = tuple(batch[:3] for batch in node.batches)
@@ -421,26 +441,25 @@ class Search:
 
     def _bound(self, node: Node) -> int:
         """No completion of the node has a smaller value; exact where nothing is left."""
-        devices = range(len(node.free))
         ends = list(map(add, node.free, node.work))
         spans = list(node.work)
-        for here in devices:
-            arrivals = []
-            for batch in node.batches:
-                first = self.problem.to_device[batch.route][here][batch.step]
-                if first < 0:
-                    continue
-                arrivals.append(batch.ready + first)
-                last = self.problem.to_end[batch.route][here][batch.step]
-                ends[here] = max(ends[here], batch.ready + last)
-                spans[here] = max(spans[here], last - first)
-            if not arrivals:
+        arrivals: list[int | None] = [None] * len(ends)
+        for route, step, _, ready in node.batches:
+            for here, first, last in self.coming[route][step]:
+                arrival = arrivals[here]
+                if arrival is None or ready + first < arrival:
+                    arrivals[here] = ready + first
+                if ready + last > ends[here]:  # noqa: PLR1730  faster than max
+                    ends[here] = ready + last
+                if last - first > spans[here]:  # noqa: PLR1730  faster than max
+                    spans[here] = last - first
+        for here, arrival in enumerate(arrivals):
+            if arrival is None:
                 continue
-            done = max(min(arrivals), node.free[here]) + node.chain_work[here]
-            for there in devices:
-                tail = self.problem.tails[here][there]
-                if tail >= 0:
-                    ends[there] = max(ends[there], done + tail)
+            done = max(arrival, node.free[here]) + node.chain_work[here]
+            for there, tail in self.tails[here]:
+                if done + tail > ends[there]:  # noqa: PLR1730  faster than max
+                    ends[there] = done + tail
         return max(
             span if first < 0 else end - first
             for span, end, first in zip(spans, ends, node.first, strict=True)

@@ -40,7 +40,8 @@ def _places(pipeline: Pipeline) -> list[tuple[int, int]]:
     return list(product(range(pipeline.num_stages), range(pipeline.batches)))
 
 
-def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
+def _jobs(pipeline: Pipeline, split: dict[tuple[int, int], bool]) -> list[Job]:
+    """All operations, then all transfers."""
     jobs: list[Job] = [
         (Op(kind, *place),)
         for place, halves in split.items()
@@ -52,26 +53,49 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
         for kind, other in (("F", stage + 1), ("B", stage - 1))
         if (other, microbatch) in split and pipeline.device(other, 0) != pipeline.device(stage, 0)
     ]
+    return jobs
+
+
+def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, int]:
+    """Ticks of all jobs of each device and link."""
+    work = dict.fromkeys(machine.values(), 0)
+    for job, where in machine.items():
+        work[where] += length[job]
+    return work
+
+
+def _fits(pipeline: Pipeline, op: Op, held: int) -> bool:
+    """Whether its device has room for what an operation takes, beside what it holds."""
+    limits = pipeline.ticks.limits
+    device = pipeline.device(op.stage, op.microbatch)
+    return limits is None or held + taken(pipeline.ticks, op.kind, op.stage) <= limits[device]
+
+
+def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
+    jobs = _jobs(pipeline, split)
     needs = {job: _needs(pipeline, split, job) for job in jobs}
     machine = {job: _machine(pipeline, job) for job in jobs}
     length = {job: _length(pipeline, job) for job in jobs}
+    work = _work(machine, length)
     seen: dict[tuple[object, ...], bool] = {}
     best: list[int] = []
+    """Makespans, each the least so far."""
 
-    def fits(device: int, job: Job, held: dict[int, int]) -> bool:
-        limits = pipeline.ticks.limits
-        op = job[0]
-        assert isinstance(op, Op)
-        return (
-            limits is None or held[device] + taken(pipeline.ticks, op[0], op[1]) <= limits[device]
-        )
-
-    def go(ends: dict[object, int], free: dict[object, int], held: dict[int, int]) -> None:
+    def go(
+        ends: dict[object, int],
+        free: dict[object, int],
+        held: dict[int, int],
+        left: dict[object, int],
+    ) -> None:
+        """Append every job in turn; `left` is the work that each device and link still has."""
+        least = max(free.get(where, 0) + more for where, more in left.items())
+        if best and least >= best[-1]:
+            return
         if len(ends) == len(jobs):
-            best.append(max(free.values()))
+            best.append(least)
             return
         key = (frozenset(ends.items()), frozenset(free.items()))
-        if key in seen or (best and max(free.values(), default=0) >= min(best)):
+        if key in seen:
             return
         seen[key] = True
         if len(seen) > most:
@@ -83,16 +107,17 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
             where = machine[job]
             after = dict(held)
             if not isinstance(job[0], str):
-                if not fits(where, job, held):
-                    continue
                 op = job[0]
+                if not _fits(pipeline, op, held[where]):
+                    continue
                 change = taken(pipeline.ticks, op.kind, op.stage)
                 change -= given(pipeline.ticks, op.kind, op.stage)
                 after[where] += change
             begin = max([free.get(where, 0), *(ends[one] for one in needs[job])])
             end = begin + length[job]
-            go(ends | {name: end}, free | {where: end}, after)
+            rest = left | {where: left[where] - length[job]}
+            go(ends | {name: end}, free | {where: end}, after, rest)
 
     static = dict(enumerate(pipeline.ticks.static))
-    go({}, {}, static)
+    go({}, {}, static, work)
     return min(best, default=None)

@@ -157,7 +157,15 @@ def test_the_path_of_modules_may_hold_what_is_none(
 
 
 def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> None:
-    solve(LONG.pipeline, time_limit=8, workers=1)
+    """Up to a turn that follows those of the subsets."""
+    phases: list[str] = []
+
+    def follows(state: Progress) -> bool:
+        phases.append(state.phase)
+        return state.phase == "double justification"
+
+    solve(LONG.pipeline, workers=1, stop=follows)
+    assert {SubsetDP.name, "double justification"} <= set(phases)
     assert not started
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -9,7 +11,6 @@ import pytest
 from benchmarks.fuzz.searches import processor_clock
 from ppopt import Pipeline, Status, evaluate, solve, verify
 
-NO_TIME = 0.001
 BUSY = 0.5
 """Seconds of the processor beyond it: those of a busy processor are longer."""
 WIDE: dict[str, dict[str, Any]] = {
@@ -62,30 +63,38 @@ def test_a_rule_that_takes_longer_than_the_rest_of_the_time_is_not_begun() -> No
     assert found.status is Status.FEASIBLE
 
 
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A time limit that is over at once: every reading of the clock is a second after the last."""
+    seconds = count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+    return 0.001
+
+
 @pytest.mark.parametrize("batches", [8, 400])
-def test_there_is_a_schedule_at_any_time_limit(batches: int) -> None:
+def test_there_is_a_schedule_at_any_time_limit(batches: int, no_time: float) -> None:
     """For few operations as the last resort, for many before all else."""
     pipeline = Pipeline(stages=8, batches=batches, forward=10, weight=7, p2p=1, mem_limit=6)
-    found = solve(pipeline, time_limit=NO_TIME, workers=1)
+    found = solve(pipeline, time_limit=no_time, workers=1)
     assert found.status is Status.FEASIBLE
     assert found.schedule is not None
     assert verify(found.schedule) == []
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_hint_is_there_before_the_clock_starts(*, fused: bool) -> None:
+def test_a_hint_is_there_before_the_clock_starts(no_time: float, *, fused: bool) -> None:
     """Also where its whole backwards are to be split, or its split ones made whole."""
     pipeline = Pipeline(stages=8, batches=32, forward=10, weight=7, p2p=1)
     hint = evaluate(pipeline, "zb-h1" if fused else "1f1b")
-    found = solve(pipeline, time_limit=NO_TIME, workers=1, hint=hint, fused=fused)
+    found = solve(pipeline, time_limit=no_time, workers=1, hint=hint, fused=fused)
     assert found.value is not None
     assert found.hint is not None
     assert fused or found.value <= found.hint.value
-    plain = solve(pipeline, time_limit=NO_TIME, workers=1, fused=fused)
+    plain = solve(pipeline, time_limit=no_time, workers=1, fused=fused)
     assert plain.value is not None
     assert found.value < plain.value
 
 
-def test_a_proof_that_there_is_none_needs_no_time() -> None:
-    found = solve(Pipeline(stages=2, batches=2, mem_limit="0.5"), time_limit=NO_TIME, workers=1)
+def test_a_proof_that_there_is_none_needs_no_time(no_time: float) -> None:
+    found = solve(Pipeline(stages=2, batches=2, mem_limit="0.5"), time_limit=no_time, workers=1)
     assert (found.status, found.schedule) == (Status.INFEASIBLE, None)

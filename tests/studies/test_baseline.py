@@ -42,7 +42,7 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
 ) -> None:
     """Every strategy evaluated by itself; those of the placement and within the limit."""
     pipeline = Pipeline(**UNEVEN, **more)
-    result = ppopt.solve(pipeline, objective=objective, fused=fused, workers=1, time_limit=1)
+    result = ppopt.solve(pipeline, objective=objective, fused=fused, workers=1, time_limit=0.2)
     kind = BackwardKind.uniform(fused=fused)
     made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
@@ -67,7 +67,7 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     """Every strategy evaluated by itself; unequal stages are not cut into other chunks, and the
     weights of two routes count where the pipeline says what they are."""
     pipeline = Pipeline(**UNEVEN | more)
-    result = ppopt.solve(pipeline, workers=1, time_limit=1)
+    result = ppopt.solve(pipeline, workers=1, time_limit=0.2)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     unplaced = pipeline
     if pipeline.named_placement:

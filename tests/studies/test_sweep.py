@@ -399,11 +399,11 @@ class TestMoreTime:
     """A longer time limit goes on from what a shorter one left open."""
 
     def test_from_its_schedule_and_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        job = SolveJob(HARD, time_limit=1)
+        job = SolveJob(HARD, time_limit=0.3)
         short = outcome.run_job(job)
         assert not short.closed
         assert short.covers(job)
-        more = replace(job, time_limit=2)
+        more = replace(job, time_limit=0.6)
         assert not short.covers(more)
         assert not short.covers(replace(job, workers=2))
         given: list[Any] = []
@@ -421,9 +421,9 @@ class TestMoreTime:
         assert found.value == short.value
 
     def test_never_worse_and_the_scope_of_a_proof_is_said_once(self) -> None:
-        job = SolveJob(HARD, time_limit=1)
+        job = SolveJob(HARD, time_limit=0.3)
         short = outcome.run_job(job)
-        longer = outcome.run_job(replace(job, time_limit=1.5), short)
+        longer = outcome.run_job(replace(job, time_limit=0.5), short)
         assert longer.value is not None
         assert short.value is not None
         assert longer.lower_bound is not None
@@ -431,7 +431,7 @@ class TestMoreTime:
         assert longer.value <= short.value
         assert longer.lower_bound >= short.lower_bound
         assert longer.proof.count("backwards") <= 1
-        assert longer.time_limit == 1.5
+        assert longer.time_limit == 0.5
 
     @pytest.mark.parametrize("searched", CHOSEN)
     def test_what_is_chosen_with_the_schedule_begins_with_what_was_found(

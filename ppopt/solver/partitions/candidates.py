@@ -7,7 +7,6 @@ whose bound is within 0 to 5 % of the least, and those made by rule.
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
@@ -26,11 +25,11 @@ from ppopt.solver.configurations import Candidates, Configuration, Configuration
 from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
+    BoundingInTurns,
     PartitionBounds,
-    bounds_by,
     bounds_of,
     highest_bound,
-    partition_bound,
+    partition_bounds,
     quick_bound,
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
@@ -49,23 +48,19 @@ class BoundedPartitions(Candidates):
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """None: not worked out yet."""
-        self._tried = 0.0
-        """Seconds in which the bounds of all partitions were not found."""
+        self._bounding = BoundingInTurns(self._space)
         self._order: PartitionOrder | None = None
 
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound all partitions; where that takes longer, every stage alone.
 
-        A further call tries again if it may take twice as long.
+        A further call goes on.
         """
-        seconds = deadline - time.monotonic()
-        if self._bounds is not None and (self._bounds.complete or seconds < 2 * self._tried):
+        if self._bounds is not None and self._bounds.complete:
             return
         most = None if ceiling is None else int(ceiling * self._ticks.per_unit)
-        self._bounds = bounds_by(deadline, self._space, self._deadline, most)
-        if not self._bounds.complete:
-            self._tried = max(0.0, seconds)
-        elif self._bounds.least < FOREVER:
+        self._bounds = self._bounding.run(deadline, self._deadline, most)
+        if self._bounds.complete and self._bounds.least < FOREVER:
             self._order = PartitionOrder(self._space, self._bounds)
 
     @property
@@ -140,8 +135,7 @@ class PartitionCandidates(BoundedPartitions):
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Partitions with their bounds; one whose memory cannot suffice is impossible."""
-        for counts in keys:
-            bound = partition_bound(self._space, counts)
+        for counts, bound in zip(keys, partition_bounds(self._space, keys), strict=True):
             yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
     def first(self) -> Iterator[Counts]:

@@ -78,7 +78,11 @@ class FirstStage(NamedTuple):
     tail: int
     """`first_stage_tail` of it."""
     pace: int
-    """Time of its F; 0: it does not matter to the figure."""
+    """Time of its F; 0: it does not matter to the figure, or is not known."""
+
+
+ANY = FirstStage(tail=0, pace=0)
+"""No stage has less of anything."""
 
 
 class Figure(NamedTuple):
@@ -118,19 +122,20 @@ class CutProgram:
         deadline: float,
         figure: Figure = VALUE,
     ) -> None:
-        """State the program of a figure.
+        """A program of a figure.
 
-        Raises TimeoutError where `time.monotonic` passes the deadline before it is stated, and so
-        do its programs.
+        What is asked of it raises TimeoutError where `time.monotonic` passes the deadline; once
+        that is moved, it goes on from there.
         """
         self.space, self.form, self.ceiling, self._figure = space, form, ceiling, figure
         self.deadline = deadline
         """Of `time.monotonic`; it may be moved."""
         self._places = space.num_layers + 1
         self._seconds = 1 if form is Form.ONE else self._places
-        self._choices = [self._of_device(level) for level in range(space.num_devices)]
-        self._paced: dict[FirstStage, list[DeviceChoices]] = {}
+        self._choices: dict[FirstStage, list[DeviceChoices]] = {}
+        """Per device, as far as they are worked out, by what is known of stage 0."""
         self._suffixes: dict[FirstStage, list[Ints]] = {}
+        """Per device, the last one first, as far as they are worked out."""
         self._bounded: dict[FirstStage, _Bounded] = {}
 
     @cached_property
@@ -143,6 +148,16 @@ class CutProgram:
                 return self._known_bound(stage)
             self._raise(stage)
         return FOREVER
+
+    @property
+    def least_so_far(self) -> int:
+        """No partition has a lower bound, by what was worked out until now; -1: nothing is known.
+
+        Above the ceiling any bound above it.
+        """
+        if not self._bounded or len(self._bounded) < len(self._first_stages):
+            return -1
+        return min(self.ceiling + 1, *(one.bound for one in self._bounded.values()))
 
     def in_order(self) -> Iterator[tuple[int, Counts]]:
         """Partitions of bounds up to the ceiling with their bounds, the least first.
@@ -324,10 +339,6 @@ class CutProgram:
             return np.asarray(kept & (other - one >= 2 * after))
         return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
 
-    def _of_device(self, level: int) -> DeviceChoices:
-        """What a device may host within the ceiling, whatever stage 0 is."""
-        return self._bounded_choices(level, self._places_of(level), 0)
-
     def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceChoices:
         """Choices of a device with their figures."""
         self._check_time()
@@ -338,20 +349,18 @@ class CutProgram:
         return DeviceChoices(places, bound)
 
     def _choices_after(self, stage: FirstStage) -> list[DeviceChoices]:
-        """Choices of all devices after such a stage 0."""
-        if not stage.pace:
-            return self._choices
-        if stage not in self._paced:
-            self._paced[stage] = [
-                self._bounded_choices(level, self._alive(level, stage), stage.pace)
-                for level in range(self.space.num_devices)
-            ]
-        return self._paced[stage]
+        """What every device may host within the ceiling after such a stage 0."""
+        known = self._choices.setdefault(stage if stage.pace else ANY, [])
+        for level in range(len(known), self.space.num_devices):
+            places = self._alive(level, stage) if stage.pace else self._places_of(level)
+            known.append(self._bounded_choices(level, places, stage.pace))
+        return known
 
     def _alive(self, level: int, stage: FirstStage) -> Places:
         """Choices with such a stage 0 on which others may follow, whatever its pace."""
-        choices, unpaced = self._choices[level], stage._replace(pace=0)
-        rest = self._suffix(unpaced)[level][self._ends(choices.places)]
+        unpaced = stage._replace(pace=0)
+        choices = self._choices_after(unpaced)[level]
+        rest = self._suffix(unpaced, level)[self._ends(choices.places)]
         alive = (rest < FOREVER).any(axis=-1)
         return choices.places.at(alive & (choices.bound.with_tail(stage.tail) <= self.ceiling))
 
@@ -361,7 +370,7 @@ class CutProgram:
     def _first_stages(self) -> dict[FirstStage, list[int]]:
         """What stage 0 may be, each with the lengths of that stage that make it so."""
         found: dict[FirstStage, list[int]] = {}
-        for length in np.unique(self._choices[0].places.first_run).tolist():
+        for length in np.unique(self._choices_after(ANY)[0].places.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
             pace = pace_of(self.space, length) if self._figure.paced else 0
             found.setdefault(FirstStage(tail, pace), []).append(length)
@@ -389,19 +398,17 @@ class CutProgram:
         bounds = (bound for bound, *_ in self._roots(stage, counted))
         self._bounded[stage] = _Bounded(counted, min(bounds, default=FOREVER))
 
-    def _suffix(self, stage: FirstStage) -> list[Ints]:
-        """Per level, [first][second][middle]: the least bound of all devices from there on."""
-        if stage not in self._suffixes:
-            levels = [self._end()]
-            for choices in reversed(self._choices_after(stage)[1:]):
-                self._check_time()
-                weight = choices.bound.with_tail(stage.tail)
-                kept = np.flatnonzero(weight <= self.ceiling)
-                here = choices.places.at(kept)
-                ends = self._ends(here)
-                levels.append(least_by_position(here, weight[kept], levels[-1], ends, np.maximum))
-            self._suffixes[stage] = levels[::-1]
-        return self._suffixes[stage]
+    def _suffix(self, stage: FirstStage, level: int) -> Ints:
+        """[first][second][middle]: the least bound of all devices after a level."""
+        levels = self._suffixes.setdefault(stage, [self._end()])
+        for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
+            self._check_time()
+            weight = choices.bound.with_tail(stage.tail)
+            kept = np.flatnonzero(weight <= self.ceiling)
+            here = choices.places.at(kept)
+            ends = self._ends(here)
+            levels.append(least_by_position(here, weight[kept], levels[-1], ends, np.maximum))
+        return levels[-1 - level]
 
     def _roots(self, stage: FirstStage, counted: FirstStage) -> list[tuple[int, int, Runs]]:
         """Choices of the first device with such a stage 0: least bound, middle cut, runs.
@@ -422,7 +429,7 @@ class CutProgram:
         """Choices of the next device within the ceiling, each with the least bound from it on."""
         choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
         row = middle if self.form is Form.LOOP else 0
-        rest = self._suffix(first)[len(path)][(*self._ends(choices.places), row)]
+        rest = self._suffix(first, len(path))[(*self._ends(choices.places), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
         kept = np.flatnonzero(bounds <= self.ceiling)
         return list(zip(bounds[kept].tolist(), choices.at(kept).runs(), strict=True))

@@ -34,8 +34,11 @@ MOST_ENUMERATED = 20_000
 """Most partitions of a placement without a program that are bounded one by one."""
 TOGETHER = 128
 """Partitions that are bounded at once, before the time is looked at."""
-PROGRAM_SHARE = 0.75
-"""Share of the time for bounds after which a program gives way to every stage alone."""
+PROGRAM_SHARE = 0.9
+"""Share of the first turn for bounds after which a program gives way to every stage alone."""
+NEAR = 0.1
+"""Share by which the first ceiling of a program in turns is above the quick bound, at most: it
+takes less time than one of a higher ceiling, and often does."""
 FIRST_CEILING = 0.03
 """Share by which the first ceiling of a program is above the quick bound; it doubles until the
 least bound lies below it."""
@@ -45,7 +48,17 @@ PATIENCE = 0.5
 
 def partition_bound(space: PartitionSpace, counts: Counts) -> int:
     """Bound of the schedules of one partition; FOREVER where memory does not suffice."""
-    return int(_bounds_alike(space, [counts])[0])
+    return partition_bounds(space, [counts])[0]
+
+
+def partition_bounds(space: PartitionSpace, partitions: Sequence[Counts]) -> list[int]:
+    """Bounds of the schedules of partitions; FOREVER where memory does not suffice."""
+    bounds = np.zeros(len(partitions), np.int64)
+    lengths = np.array([counts[0] for counts in partitions])
+    for length in np.unique(lengths):
+        alike = np.flatnonzero(lengths == length)
+        bounds[alike] = _bounds_alike(space, [partitions[place] for place in alike.tolist()])
+    return [int(bound) for bound in bounds]
 
 
 def _bounds_alike(space: PartitionSpace, alike: Sequence[Counts]) -> Ints:
@@ -146,38 +159,63 @@ def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
     return _StagesAlone(space, deadline)
 
 
-def bounds_by(
-    moment: float, space: PartitionSpace, deadline: float, ceiling: int | None = None
-) -> PartitionBounds:
-    """The bounds of a space if the least one is found by a moment; else those of stages alone.
+class BoundingInTurns:
+    """The bounds of a space, worked out in turns: each goes on where the last one ended."""
 
-    Where there is a ceiling, partitions of bounds above it are of no use: one program tells whether
-    there are others. After the deadline, too, what is asked of the bounds raises TimeoutError.
-    """
-    now = time.monotonic()
-    found = _bounds_within(now + PROGRAM_SHARE * (moment - now), space, ceiling)
-    if not found.complete:
-        found.extend(moment)
-    _ = found.least
-    found.extend(deadline)
-    return found
+    def __init__(self, space: PartitionSpace) -> None:
+        self._space, self._form = space, form_of(space)
+        self._program: CutProgram | None = None
+        """Of all partitions of bounds up to a ceiling; None: no turn had a ceiling yet."""
+        self._above = -1
+        """All bounds are above this."""
+        self._whole: PartitionBounds | None = None
+        """Without a ceiling; None: not begun."""
+        self._alone: _StagesAlone | None = None
+        """Of every stage alone; None: they were not needed yet."""
 
+    def run(self, moment: float, deadline: float, ceiling: int | None = None) -> PartitionBounds:
+        """The bounds if the least one is found by a moment; else those of stages alone.
 
-def _bounds_within(moment: float, space: PartitionSpace, ceiling: int | None) -> PartitionBounds:
-    """The bounds of a space, its least one found by a moment; else those of stages alone."""
-    form = form_of(space)
-    try:
-        if form is None or ceiling is None:
-            found = bounds_of(space, moment)
-            if found.complete:
-                _ = found.least
-            return found
-        program = CutProgram(space, form, ceiling, moment)
-        if program.least == FOREVER:
-            return _StagesAlone(space, above=ceiling)
-        return _Programmed(space, form, moment, program)
-    except TimeoutError:
-        return _StagesAlone(space)
+        Where there is a ceiling, partitions of bounds above it are of no use: programs tell whether
+        there are others. After the deadline, too, what is asked of the bounds raises TimeoutError.
+        """
+        now = time.monotonic()
+        share = PROGRAM_SHARE if self._alone is None else 1
+        try:
+            found = self._of_all(now + share * (moment - now), ceiling)
+        except TimeoutError:
+            self._alone = found = self._alone or _StagesAlone(self._space)
+            if self._program is not None:
+                self._above = max(self._above, self._program.least_so_far - 1)
+            self._alone.raise_above(self._above)
+        if not found.complete:
+            found.extend(moment)
+        _ = found.least
+        found.extend(deadline)
+        return found
+
+    def _of_all(self, moment: float, ceiling: int | None) -> PartitionBounds:
+        """The bounds of all partitions, the least one found by a moment."""
+        if self._form is not None and ceiling is not None:
+            return self._within(ceiling, self._form, moment)
+        self._whole = self._whole or bounds_of(self._space, moment)
+        self._whole.extend(moment)
+        if self._whole.complete:
+            _ = self._whole.least
+        return self._whole
+
+    def _within(self, ceiling: int, form: Form, moment: float) -> PartitionBounds:
+        """The bounds by programs up to a ceiling, the least one found by a moment."""
+        near = int(quick_bound(self._space) * (1 + NEAR))
+        while self._above < ceiling:
+            if self._program is None:
+                most = ceiling if self._above >= near else min(near, ceiling)
+                self._program = CutProgram(self._space, form, most, moment)
+            self._program.deadline = moment
+            if self._program.least < FOREVER:
+                return _Programmed(self._space, form, moment, self._program)
+            self._above, self._program = self._program.ceiling, None
+        return _StagesAlone(self._space, above=self._above)
 
 
 class _Programmed:
@@ -217,9 +255,7 @@ class _Programmed:
         """The bound of an even partition: the least bound of all is no larger."""
         if self._space.limits is None:
             return FOREVER
-        free = _Programmed(
-            replace(self._space, limits=None, recompute=None), self._form, self._deadline
-        )
+        free = _Programmed(self._space.unlimited, self._form, self._deadline)
         if free.least == FOREVER:
             return FOREVER
         even = free.most_even(EVEN)
@@ -279,22 +315,23 @@ class _Listed:
 
     def __init__(self, space: PartitionSpace, deadline: float = inf) -> None:
         self._space, self._deadline = space, deadline
+        self._found: list[tuple[int, Counts]] = []
+        """Partitions that are bounded, with their bounds."""
+        self._rest = _batches(space)
 
     @cached_property
     def _bounds(self) -> list[tuple[int, Counts]]:
         """Partitions that keep the limits, the least bounds first."""
-        found: list[tuple[int, Counts]] = []
-        for alike in self._batches():
-            found += zip(_bounds_alike(self._space, alike).tolist(), alike, strict=True)
-        return sorted(one for one in found if one[0] < FOREVER)
+        while alike := self._next_of(self._rest):
+            bounds = _bounds_alike(self._space, alike).tolist()
+            self._found += zip(bounds, alike, strict=True)
+        return sorted(one for one in self._found if one[0] < FOREVER)
 
-    def _batches(self) -> Iterator[list[Counts]]:
-        """All partitions, some together whose stages 0 are alike, until the deadline."""
-        for _, alike in groupby(every_partition(self._space), key=lambda counts: counts[0]):
-            while batch := list(islice(alike, TOGETHER)):
-                if time.monotonic() > self._deadline:
-                    raise TimeoutError
-                yield batch
+    def _next_of(self, batches: Iterator[list[Counts]]) -> list[Counts]:
+        """The next of these batches, until the deadline; empty: there are no more."""
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
+        return next(batches, [])
 
     @property
     def least(self) -> int:
@@ -302,7 +339,9 @@ class _Listed:
 
     @property
     def least_limit(self) -> int:
-        return min(int(self._need(alike).min()) for alike in self._batches())
+        batches = _batches(self._space)
+        every = iter(lambda: self._next_of(batches), [])
+        return min(int(self._need(alike).min()) for alike in every)
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
         """The least memory of the fullest device of every partition."""
@@ -324,6 +363,13 @@ class _Listed:
         self._deadline = deadline
 
 
+def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
+    """All partitions, some together whose stages 0 are alike."""
+    for _, alike in groupby(every_partition(space), key=lambda counts: counts[0]):
+        while batch := list(islice(alike, TOGETHER)):
+            yield batch
+
+
 class _StagesAlone:
     """The quick bound, and every stage alone on a device of its own."""
 
@@ -336,7 +382,12 @@ class _StagesAlone:
         slowness = tuple(map(space.slowness_of, space.hosts))
         alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
         self._alone = _Programmed(alone, Form.ONE, deadline)
-        self._quick = max(quick_bound(space), above + 1)
+        self._quick = quick_bound(space)
+        self.raise_above(above)
+
+    def raise_above(self, above: int) -> None:
+        """Count that all bounds are known to be above this."""
+        self._quick = max(self._quick, above + 1)
 
     @property
     def least(self) -> int:

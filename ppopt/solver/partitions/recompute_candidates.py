@@ -91,6 +91,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         self._left_out = False
         """Whether a partition has choices that are no configuration."""
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
+        self._of_device = lru_cache(maxsize=16_384)(self._choices_of_device)
         self._fronts = lru_cache(maxsize=4096)(self._front)
 
     def pipeline(self, key: Key) -> Pipeline:
@@ -224,15 +225,17 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     def _choices_of(self, counts: Counts) -> Choices:
         tail = int(first_stage_tail(self._space, np.array(counts[0])))
+        ends = _ends(counts)
         return tuple(
-            self._of_device(device, stages, _ends(counts), tail)
+            self._of_device(device, tuple(ends[stage] for stage in stages), tail)
             for device, stages in enumerate(self._space.hosted)
         )
 
-    def _of_device(
-        self, device: int, stages: tuple[int, ...], ends: list[tuple[int, int]], tail: int
+    def _choices_of_device(
+        self, device: int, ends: tuple[tuple[int, int], ...], tail: int
     ) -> tuple[BoundedChoice, ...]:
-        fronts = [self._fronts(*ends[stage]) for stage in stages]
+        """The choices of a device whose stages have these layers, after a stage 0 of this tail."""
+        fronts = [self._fronts(low, high) for low, high in ends]
         numbers = [list(range(len(front))) for front in fronts]
         while prod(map(len, numbers)) > MOST_OF_DEVICE:
             self._left_out = True
@@ -244,11 +247,13 @@ class PartitionRecomputeCandidates(BoundedPartitions):
                 np.array([row[number] for number in own], np.int64)
                 for row, own in zip(rows, zip(*combinations, strict=True), strict=True)
             ]
-            for rows in zip(*(self._points(*ends[stage]) for stage in stages), strict=True)
+            for rows in zip(*(self._points(low, high) for low, high in ends), strict=True)
         )
         hosted = [
-            Hosted(stage, *(np.full(len(combinations), place) for place in ends[stage]), *more)
-            for stage, *more in zip(stages, again, saved, strict=True)
+            Hosted(stage, *(np.full(len(combinations), place) for place in own), *more)
+            for stage, own, *more in zip(
+                self._space.hosted[device], ends, again, saved, strict=True
+            )
         ]
         bounds = device_bound(self._space, device, hosted).with_tail(tail)
         order = np.argsort(np.asarray(sum(again)), kind="stable")

@@ -10,7 +10,6 @@ point, of the least time and the most memory saved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -28,7 +27,7 @@ from ppopt.solver.partitions.device_bounds import (
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, RecomputeTicks
 
-MOST_POINTS = {1: 16, 2: 3}
+MOST_POINTS = {1: 16, 2: 4}
 """Most points of a stage, by the stages of its device; with more stages, as with two."""
 MOST_CARRIED = 64
 """Most points while layers are added to a stage one by one."""
@@ -59,8 +58,7 @@ def chosen_bound(
 
     Where it is above the ceiling, it may be any figure above. `pace` as in `device_bound`.
     """
-    free = replace(space, limits=None, recompute=None)
-    floor = device_bound(free, device, hosted, pace)
+    floor = device_bound(space.unlimited, device, hosted, pace)
     kept = np.flatnonzero(floor.alone <= ceiling)
     if space.limits is None or not kept.size:
         return floor

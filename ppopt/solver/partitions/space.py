@@ -126,6 +126,11 @@ class PartitionSpace:
         return comb(self.num_layers - 1, self.num_stages - 1)
 
     @cached_property
+    def unlimited(self) -> PartitionSpace:
+        """The same without memory limits, where no layer recomputes."""
+        return replace(self, limits=None, recompute=None)
+
+    @cached_property
     def sums(self) -> LayerPrefixSums:
         """Sums of costs over the first layers."""
         return LayerPrefixSums.of(self)

@@ -8,18 +8,19 @@ from itertools import count
 from math import inf
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import SPLIT, WHOLE, Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
-from ppopt.solver.partitions import cut_program, partition_bounds
+from ppopt.solver.partitions import cut_program, device_bounds, partition_bounds
 from ppopt.solver.partitions.candidates import PartitionOrder
 from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
+    BoundingInTurns,
     _StagesAlone,
-    bounds_by,
     bounds_of,
     every_partition,
     partition_bound,
@@ -61,7 +62,7 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int
     listed = by_enumeration(space)
     least = listed[0][0]
     for ceiling in (least - 1, least, least + 5) if least < FOREVER else (10**6,):
-        bounds = bounds_by(inf, space, inf, ceiling)
+        bounds = BoundingInTurns(space).run(inf, inf, ceiling)
         assert bounds.least <= least
         if bounds.complete:
             assert bounds.least == least
@@ -120,6 +121,29 @@ def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
             bound = partition_bound(space, counts)
             with monkeypatch.context() as patch:
                 patch.setattr(partition_bounds, "pace_of", lambda *_: 0)
+                if bound in (FOREVER, partition_bound(space, counts)):
+                    continue
+            best = pyjobshop.best_makespan(
+                pipeline_of(space, counts), fused=space.whole, symmetry=True
+            )
+            assert best is None or bound <= best, (space, counts, bound, best)
+            raised, tight = raised + 1, tight + (bound == best)
+    assert tight > raised / 8
+
+
+def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several stages on a device, where it raises the bound; by PyJobShop."""
+    rng, raised, tight = Random(13), 0, 0
+    while raised < 40:
+        space = draw_space(rng, most_layers=1, span=False, batches=3)
+        if space.limits is None or space.num_stages == space.num_devices:
+            continue
+        for counts in every_partition(space):
+            bound = partition_bound(space, counts)
+            with monkeypatch.context() as patch:
+                patch.setattr(device_bounds._Device, "_repetitions", lambda *_: iter(()))
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
             best = pyjobshop.best_makespan(
@@ -192,10 +216,37 @@ def test_after_the_moment_the_quick_bound_alone_is_left(
 ) -> None:
     space = draw_space(Random(4000 + seed))
     clock_at(monkeypatch, lambda: 10.0)
-    bounds = bounds_by(5.0, space, 8.0)
+    bounds = BoundingInTurns(space).run(5.0, 8.0)
     assert not bounds.complete
     assert bounds.least == quick_bound(space)
     assert bounds.most_even(0.05) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends when the clock was read a few times; no device is bounded twice."""
+    space = draw_space(Random(6000 + seed))
+    listed = by_enumeration(space)
+    bounded: list[tuple[Any, int, int]] = []
+    real = cut_program.CutProgram._bounded_choices
+
+    def watched(program: Any, level: int, places: Any, pace: int) -> Any:
+        bounds = real(program, level, places, pace)
+        bounded.append((program, level, pace))
+        return bounds
+
+    monkeypatch.setattr(cut_program.CutProgram, "_bounded_choices", watched)
+    ticks = count(1)
+    clock_at(monkeypatch, lambda: float(next(ticks)))
+    turns, ceiling = BoundingInTurns(space), min(listed[0][0] + 5, FOREVER - 1)
+    for _ in range(1000):
+        bounds = turns.run(next(ticks) + 8.0, inf, ceiling)
+        assert bounds.least <= listed[0][0]
+        if bounds.complete or bounds.least > ceiling:
+            break
+    assert bounds.least == listed[0][0] or bounds.least > ceiling
+    assert len(set(bounded)) == len(bounded)
+    assert bounded or form_of(space) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
