@@ -24,6 +24,7 @@ from ppopt.report.objects import of_result, of_verification
 from ppopt.report.plan_table import (
     beyond_words,
     gain_words,
+    late_words,
     least_memory_words,
     more_memory_words,
     outside_words,
@@ -209,7 +210,7 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         saved = [one.path for one in settings.output if one.path.suffix.lower() == ".json"]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
         closing = (
-            *(gain_words(shown), outside_words(shown)),
+            *(gain_words(shown), late_words(shown), outside_words(shown)),
             *(least_memory_words(shown), more_memory_words(shown)),
             *(space_words(shown), beyond_words(shown), *use_words(shown, file)),
         )

@@ -32,8 +32,9 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     schedule as fast is below (`lower_bound`); equal where the least is proved. `more_memory` says
     what 10 % more memory brings; `hands` are hand strategies, each on the best partition found for
     it, the best first: `speedup` is how many times its throughput the plan gives, and `within`
-    whether the plan could have chosen it; `use` has the text of what trainers read of the best
-    partition. Times and memory that are not known are null.
+    whether the plan could have chosen it; `late_hands` names those for which no time was left;
+    `use` has the text of what trainers read of the best partition. Times and memory that are not
+    known are null.
     """
     first = plan.rows[0]
     found = of_result(first.result, None)
@@ -55,6 +56,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
         "least_memory": _least_memory(plan.least_memory),
         "more_memory": _more(plan.more_memory),
         "hands": [_hand(hand, plan) for hand in plan.hands],
+        "late_hands": list(plan.late_hands),
         "use": _use(plan),
         "rows": [_row(row, plan) for row in plan.rows],
         "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],

@@ -12,6 +12,7 @@ from ppopt.report.plan_table import (
     beyond_words,
     gain_words,
     lacks,
+    late_words,
     least_memory_words,
     more_memory_words,
     outside_words,
@@ -82,8 +83,8 @@ def _sentences(data: Shown) -> str:
         limit = spread(data["mem_limit"], data["memory_unit"])
         lines.append(f"Memory limit of a device: {limit}")
     further = (
-        *(gain_words, outside_words, least_memory_words, more_memory_words),
-        *(space_words, beyond_words),
+        *(gain_words, late_words, outside_words, least_memory_words),
+        *(more_memory_words, space_words, beyond_words),
     )
     lines += filter(None, (words(data) for words in further))
     return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)

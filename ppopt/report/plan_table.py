@@ -22,6 +22,8 @@ from ppopt.report.words import (
 from ppopt.studies.plan_hands import KNOWN
 from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
 
+FEW_NAMES = 5
+"""Names of a list that are shown; --json has all."""
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
 
 
@@ -153,6 +155,16 @@ def _beside_hand(hand: Mapping[str, Any]) -> str:
     if not more:
         return f"as much throughput as {name}"
     return f"{percent(abs(more))} {'more' if more > 0 else 'less'} throughput than {name}"
+
+
+def late_words(shown: Mapping[str, Any]) -> str:
+    """Hand strategies that the gain does not count, as there was no time for them."""
+    late = shown["late_hands"]
+    if not late:
+        return ""
+    named, more = late[:FEW_NAMES], len(late) - FEW_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"no time was left to compare {', '.join(named)}{rest}: a longer --time-limit has it"
 
 
 def outside_words(shown: Mapping[str, Any]) -> str:

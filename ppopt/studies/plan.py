@@ -37,7 +37,7 @@ from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenan
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baseline import BEYOND, GRACE
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
-from ppopt.studies.plan_hands import Hand, hands
+from ppopt.studies.plan_hands import Hands, hands
 from ppopt.studies.plan_result import MoreMemory, Plan
 from ppopt.studies.plan_rows import counted, order_of, row_of
 from ppopt.studies.plan_space import (
@@ -156,7 +156,8 @@ def plan(
         return found
     if limited:
         found = _with_more_memory(found, search, provenance, params)
-    return replace(found, hands=_hands(found, kind, began))
+    beside = _hands(found, kind, began)
+    return replace(found, hands=beside.found, late_hands=beside.late)
 
 
 def _with_more_memory(
@@ -171,14 +172,14 @@ def _with_more_memory(
     return replace(found, more_memory=more.beside(found, search))
 
 
-def _hands(found: Plan, kind: BackwardKind, began: float) -> tuple[Hand, ...]:
+def _hands(found: Plan, kind: BackwardKind, began: float) -> Hands:
     """The hand strategies beside a plan, by a little more than its time limit."""
     assert found.best is not None
     deadline = began + BEYOND * found.provenance.time_limit + GRACE
     with suppress(KeyboardInterrupt), interrupts.heard():
         batches = found.best.configuration.batches
         return hands(found.space, batches, found.objective, kind, deadline)
-    return ()
+    return Hands()
 
 
 def _listed(given: Any) -> tuple[Any, ...]:

@@ -46,21 +46,42 @@ class Hand(NamedTuple):
     """Whether the plan could have chosen this schedule."""
 
 
+class Hands(NamedTuple):
+    """The hand strategies beside a plan."""
+
+    found: tuple[Hand, ...] = ()
+    """Those that keep the memory limit, the best first."""
+    late: tuple[str, ...] = ()
+    """Strategies that were not evaluated for lack of time."""
+
+
 def hands(
     space: PlanSpace,
     batches: int,
     objective: Objective,
     kind: BackwardKind,
     deadline: float,
-) -> tuple[Hand, ...]:
-    """The hand strategies that keep the memory limit, the best first.
+) -> Hands:
+    """The hand strategies that keep the memory limit, and those for which there is no time.
 
     `deadline` is an instant of `time.monotonic`. Each strategy is one entry, of its best chunks and
     recompute. Those of two routes count only where the model says how large the weights are.
     """
-    tried = sorted(_settings(space, batches, kind), key=lambda one: not one.within)
+    tried: list[_Setting] = []
+    late: dict[str, None] = {}
+    for name in _names(space, kind):
+        if time.monotonic() > deadline:
+            late[name] = None
+        else:
+            tried += _settings(space, name, batches)
+    tried.sort(key=_Setting.place)
     make = _Maker(objective, runs_on(space.runtime))
-    begun = [hand for one in tried if (hand := one.first(make, deadline)) is not None]
+    begun: list[Hand] = []
+    for one in tried:
+        if one.is_late(deadline):
+            late[one.strategy.name] = None
+        elif (first := one.first(make)) is not None:
+            begun.append(first)
     begun.sort(key=lambda hand: (hand.strategy not in KNOWN, not hand.within, hand.value))
     found: dict[str, Hand] = {}
     for place, hand in enumerate(begun):
@@ -70,7 +91,8 @@ def hands(
             better = make.moved(hand, now + (deadline - now) / (len(begun) - place))
         if better.value < found.get(better.strategy, hand._replace(value=better.value + 1)).value:
             found[better.strategy] = better
-    return tuple(sorted(found.values(), key=lambda hand: (hand.value, hand.strategy)))
+    best_first = sorted(found.values(), key=lambda hand: (hand.value, hand.strategy))
+    return Hands(tuple(best_first), tuple(name for name in late if name not in found))
 
 
 class _Setting(NamedTuple):
@@ -82,12 +104,20 @@ class _Setting(NamedTuple):
     within: bool
     pipelines: tuple[Pipeline, ...]
 
-    def first(self, make: _Maker, deadline: float) -> Hand | None:
-        """The best of its partitions by rule within the limit, if there is time for one."""
+    def place(self) -> tuple[bool, bool]:
+        """Where it stands: what most trainers run, then what the plan could have chosen."""
+        return self.strategy.name not in KNOWN, not self.within
+
+    def is_late(self, deadline: float) -> bool:
+        """Whether there is no time for its schedules."""
+        each = [self.strategy.seconds(pipeline) for pipeline in self.pipelines]
+        return max(each) >= LONGEST or sum(each) >= deadline - time.monotonic()
+
+    def first(self, make: _Maker) -> Hand | None:
+        """The best of its partitions by rule within the limit, if there is one."""
         found = []
         for pipeline in self.pipelines:
-            if self.strategy.seconds(pipeline) < min(LONGEST, deadline - time.monotonic()):
-                found += make.schedules(self.strategy.name, pipeline, self.options)
+            found += make.schedules(self.strategy.name, pipeline, self.options)
         if not found:
             return None
         value, made = min(found, key=lambda one: one[0])
@@ -95,21 +125,24 @@ class _Setting(NamedTuple):
         return Hand(name, made, value, self.recompute, self.options, self.within)
 
 
-def _settings(space: PlanSpace, batches: int, kind: BackwardKind) -> Iterator[_Setting]:
-    """The strategies that the runtime runs, with every chunks and recompute of the plan."""
-    recompute = dict.fromkeys("none" if one == SEARCH else one for one in space.recompute)
+def _names(space: PlanSpace, kind: BackwardKind) -> list[str]:
+    """The strategies that the runtime runs, those that most trainers run first."""
     names = space.strategies if space.runtime == "megatron" else tuple(registry())
-    for name in names:
-        if name == OPTIMAL or kind not in _kinds(registry()[name]):
-            continue
-        strategy = registry()[name]
-        for chunks in space.chunks if strategy.chunks is None else (None,):
-            for one in recompute:
-                pipelines = tuple(_pipelines(space, strategy, batches, chunks, one))
-                if pipelines:
-                    within = _is_within(space, strategy, pipelines[0], one)
-                    options = _options(space, strategy)
-                    yield _Setting(strategy, one, options, within, pipelines)
+    fitting = (name for name in names if name != OPTIMAL and kind in _kinds(registry()[name]))
+    return sorted(fitting, key=lambda name: name not in KNOWN)
+
+
+def _settings(space: PlanSpace, name: str, batches: int) -> Iterator[_Setting]:
+    """A strategy with every chunks and recompute of the plan."""
+    recompute = dict.fromkeys("none" if one == SEARCH else one for one in space.recompute)
+    strategy = registry()[name]
+    for chunks in space.chunks if strategy.chunks is None else (None,):
+        for one in recompute:
+            pipelines = tuple(_pipelines(space, strategy, batches, chunks, one))
+            if pipelines:
+                within = _is_within(space, strategy, pipelines[0], one)
+                options = _options(space, strategy)
+                yield _Setting(strategy, one, options, within, pipelines)
 
 
 def _options(space: PlanSpace, strategy: Strategy) -> Options:

@@ -143,6 +143,8 @@ class Plan(NotebookView):
     hands: tuple[Hand, ...] = ()
     """Hand strategies within the memory limit, each on the best partition found for it, the best
     first; also those of placements and chunks outside the space."""
+    late_hands: tuple[str, ...] = ()
+    """Hand strategies for which there was no time left."""
 
     @property
     def best(self) -> PlanRow | None:

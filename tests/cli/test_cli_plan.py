@@ -42,6 +42,7 @@ PLANNED = (
         "least_memory": (dict, NoneType),
         "more_memory": (dict, NoneType),
         "hands": (list,),
+        "late_hands": (list,),
         "use": OBJECT,
         "rows": LIST,
         "skipped": LIST,

@@ -13,6 +13,7 @@ from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import (
     gain_words,
     lacks,
+    late_words,
     least_memory_words,
     more_memory_words,
     outside_words,
@@ -57,10 +58,23 @@ def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
 def test_nothing_is_begun_after_the_deadline() -> None:
     space = planned().space
     late = hands(space, 4, Objective.MAKESPAN, BackwardKind.MIXED, time.monotonic())
-    assert late == ()
-    assert hands(space, 4, Objective.MAKESPAN, BackwardKind.WHOLE, inf)
+    assert late.found == ()
     whole = hands(space, 4, Objective.MAKESPAN, BackwardKind.WHOLE, inf)
-    assert not {hand.strategy for hand in whole} & {"zb-h1", "zbv", "zb-2p"}
+    assert whole.found and whole.late == ()
+    assert not {hand.strategy for hand in whole.found} & {"zb-h1", "zbv", "zb-2p"}
+
+
+def test_strategies_without_time_are_named_the_best_known_first() -> None:
+    plan = planned()
+    late = hands(plan.space, 4, Objective.MAKESPAN, BackwardKind.MIXED, time.monotonic()).late
+    assert {hand.strategy for hand in plan.hands} <= set(late) and len(set(late)) == len(late)
+    assert late[:2] == ("1f1b", "interleaved")
+    assert plan.late_hands == () and of_plan(plan)["late_hands"] == []
+    assert late_words(shown(late_hands=[])) == ""
+    assert late_words(shown(late_hands=["zbv", "v-min"])) == (
+        "no time was left to compare zbv, v-min: a longer --time-limit has it"
+    )
+    assert "a, b, c, d, e and 2 more:" in late_words(shown(late_hands=list("abcdefg")))
 
 
 def test_megatron_is_compared_with_what_it_runs() -> None:
