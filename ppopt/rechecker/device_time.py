@@ -8,7 +8,7 @@ less static memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
@@ -56,12 +56,10 @@ class DeviceTime:
 
     def least(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
         """The largest bound of a device; `first` is the number of layers of stage 0."""
-        found = self._of_run(device, stages, first, self._batches, 0)
-        limited = self._sums.limits is not None
-        if limited:
+        found = self._of_run(device, stages, first, self._batches)
+        if self._sums.limits is not None:
             found = max(found, self._by_area(device, stages))
-        for one in stages if limited else ():
-            found = max(found, self._repeated(device, one, first))
+            found = max(found, self._repeated(device, stages, first))
         return found
 
     def over_limit(self, device: int, stages: tuple[StageRange, ...]) -> bool:
@@ -151,42 +149,47 @@ class DeviceTime:
     # Arguments.
 
     def _of_run(
-        self, device: int, stages: tuple[StageRange, ...], first: int, batches: int, later: int
+        self,
+        device: int,
+        stages: tuple[StageRange, ...],
+        first: int,
+        batches: int,
+        later: int = 0,
+        lowest: int = 0,
     ) -> int:
-        """Bound of so many microbatches, the first of which comes `later` than it might."""
+        """Bound of so many microbatches, by their operations from F of stage `lowest` on.
+
+        That F may first start `later` than it might.
+        """
         costs, places = [self._costs(stage) for stage in stages], range(len(stages))
         room = self._room(device, stages)
         waiting = room
         if room is not None and len(stages) == 1 and costs[0].g > 0:
             waiting = room - max(0, costs[0].p - costs[0].k)
-        forward = batches * sum(c.f for c in costs)
         backward = batches * sum(c.g + c.r for c in costs)
-        found, idle = 0, []
-        for low in places:
+        tight = room is not None and batches * sum(c.k for c in costs) > room
+        undone, pending = (
+            self._undone(costs, batches, waiting, room),
+            self._pending(costs, batches, room),
+        )
+        left = max(0, self._beyond(stages[-1]) - undone) if costs[-1].f > 0 else 0
+        others = backward - sum(c.g + c.r for c in costs) - undone
+        found = 0
+        for low in places[lowest:]:
             fillers = [Filler(c.f, c.k, batches) for c in costs[low:]]
-            idle.append(max(0, self._turn(stages, low) - filled(fillers, waiting)))
+            idle = max(0, self._turn(stages, low) - filled(fillers, waiting))
             if not later and not self._span:
-                idle[low] = max(idle[low], self._late_inputs(stages, low, first))
-            begun = later + self._head(stages, low) + idle[low]
-            begun += batches * sum(c.f for c in costs[low:])
-            found = max(found, begun + backward)
+                idle = max(idle, self._late_inputs(stages, low, first))
+            begun = later + self._head(stages, low) + batches * sum(c.f for c in costs[low:])
+            found = max(found, begun + backward + (idle + left if tight else max(idle, left)))
             for high in places:
                 before = batches * sum(c.g for c in costs[high:]) - costs[high].g
-                found = max(found, begun + before + self._end(stages, high, first))
-        start = later + self._head(stages, 0)
-        tight = room is not None and batches * sum(c.k for c in costs) > room
-        undone = self._undone(costs, batches, waiting, room)
-        left = 0
-        if costs[-1].f > 0:
-            left = max(0, self._beyond(stages[-1]) - undone)
-        wait = idle[0] + left if tight else max(idle[0], left)
-        found = max(found, start + forward + backward + wait)
-        others = backward - sum(c.g + c.r for c in costs) - undone
-        last = start + (idle[0] if tight else 0) + forward + others + self._beyond(stages[-1])
-        found = max(found, last + self._end(stages, len(stages) - 1, first))
-        pending = self._pending(costs, batches, room)
-        last = start + idle[0] + forward + backward - costs[0].g - costs[0].r - pending
-        return max(found, last + self._end(stages, 0, first))
+                found = max(found, begun + idle + before + self._end(stages, high, first))
+            last = begun + (idle if tight else 0) + others + self._beyond(stages[-1])
+            found = max(found, last + self._end(stages, len(stages) - 1, first))
+            last = begun + idle + backward - costs[0].g - costs[0].r - pending
+            found = max(found, last + self._end(stages, 0, first))
+        return found
 
     def _late_inputs(self, stages: tuple[StageRange, ...], place: int, first: int) -> int:
         """Idle time before any backward may run, from when F of a stage may run, of F from it on.
@@ -237,28 +240,60 @@ class DeviceTime:
                 room -= max(0, costs[0].p - costs[0].k)
         return filled(fillers, room)
 
-    def _repeated(self, device: int, stage: StageRange, first: int) -> int:
-        """Bounds of one stage alone, also without its first microbatches.
+    def _repeated(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
+        """Bounds without the first microbatches: F of a stage waits for memory again and again.
 
-        The F of a microbatch waits for the release of the one that lies as far back as memory
-        holds microbatches; without those the rest starts so much later.
+        Say F of a stage starts, and memory cannot hold so many others that have started theirs and
+        have not come to a certain end. Then all but fewer have, and the last of these took its way
+        from that F to that end.
         """
-        stages, c = (stage,), self._costs(stage)
-        found = self._of_run(device, stages, first, self._batches, 0)
-        room = self._room(device, stages)
-        assert room is not None
-        keeps = c.p >= c.k or self._claim.fused
-        if keeps and c.g > 0:
-            room -= max(0, c.p - c.k) if not self._claim.fused else 0
-        fits = min(self._batches, room // c.k) if c.k else self._batches
-        if fits < 1:
-            return found
-        gap = c.f + self._beyond(stage) + c.g + (c.r if keeps else 0)
-        most = (self._batches - 1) // fits
-        for times in {most, max(0, most - 1)}:
-            rest = self._batches - times * fits
-            found = max(found, self._of_run(device, stages, first, rest, times * gap))
+        found = 0
+        for place, stage in enumerate(stages):
+            for number, way in self._waits(device, stages, place):
+                most = (self._batches - 1) // number
+                for times in {most, most - 1} - {0, -1}:
+                    rest, later = self._batches - times * number, times * way
+                    found = max(found, self._of_run(device, stages, first, rest, later, place))
+            if len(stages) > 1:
+                found = max(found, self._of_run(device, (stage,), first, self._batches))
+                found = max(found, self._repeated(device, (stage,), first))
         return found
+
+    def _waits(
+        self, device: int, stages: tuple[StageRange, ...], place: int
+    ) -> Iterator[tuple[int, int]]:
+        """How many others F of a stage cannot start beside, and their way from F to an end.
+
+        Ends are that of the backward, and that of its W, of every stage up to this one.
+        """
+        costs, room = [self._costs(stage) for stage in stages], self._room(device, stages)
+        assert room is not None
+        room -= sum(c.k for c in costs[: place + 1])
+        turn = self._turn(stages, place)
+        for at, c in enumerate(costs[: place + 1]):
+            up = self._climb(stages, at)
+            kept = sum(one.k for one in costs[: at + 1])
+            running = 0
+            if at == place and c.g > 0 and not self._claim.fused:
+                running = max(0, c.p - c.k)
+            number = self._too_many(room - running, kept)
+            yield number, turn + up + c.g
+            if not self._claim.fused:
+                # one of them is between its backward and the end of its W
+                more = 1 + self._too_many(room - c.p, min(kept, c.p), least=0)
+                yield max(number, more), turn + up + c.g + c.r
+
+    def _too_many(self, room: int, each: int, least: int = 1) -> int:
+        """The least number of microbatches that do not fit into a room, at most all and one."""
+        if room < 0:
+            return least
+        return max(least, room // each + 1) if each else self._batches + 1
+
+    def _climb(self, stages: tuple[StageRange, ...], place: int) -> int:
+        """From the start of the last stage's backward to that of another stage's."""
+        sums, stage, last = self._sums, stages[place], stages[-1]
+        up = sums.gradient[last.high] - sums.gradient[stage.high] + _over(sums.up, stage, last)
+        return up + self._longer(stages[place + 1 :])[1]
 
     def _by_area(self, device: int, stages: tuple[StageRange, ...]) -> int:
         """Memory times time: what all microbatches hold is at most what the limit has room for.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbconvert
@@ -10,17 +9,12 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.browser import View, browser
+from tests.browser import View
 
 ROOT = Path(__file__).parents[2]
 CODE = """import ppopt
 ppopt.evaluate(ppopt.Pipeline(stages=2, batches=4), "1f1b").plot()"""
 LOADER = "<script>window.define = () => { throw Error('loaded as a module'); }; define.amd = {};"
-
-
-@pytest.fixture(scope="module")
-def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
-    yield from browser(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +37,13 @@ def test_the_figure_of_an_exported_notebook_is_drawn(exported: str, head: str, v
     """
     file = view.folder / "notebook.html"
     file.write_text(f"<!doctype html><meta charset=utf-8>{head}{exported}", encoding="utf-8")
-    view.driver.set_network_conditions(offline=True, latency=0, throughput=0)
+    view.text = ""
     view.driver.get_log("browser")
-    view.driver.get(file.as_uri())
-    drawn = "return document.querySelectorAll('.ppopt-figure .bars .point').length"
-    view.wait(lambda: view.run(drawn) >= 2 * 16, "the figures")
-    assert [entry["message"] for entry in view.driver.get_log("browser")] == []
+    view.driver.set_network_conditions(offline=True, latency=0, throughput=0)
+    try:
+        view.driver.get(file.as_uri())
+        drawn = "return document.querySelectorAll('.ppopt-figure .bars .point').length"
+        view.wait(lambda: view.run(drawn) >= 2 * 16, "the figures")
+        assert [entry["message"] for entry in view.driver.get_log("browser")] == []
+    finally:
+        view.driver.delete_network_conditions()

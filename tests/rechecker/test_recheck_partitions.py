@@ -12,8 +12,14 @@ import pytest
 
 import ppopt
 from ppopt import Argument, Certificate, InputError, Status, Verdict
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.rechecker import check, configurations, confirmed
+from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.partitions import left_to_search
+from tests.factories.partitions import draw_space
+from tests.solver.partitions.over_partitions import over_partitions
 from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline, small_space
 
 
@@ -94,6 +100,21 @@ def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
     assert left_to_search(found.claim, monotonic() + 30) == []
     words = confirmed(found.schedule)
     assert words is not None and words.startswith("in every partition")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -> None:
+    """Under memory limits, of split and of whole backwards: no partition is left to a search."""
+    rng = Random(700 + seed)
+    space = draw_space(rng, batches=rng.randint(2, 9))
+    while space.limits is None:
+        space = draw_space(rng, batches=rng.randint(2, 9))
+    kind = BackwardKind.WHOLE if space.whole else BackwardKind.SPLIT
+    objective = Objective.DEVICE_SPAN if space.span else Objective.MAKESPAN
+    pipe = pipeline(space, "search", **rng.choice(LINKS))
+    bound = over_partitions(Problem(pipe, objective, kind)).bound
+    claim = Claim(pipe, space.span, kind, None, partitions=True, bound_time=bound)
+    assert left_to_search(claim, monotonic() + 30) == []
 
 
 def test_layers_are_needed() -> None:

@@ -18,11 +18,14 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
    backward ends the schedule.
 3. *Last forward*: when the last F of stage v starts, all other F have run, and of the backwards all
    but what memory still held; after it come the round trip and the way of 2.
-4. *Parts of the way*: 1 and 2 for the operations from F of stage p on, or up to the backward of
-   stage q: they start later, or are followed by more.
-5. *Recurrence* (v = 1): the F of microbatch j + K, where K is what memory holds, starts after
-   microbatch j released its memory. What is left without the first q K microbatches starts q h
-   later, h = f + round trip + u.
+4. *Parts of the way*: 1 to 3 for the operations from F of stage p on, and 2 for those up to the
+   last backward of stage q: they start later, or are followed by more.
+5. *Recurrence*: when F of stage p starts, its microbatch keeps a of the stages 1 .. p. A microbatch
+   whose F of stage p has started keeps a of the stages 1 .. q <= p until its backward of stage q
+   ends, then a + y of stage q until its W ends. So if n others do not fit beside the one that
+   starts, at least j + 1 of the first j + n have come to that end, one of them no sooner than h
+   after F of stage p of microbatch j; h is the least time from that F to that end. What is left
+   without the first i n microbatches starts i h later.
    For v above 1 the arguments of every stage alone count too.
 6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
    starts at the least time before the first of them, plus n g, or later; g is also at least the F
@@ -42,7 +45,7 @@ besides. On the way beyond the device's own stages nothing recomputes: that only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -146,17 +149,15 @@ def device_bound(
     `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
     """
     one = _Device(space, device, tuple(hosted), space.batches, pace=pace)
-    bound = one.whole_way()
-    for first in range(len(hosted)):
-        for last in range(len(hosted)):
-            bound = _larger(bound, one.part_of_way(first, last))
+    bound = one.way_from(0)
+    for first in range(1, len(hosted)):
+        bound = _larger(bound, one.way_from(first))
     if one.room is not None:
         bound = _larger(bound, DeviceBound(one.memory_time(), bound.through))
-        if len(hosted) == 1:
-            bound = _larger(bound, one.recurrence())
-        else:
-            for stage in hosted:
-                bound = _larger(bound, _stage_alone(space, device, stage, pace))
+        for first in range(len(hosted)):
+            bound = _larger(bound, one.recurrence(first))
+        for stage in hosted if len(hosted) > 1 else ():
+            bound = _larger(bound, _stage_alone(space, device, stage, pace))
         short = one.least_memory() > one.room + one.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
@@ -331,11 +332,15 @@ class _Device:
         out = self._least_hand_on(0) + sums.way_out[one.stage, one.low]
         return DeviceBound(alone, start + out)
 
+    def _taken(self, k: int) -> Ints:
+        """Memory that every backward of a hosted stage takes while it runs."""
+        certain = self.space.split and not self.space.whole
+        return np.where(self.b[k] > 0, np.maximum(0, self.y[k]), 0) * certain
+
     @cached_property
     def _taken_by_b(self) -> Ints:
-        """Memory that every backward of the only hosted stage takes while it runs."""
-        certain = self.space.split and not self.space.whole and len(self.hosted) == 1
-        return np.where(self.b[0] > 0, np.maximum(0, self.y[0]), 0) * certain
+        """The same of the only hosted stage; 0 where there are several."""
+        return self._taken(0) * (len(self.hosted) == 1)
 
     @cached_property
     def _room_of_waiting(self) -> Ints | None:
@@ -392,6 +397,13 @@ class _Device:
         most = np.minimum(everything, most)
         return np.where(self.f[-1] > 0, most, everything)
 
+    @cached_property
+    def _left(self) -> Ints:
+        """Idle time of argument 1 after the last F."""
+        left = np.maximum(0, self.round_trip - self._unfinished(self.x))
+        return np.where(self.f[-1] > 0, left, 0)
+
+    @cached_property
     def _pending(self) -> Ints:
         """Most work of W left when the last backward of the first hosted stage starts."""
         parts = zip(self.u, self.b, self.a, self.y, strict=True)
@@ -404,44 +416,65 @@ class _Device:
             room = room - np.where(self.b[0] > 0, self.a[0], 0) - self._taken_by_b
         return most_work(items, room)
 
-    def whole_way(self) -> DeviceBound:
-        """Arguments 1, 2 and 3."""
-        wait, start = self._wait(), self.head(0)
-        forwards, backwards = (np.asarray(self.batches * sum(row)) for row in (self.f, self.u))
-        left = np.maximum(0, self.round_trip - self._unfinished(self.x))
-        left = np.where(self.f[-1] > 0, left, 0)
-        idle = np.where(self.tight, wait + left, np.maximum(wait, left))
+    def way_from(self, first: int) -> DeviceBound:
+        """Arguments 1 to 4, for the operations from F of hosted stage `first` on."""
+        wait, start = self._wait(first), self.head(first)
+        forwards = np.asarray(self.batches * sum(self.f[first:]))
+        backwards = np.asarray(self.batches * sum(self.u))
+        idle = np.where(self.tight, wait + self._left, np.maximum(wait, self._left))
         work = start + forwards + backwards + idle
-        last = start + wait + forwards + backwards - self.u[0] - self._pending()
+        last = start + wait + forwards + backwards - self.u[0] - self._pending
         others = np.asarray((self.batches - 1) * sum(self.u)) - self._unfinished(self.u)
         turn = start + np.where(self.tight, wait, 0) + forwards + others + self.round_trip
         found = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
-        return _larger(found, DeviceBound(work, found.through))
-
-    def part_of_way(self, first: int, last: int) -> DeviceBound:
-        """Argument 4: from F of hosted stage `first` on, and up to the backward of `last`."""
-        stages = range(len(self.hosted))
-        begun = self.head(first) + self._wait(first)
-        begun = begun + self.batches * np.asarray(sum(self.f[k] for k in stages[first:]))
-        alone = begun + self.batches * np.asarray(sum(self.u))
-        above = np.asarray(self.batches * sum((self.b[k] for k in stages[last + 1 :]), start=0))
-        found = self._ends(begun + above + (self.batches - 1) * self.b[last] + self._up(last))
-        return _larger(found, DeviceBound(alone, found.through))
-
-    def recurrence(self) -> DeviceBound:
-        """Argument 5, for the most repetitions but one and for the most."""
-        assert self._room_of_waiting is not None and self.room is not None
-        keeps = self.y[0] >= 0
-        room = np.where(keeps, self._room_of_waiting, self.room)
-        fit = _fitting(KnapsackItems(self.f[0], self.a[0], self.batches), room)
-        most = (self.batches - 1) // np.maximum(fit, 1)
-        gap = self.f[0] + self.round_trip + np.where(keeps, self.u[0], self.b[0])
-        found = DeviceBound(0 * gap, 0 * gap - FOREVER)
-        for times in (most, np.maximum(0, most - 1)):
-            rest = self.batches - times * fit
-            one = _Device(self.space, self.device, self.hosted, rest, times * gap)
-            found = _larger(found, one.whole_way())
+        found = _larger(found, DeviceBound(work, found.through))
+        for stage in range(len(self.hosted)):
+            found = _larger(found, self._up_to_backward(stage, start + wait + forwards))
         return found
+
+    def _up_to_backward(self, last: int, begun: Ints) -> DeviceBound:
+        """Argument 4, up to the last backward of hosted stage `last`, after all F and idle time."""
+        above = np.asarray(self.batches * sum(self.b[last + 1 :], start=0 * begun))
+        return self._ends(begun + above + (self.batches - 1) * self.b[last] + self._up(last))
+
+    def recurrence(self, first: int) -> DeviceBound:
+        """Argument 5 from F of hosted stage `first`, for the most repetitions and one less."""
+        found = DeviceBound(0 * self.held, 0 * self.held - FOREVER)
+        work = np.asarray(sum(self.f[first:]) + sum(self.u))
+        for fit, gap in self._repetitions(first):
+            most: Ints = np.where(gap > fit * work, (self.batches - 1) // fit, 0)
+            for times in (most, most - 1):
+                here = np.flatnonzero(times > 0)
+                if here.size:
+                    rest = self._at(here, self.batches - times * fit, times * gap)
+                    for row, own in zip(found, rest.way_from(first), strict=True):
+                        row[here] = np.maximum(row[here], own)
+        return found
+
+    def _repetitions(self, first: int) -> Iterator[tuple[Ints, Ints]]:
+        """Of argument 5 with p = `first`: n and h, by stage q, for the ends of B and of W.
+
+        Where memory waits for an end of B, none is running when an F starts; the next that does
+        adds what it takes. Where it waits for an end of W, enough have come to that of B, and one
+        of these has not come to that of W.
+        """
+        assert self.room is not None
+        room, up = self.room - sum(self.a[: first + 1]), self._up(len(self.hosted) - 1)
+        way = self._down(first) + self.round_trip + up
+        for k in range(first + 1):
+            before, after = np.asarray(sum(self.a[: k + 1])), self.a[k] + self.y[k]
+            arrives = way - self._up(k)
+            handed_on = KnapsackItems(self.b[k], before, self.batches)
+            number = 1 + _fitting(handed_on, room - self._taken(k) * (k == first))
+            yield number, arrives + self.b[k]
+            done = KnapsackItems(self.u[k], np.minimum(before, after), self.batches)
+            more = np.where(room < after, 1, 2 + _fitting(done, room - after))
+            yield np.maximum(number, more), arrives + self.u[k]
+
+    def _at(self, places: Ints, batches: Ints, later: Ints) -> _Device:
+        """Some of the choices, with other numbers of microbatches, which come later."""
+        hosted = tuple(stage.at(places) for stage in self.hosted)
+        return _Device(self.space, self.device, hosted, batches[places], later[places])
 
     def memory_time(self) -> Ints:
         """Argument 7: from the start of the device's first F to the end of its last operation."""

@@ -27,7 +27,7 @@ from ppopt.solver.partitions.device_bounds import (
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, RecomputeTicks
 
-MOST_POINTS = {1: 16, 2: 3}
+MOST_POINTS = {1: 16, 2: 4}
 """Most points of a stage, by the stages of its device; with more stages, as with two."""
 MOST_CARRIED = 64
 """Most points while layers are added to a stage one by one."""

@@ -15,7 +15,7 @@ import pytest
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import SPLIT, WHOLE, Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
-from ppopt.solver.partitions import cut_program, partition_bounds
+from ppopt.solver.partitions import cut_program, device_bounds, partition_bounds
 from ppopt.solver.partitions.candidates import PartitionOrder
 from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
@@ -121,6 +121,29 @@ def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
             bound = partition_bound(space, counts)
             with monkeypatch.context() as patch:
                 patch.setattr(partition_bounds, "pace_of", lambda *_: 0)
+                if bound in (FOREVER, partition_bound(space, counts)):
+                    continue
+            best = pyjobshop.best_makespan(
+                pipeline_of(space, counts), fused=space.whole, symmetry=True
+            )
+            assert best is None or bound <= best, (space, counts, bound, best)
+            raised, tight = raised + 1, tight + (bound == best)
+    assert tight > raised / 8
+
+
+def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several stages on a device, where it raises the bound; by PyJobShop."""
+    rng, raised, tight = Random(13), 0, 0
+    while raised < 40:
+        space = draw_space(rng, most_layers=1, span=False, batches=3)
+        if space.limits is None or space.num_stages == space.num_devices:
+            continue
+        for counts in every_partition(space):
+            bound = partition_bound(space, counts)
+            with monkeypatch.context() as patch:
+                patch.setattr(device_bounds._Device, "_repetitions", lambda *_: iter(()))
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
             best = pyjobshop.best_makespan(
