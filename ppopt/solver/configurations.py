@@ -237,6 +237,9 @@ class ConfigurationSearch:
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
+        self.stuck = False
+        """Whether the last run ended as those that may be better are not known and have no order:
+        a further one, with any effort, does nothing before bounds or hints are new."""
 
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Candidates.bound`."""
@@ -252,7 +255,7 @@ class ConfigurationSearch:
 
         A further run continues.
         """
-        self._effort = effort
+        self._effort, self.stuck = effort, False
         try:
             with interrupts.heard(), suppress(TimeoutError):
                 self._list()
@@ -312,6 +315,7 @@ class ConfigurationSearch:
             if tried:
                 self._level += 1
             elif self._quick_spent or not self._kick():
+                self.stuck = not (self._quick_spent or self._over)
                 return
 
     @property
