@@ -44,6 +44,12 @@ def six() -> str:
 
 
 @cache
+def several() -> str:
+    """All kinds of operations, and shades of two chunks; axe looks at every label."""
+    return page([small(), hand("1f1b", 2, 2), hand("zb-h1", 2, 2), hand("interleaved", 2, 4)])
+
+
+@cache
 def large() -> str:
     return page([hand("zb-1p", 64, 512, mem_limit="1f1b")])
 
@@ -341,7 +347,7 @@ def test_many_schedules_open_with_the_best_and_show_all_on_request(view: View) -
 @pytest.mark.parametrize("count", ["one", "several"])
 def test_axe_finds_nothing_serious(view: View, theme: str, count: str) -> None:
     """axe-core, the accessibility checker: rules of WCAG 2.1, levels A and AA."""
-    view.open(page([small()]) if count == "one" else six(), f"#theme={theme}", fresh=True)
+    view.open(page([small()]) if count == "one" else several(), f"#theme={theme}", fresh=True)
     view.run("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
     assert serious(view) == []
 

@@ -154,7 +154,7 @@ def test_time_limit_returns_the_best_so_far_with_its_gap() -> None:
     assert result.status is Status.FEASIBLE
     assert result.gap is not None
     assert 0 < result.gap < Fraction(1, 4)
-    assert result.solve_seconds < 3
+    assert result.solve_seconds < 30  # the default is 60
 
 
 def test_one_worker_repeats_itself() -> None:
