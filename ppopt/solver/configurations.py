@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -237,6 +237,9 @@ class ConfigurationSearch:
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
+        self.stuck = False
+        """Whether the last run ended as those that may be better are not known and have no order:
+        a further one, with any effort, does nothing before bounds or hints are new."""
 
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Candidates.bound`."""
@@ -252,7 +255,7 @@ class ConfigurationSearch:
 
         A further run continues.
         """
-        self._effort = effort
+        self._effort, self.stuck = effort, False
         try:
             with interrupts.heard(), suppress(TimeoutError):
                 self._list()
@@ -312,6 +315,7 @@ class ConfigurationSearch:
             if tried:
                 self._level += 1
             elif self._quick_spent or not self._kick():
+                self.stuck = not (self._quick_spent or self._over)
                 return
 
     @property
@@ -377,7 +381,8 @@ class ConfigurationSearch:
         while not self._over:
             best = self.best
             begin = best or next(iter(self.known.values()))
-            moves = list(dict.fromkeys(self.candidates.moves(begin.key)))
+            in_time = takewhile(lambda _: not self._over, self.candidates.moves(begin.key))
+            moves = list(dict.fromkeys(in_time))
             self._add(moves)
             fresh = [one for one in map(self._at, moves) if one.level < 0]
             for one in sorted(fresh, key=_by_bound):

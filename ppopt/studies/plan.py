@@ -8,7 +8,8 @@ the better the best schedule found so far (successive halving: Jamieson and Talw
 bound is often not that of the best configuration, but it keeps the gap open, so that configuration
 has its turns, too. Every search continues from what it knows, and from the best schedule of other
 choices of recompute. It ends where it cannot be better than the best schedule of any configuration.
-The proof is complete when every bound reaches the best value.
+The proof is complete when every bound reaches the best value. Where bounds leave a gap and no
+partition is left that is known to be better, the plan ends, too.
 """
 
 from __future__ import annotations
@@ -263,7 +264,10 @@ class _PlanSearch:
             for number in count():
                 if self._over:
                     break
+                before = self._least, self._ceiling
                 self._round(number)
+                if self._stuck and before == (self._least, self._ceiling):
+                    break
         except KeyboardInterrupt:
             self._interrupted = True
         return self._plan()
@@ -355,7 +359,8 @@ class _PlanSearch:
         waiting = list(filter(self._is_open, sorted(self._candidates, key=_first_place)))
         for place, one in enumerate(waiting):
             left = max(0.0, until - time.monotonic())
-            self._bound_until(one, time.monotonic() + left / (len(waiting) - place))
+            others = len(waiting) - place - 1
+            self._bound_until(one, time.monotonic() + left * TURN / (others + 2))
 
     def _bound(self, one: PlanCandidate, share: float) -> None:
         """Bound a configuration, if it may be best, for a share of the time left."""
@@ -424,6 +429,11 @@ class _PlanSearch:
         if not any(map(self._is_open, self._candidates)):
             return True
         return self._stop is not None and self._stop(self._state("configurations"))
+
+    @property
+    def _stuck(self) -> bool:
+        """Whether no configuration that may be best has anything left to search."""
+        return all(one.stuck for one in self._candidates if self._is_open(one))
 
     # One configuration.
 

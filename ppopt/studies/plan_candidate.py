@@ -94,6 +94,11 @@ class PlanCandidate:
         """The same by bounds alone, without its searches."""
 
     @property
+    def stuck(self) -> bool:
+        """Whether more effort brings nothing: no partition is known that may be better."""
+        return self._search is not None and self._search.stuck
+
+    @property
     def value(self) -> Fraction | None:
         """Objective of its best schedule."""
         return None if self.result is None else self.result.value

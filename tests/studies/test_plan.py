@@ -17,6 +17,7 @@ import ppopt
 from benchmarks.fuzz.searches import processor_clock
 from ppopt import Model, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
+from ppopt.studies.plan import _PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration
 from tests.oracles import exhaustive
 
@@ -404,3 +405,24 @@ def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> No
         )  # fmt: skip
     assert found.schedule is not None
     assert found.solve_seconds < 1 * 1.1 + 1
+
+
+def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve stages: partitions have no order, and none that differs by a layer is better."""
+    rounds: list[int] = []
+    search = _PlanSearch._round
+
+    def counted(self: _PlanSearch, number: int, bounding: float = 0.4) -> None:
+        rounds.append(number)
+        search(self, number, bounding)
+
+    monkeypatch.setattr(_PlanSearch, "_round", counted)
+    model = ppopt.Model(
+        [ppopt.Layer(forward=23, backward_input=24, weight=25, activation=1) for _ in range(42)]
+    )
+    found = ppopt.plan(
+        model, devices=4, batches=8, chunks=3, placement="interleaved", strategies="interleaved",
+        workers=1, time_limit=6,
+    )  # fmt: skip
+    assert found.status is Status.FEASIBLE and not found.interrupted
+    assert len(rounds) < 10
