@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -381,7 +381,8 @@ class ConfigurationSearch:
         while not self._over:
             best = self.best
             begin = best or next(iter(self.known.values()))
-            moves = list(dict.fromkeys(self.candidates.moves(begin.key)))
+            in_time = takewhile(lambda _: not self._over, self.candidates.moves(begin.key))
+            moves = list(dict.fromkeys(in_time))
             self._add(moves)
             fresh = [one for one in map(self._at, moves) if one.level < 0]
             for one in sorted(fresh, key=_by_bound):

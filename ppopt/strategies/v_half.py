@@ -11,11 +11,15 @@ from ppopt.strategies.building_block import Block, split_orders
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Passes go down the devices at half the speed at which they come up.
 
-    At most 2 floor((p + 2) / 2) chunks on a device (arXiv 2405.15362, section 3). With
-    F, B and W of one length it idles about p/2 of a microbatch's time, at its ends alone.
+    With F, B and W of one length it idles about p/2 of a microbatch's time, at its ends alone.
     """
     devices = pipeline.num_devices
-    return split_orders(pipeline, v_half_block(devices), most=2 * ((devices + 2) // 2))
+    return split_orders(pipeline, v_half_block(devices), most=most_activations(devices))
+
+
+def most_activations(devices: int) -> int:
+    """Most chunks whose activations a device holds (arXiv 2405.15362, section 3)."""
+    return 2 * ((devices + 2) // 2)
 
 
 def v_half_block(devices: int) -> Block:

@@ -360,7 +360,8 @@ class _PlanSearch:
         waiting = list(filter(self._is_open, sorted(self._candidates, key=_first_place)))
         for place, one in enumerate(waiting):
             left = max(0.0, until - time.monotonic())
-            self._bound_until(one, time.monotonic() + left / (len(waiting) - place))
+            others = len(waiting) - place - 1
+            self._bound_until(one, time.monotonic() + left * TURN / (others + 2))
 
     def _bound(self, one: PlanCandidate, share: float) -> None:
         """Bound a configuration, if it may be best, for a share of the time left."""

@@ -360,8 +360,8 @@ class CutProgram:
         """Choices with such a stage 0 on which others may follow, whatever its pace."""
         unpaced = stage._replace(pace=0)
         choices = self._choices_after(unpaced)[level]
-        rest = self._suffix(unpaced, level)[self._ends(choices.places)]
-        alive = (rest < FOREVER).any(axis=-1)
+        followed = np.any(self._suffix(unpaced, level) < FOREVER, axis=-1)
+        alive = followed[self._ends(choices.places)]
         return choices.places.at(alive & (choices.bound.with_tail(stage.tail) <= self.ceiling))
 
     # The programs.

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.arrays import Ints
 from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -33,10 +34,11 @@ from ppopt.solver.partitions.candidates import (
     one_layer_moves,
     ruled_out_words,
 )
-from ppopt.solver.partitions.cut_program import Counts
+from ppopt.solver.partitions.cut_program import Counts, Form, form_of
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.space import FOREVER, space_of
 from ppopt.solver.recompute.space import StageChoice, recomputing, stage_choices
+from ppopt.strategies.v_half import most_activations
 
 MOST_OF_DEVICE = 256
 """Most choices of one device in a partition; of more, some are left out, and their bound is that of
@@ -52,6 +54,8 @@ class BoundedChoice(NamedTuple):
     """Number of the choice of every stage."""
     microbatches: int
     """Microbatches that memory holds before their backwards."""
+    activations: int
+    """Activations of the stage that keeps most, as many as memory holds before its backwards."""
 
 
 MOST_BEGUN = 16
@@ -257,8 +261,11 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         ]
         bounds = device_bound(self._space, device, hosted).with_tail(tail)
         order = np.argsort(np.asarray(sum(again)), kind="stable")
-        held = self._held(device, hosted)
-        return tuple(BoundedChoice(int(bounds[n]), combinations[n], int(held[n])) for n in order)
+        whole, each = self._held(device, hosted)
+        return tuple(
+            BoundedChoice(int(bounds[n]), combinations[n], int(whole[n]), int(each[n]))
+            for n in order
+        )
 
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
@@ -268,19 +275,22 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         times = [int(one.time * per_unit) for one in front]
         return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
 
-    def _held(self, device: int, hosted: list[Hosted]) -> np.ndarray:
-        """Microbatches for which there is memory before their backwards, as the last one runs."""
+    def _held(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:
+        """Microbatches, and activations of one stage, that memory holds as the last one runs."""
         limits, sums = self._space.limits, self._space.sums
+        most = np.full(hosted[0].low.shape, self._space.batches)
         if limits is None:
-            return np.full(hosted[0].low.shape, self._space.batches)
+            return most, most * len(hosted)
         static = sum(sums.static_of(one.low, one.high) for one in hosted)
-        kept = sum(sums.activation_of(one.low, one.high) - one.saved for one in hosted)
+        kept = [sums.activation_of(one.low, one.high) - one.saved for one in hosted]
         more = np.max([np.asarray(one.saved) for one in hosted], axis=0)
-        held = np.maximum(0, limits[device] - static - more) // np.maximum(kept, 1)
-        return np.asarray(np.minimum(held, self._space.batches))
+        room = np.maximum(0, limits[device] - static - more)
+        whole = np.minimum(room // np.maximum(np.sum(kept, axis=0), 1), most)
+        each = np.minimum(room // np.maximum(np.max(kept, axis=0), 1), most * len(hosted))
+        return whole, each
 
     def _simple(self, counts: Counts) -> list[Key]:
-        """The least that 1F1B's microbatches fit in, the bound's own choice, none and all."""
+        """The least that V-Half fits in, that 1F1B does, the bound's own choice, none and all."""
         choices = self._choices(counts)
         own = tuple(min(range(len(one)), key=lambda n: one[n].bound) for one in choices)
         devices = self._space.num_devices
@@ -289,7 +299,15 @@ class PartitionRecomputeCandidates(BoundedPartitions):
             next((n for n, one in enumerate(of) if one.bound < FOREVER), 0) for of in choices
         )
         full = tuple(len(of) - 1 for of in choices)
-        return list(dict.fromkeys(self._key(counts, one) for one in (like_1f1b, own, fits, full)))
+        found = [like_1f1b, own, fits, full]
+        if form_of(self._space) is Form.V:
+            most = most_activations(devices)
+            like_v_half = (
+                next((n for n, one in enumerate(of) if one.activations >= most), len(of) - 1)
+                for of in choices
+            )
+            found.insert(0, tuple(like_v_half))
+        return list(dict.fromkeys(self._key(counts, one) for one in found))
 
     def _holding(self, counts: Counts, held: Sequence[int]) -> tuple[int, ...]:
         """The cheapest choice of every device that holds so many microbatches, or the most."""

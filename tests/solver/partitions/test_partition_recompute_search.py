@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,11 @@ import pytest
 
 import ppopt
 from ppopt import Pipeline, Status, Verdict
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
+from ppopt.solver.partitions.recompute_candidates import PartitionRecomputeCandidates
 from tests.solver.partitions.test_over_partitions import draw, least
 
 
@@ -51,6 +56,23 @@ def test_both_together_are_no_worse_than_either() -> None:
         assert both.value <= values[mode].value  # type: ignore[operator]
         assert both.lower_bound <= values[mode].value  # type: ignore[operator]
     assert 0 < sum(both.pipeline.recomputed) < 10
+
+
+def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
+    """Ten chunks on a device, of 2 layers each: 20 in 21.9, of stage 0 10 x 2.5 or 10 x 1.1."""
+    first = {"forward": 1, "activation": "1.5", "recompute": {"activation": "0.1"}}
+    given = Pipeline(
+        stages=8, batches=8, placement="v", mem_limit="21.9", partition="search",
+        recompute="search", model=[first, LAYER | {"count": 31}],
+    )  # fmt: skip
+    candidates = PartitionRecomputeCandidates(
+        Problem(given, Objective.MAKESPAN, BackwardKind.MIXED), inf
+    )
+    found = candidates.pipeline(next(iter(candidates.first())))
+    assert found.counts == (2,) * 16 and sum(found.recomputed) == 1
+    assert ppopt.evaluate(found, "v-half").fits_limits
+    none = replace(given, partition="even", recompute="none")
+    assert not ppopt.evaluate(none, "v-half").fits_limits
 
 
 def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None:
