@@ -226,7 +226,34 @@ def export(
     write(Path(output), text)
     if to is ExportFormat.TORCH_CSV:
         _note_loss(made)
+    if to is ExportFormat.MEGATRON_ARGUMENTS:
+        _note_order(made)
+    if to is ExportFormat.TORCHTITAN:
+        _note_recompute(made)
     return 0
+
+
+def _note_order(schedule: Schedule) -> None:
+    """Say that Megatron-LM's arguments are the partition alone, where it has another order."""
+    from ppopt.cli.streams import note
+    from ppopt.studies.plan_space import MEGATRON
+
+    if schedule.origin.strategy not in MEGATRON:
+        note(
+            "note: these arguments are the partition alone, since Megatron-LM has its own order "
+            "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
+        )
+
+
+def _note_recompute(schedule: Schedule) -> None:
+    """Say that torchtitan's keys leave recompute out."""
+    from ppopt.cli.streams import note
+    from ppopt.formats.trainer_partition import recompute_words
+
+    model = schedule.pipeline.model
+    words = "" if model is None else recompute_words(model)
+    if words:
+        note(f"note: {words}, which these keys leave out: set it as activation checkpointing")
 
 
 def _note_loss(schedule: Schedule) -> None:

@@ -7,7 +7,8 @@ Megatron-LM (d98e8a6): `--pipeline-model-parallel-layout`, and what is checked o
 `validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py. torchtitan
 (b5bcd76): keys of `ParallelismConfig` in torchtitan/config/configs.py, module names of
 `_generate_llm_fqn_per_model_part` and places of `_get_pp_rank_to_stage_indices_mapping` in
-torchtitan/distributed/pipeline_parallel.py.
+torchtitan/distributed/pipeline_parallel.py. Arguments of recompute: `_add_training_args` in
+megatron/training/arguments.py of Megatron-LM.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _ENDS = ("embedding", "head")
 def megatron_arguments(pipeline: Pipeline) -> str:
     """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
 
-    Raises InputError where there are no layers, or Megatron-LM takes no such partition.
+    Where all of its layers recompute, so do these arguments say. Raises InputError where there are
+    no layers, where Megatron-LM takes no such partition, or where only some layers recompute.
     """
     stages = _with_ends(pipeline, "Megatron-LM")
     devices = pipeline.num_devices
@@ -45,7 +47,30 @@ def megatron_arguments(pipeline: Pipeline) -> str:
     lines.append(f"--pipeline-model-parallel-size {devices}")
     text = layout.write(model, [len(stage) for stage in stages])
     lines.append(f'--pipeline-model-parallel-layout "{text}"')
+    lines += _megatron_recompute(model)
     return "\n".join(lines) + "\n"
+
+
+def _megatron_recompute(model: Model) -> list[str]:
+    """Arguments of recompute; raises InputError where some layers recompute and others do not."""
+    recompute = [layer.recompute for layer in model.layers if layer.role not in _ENDS]
+    if all(recompute):
+        flags = "granularity full", "method uniform", "num-layers 1"
+        return [f"--recompute-{flag}" for flag in flags]
+    if any(layer.recompute for layer in model.layers):
+        raise InputError(
+            f"megatron: {recompute_words(model)}, and it has one choice for all of them; take "
+            "recompute none or full"
+        )
+    return []
+
+
+def recompute_words(model: Model) -> str:
+    """How many layers recompute, in words; empty: none does."""
+    number = sum(layer.recompute for layer in model.layers)
+    if not number:
+        return ""
+    return f"{number} of {len(model.layers)} layers recompute"
 
 
 def _mtp_layers(stages: _STAGES, devices: int) -> int:
@@ -90,6 +115,8 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
         f"local_batch_size / {pipeline.batches}",
         f"num_pp_microbatches = {pipeline.batches}",
     ]
+    if pipeline.model is not None and recompute_words(pipeline.model):
+        lines += [f"# {recompute_words(pipeline.model)}: set it as activation checkpointing"]
     if parts:
         lines += ["module_fqns_per_model_part = ["]
         lines += [f"    [{', '.join(map(_quoted, part))}]," for part in parts] + ["]"]

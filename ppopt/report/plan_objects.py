@@ -126,24 +126,7 @@ def _use(plan: Plan) -> dict[str, str | None]:
         for name, write in writers.items():
             with suppress(InputError):
                 found[name] = write(plan.best.pipeline)
-        found["megatron_arguments"] = _with_recompute(plan.best, found["megatron_arguments"])
     return found
-
-
-def _with_recompute(best: PlanRow, arguments: str | None) -> str | None:
-    """Megatron-LM's arguments with those of recompute; None where only some layers recompute.
-
-    Names and values from `_add_training_args` in megatron/training/arguments.py of
-    NVIDIA/Megatron-LM.
-    """
-    decoders = [one.recompute for one in best.pipeline.model.layers if one.role == "decoder"]
-    if arguments is None or not any(decoders):
-        return arguments
-    if not all(decoders):
-        return None
-    return arguments + (
-        "--recompute-granularity full\n--recompute-method uniform\n--recompute-num-layers 1\n"
-    )
 
 
 def _ratio(row: PlanRow, plan: Plan) -> int | float | None:

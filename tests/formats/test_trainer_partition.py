@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,42 @@ def test_megatron_arguments() -> None:
         *("--num-layers", "61", "--mtp-num-layers", "1", "--pipeline-model-parallel-size", "16"),
         *("--pipeline-model-parallel-layout", PUBLISHED),
     ]
+
+
+def test_recompute_of_all_layers_is_an_argument_and_of_some_is_refused() -> None:
+    def recomputing(*places: int) -> Pipeline:
+        roles = ("embedding", "decoder", "decoder", "decoder", "head")
+        layers = [Layer(1, role=role, recompute=n in places) for n, role in enumerate(roles)]
+        return Model(tuple(layers)).pipeline(devices=2, batches=2)
+
+    for places in ((0, 1, 2, 3, 4), (1, 2, 3)):
+        assert shlex.split(megatron_arguments(recomputing(*places)))[-6:] == [
+            *("--recompute-granularity", "full", "--recompute-method", "uniform"),
+            *("--recompute-num-layers", "1"),
+        ]
+    for place in (0, 2):
+        with pytest.raises(InputError, match="1 of 5 layers recompute"):
+            megatron_arguments(recomputing(place))
+        keys = torchtitan_keys(recomputing(place))
+        assert "# 1 of 5 layers recompute: set it as activation checkpointing\n" in keys
+    for write in (megatron_arguments, torchtitan_keys):
+        assert "recompute" not in write(recomputing())
+
+
+def test_export_says_what_a_trainer_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    layers = "layers: [{forward: 1, count: 4, activation: 1}]"
+    Path("four.yaml").write_text(f"{layers}\nstages: 2\nbatches: 2\n")
+    done("solve --config four.yaml --recompute full -o solved.json")
+    done("eval 1f1b --config four.yaml -o hand.json")
+    titan = done("export solved.json --to torchtitan -o titan.toml")
+    assert "4 of 4 layers recompute, which these keys leave out" in titan.err
+    megatron = done("export solved.json --to megatron-arguments -o arguments.txt")
+    assert "the partition alone" in megatron.err
+    assert "--recompute-granularity full" in Path("arguments.txt").read_text()
+    assert done("export hand.json --to megatron-arguments -o hand.txt").err == ""
 
 
 def test_embedding_and_head_are_named_where_the_model_leaves_them_out() -> None:
