@@ -39,7 +39,7 @@ from ppopt.studies.baseline import BEYOND, GRACE
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
 from ppopt.studies.plan_hands import Hands, hands
 from ppopt.studies.plan_result import MoreMemory, Plan
-from ppopt.studies.plan_rows import counted, order_of, row_of
+from ppopt.studies.plan_rows import counted, order_of, row_of, taken_over
 from ppopt.studies.plan_space import (
     CHUNKS,
     OPTIMAL,
@@ -517,7 +517,22 @@ class _PlanSearch:
 
     # The plan.
 
+    def _take_over(self) -> None:
+        """Give configurations of chosen recompute the better schedules of those they hold."""
+        for one in self._candidates:
+            if one.configuration.recompute != SEARCH:
+                continue
+            held = [
+                other
+                for other in self._candidates
+                if _alike(other.configuration, one.configuration) and other.value is not None
+            ]
+            best = min(held, key=_value, default=one)
+            if best is not one and (one.value is None or _value(best) < _value(one)):
+                one.result = taken_over(one, best, self.kind, self._provenance)
+
     def _plan(self) -> Plan:
+        self._take_over()
         best, least = self._best, self._least
         ceiling = None if best is None else _value(best)
         made = (row_of(one, ceiling, self.kind, self._provenance) for one in self._candidates)

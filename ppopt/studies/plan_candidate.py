@@ -129,7 +129,7 @@ class PlanCandidate:
                 request.progress,
                 request.began,
                 self._enough,
-                request.params,
+                self._params,
             ),
         )
         if self.problem.pipeline.partition != SEARCH:
@@ -277,6 +277,14 @@ class PlanCandidate:
             stop=self._enough,
             params=replace(params, rounds=params.rounds._replace(most=int(effort.level))),
         )
+
+    @property
+    def _params(self) -> SolveParams:
+        """Of the search; bounds of any schedule, by subsets of devices, say little of a strategy."""
+        given = self._request.params
+        if self._searched:
+            return given
+        return replace(given, configurations=given.configurations._replace(bounding=0))
 
     @property
     def _searched(self) -> bool:

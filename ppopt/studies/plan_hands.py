@@ -18,15 +18,18 @@ from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.partitions.candidates import one_layer_moves
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace, runs_on
+from ppopt.studies.recompute_choice import choose_recompute
 
 LONGEST = 0.5
 """Estimated seconds of one schedule above which a strategy is left out."""
+NARROWING = 10
+"""Schedules that a choice of recompute takes, about."""
 EVEN = "even"
 KNOWN = ("1f1b", "interleaved")
 """Strategies that come first: the ones that most trainers run."""
@@ -44,6 +47,8 @@ class Hand(NamedTuple):
     options: Options
     within: bool
     """Whether the plan could have chosen this schedule."""
+    asked: Pipeline
+    """What it was made from: its partition and its choice of recompute may change."""
 
 
 class Hands(NamedTuple):
@@ -110,19 +115,18 @@ class _Setting(NamedTuple):
 
     def is_late(self, deadline: float) -> bool:
         """Whether there is no time for its schedules."""
-        each = [self.strategy.seconds(pipeline) for pipeline in self.pipelines]
+        times = NARROWING if self.recompute == SEARCH else 1
+        each = [times * self.strategy.seconds(pipeline) for pipeline in self.pipelines]
         return max(each) >= LONGEST or sum(each) >= deadline - time.monotonic()
 
     def first(self, make: _Maker) -> Hand | None:
         """The best of its partitions by rule within the limit, if there is one."""
-        found = []
-        for pipeline in self.pipelines:
-            found += make.schedules(self.strategy.name, pipeline, self.options)
-        if not found:
-            return None
-        value, made = min(found, key=lambda one: one[0])
-        name = self.strategy.name
-        return Hand(name, made, value, self.recompute, self.options, self.within)
+        name, found = self.strategy.name, []
+        for asked in self.pipelines:
+            for value, made in make.schedules(name, asked, self.options):
+                hand = Hand(name, made, value, self.recompute, self.options, self.within, asked)
+                found.append(hand)
+        return min(found, key=lambda hand: hand.value, default=None)
 
 
 def _names(space: PlanSpace, kind: BackwardKind) -> list[str]:
@@ -133,8 +137,11 @@ def _names(space: PlanSpace, kind: BackwardKind) -> list[str]:
 
 
 def _settings(space: PlanSpace, name: str, batches: int) -> Iterator[_Setting]:
-    """A strategy with every chunks and recompute of the plan."""
-    recompute = dict.fromkeys("none" if one == SEARCH else one for one in space.recompute)
+    """A strategy with every chunks and recompute of the plan.
+
+    Chosen recompute is as little as the limit asks for, so nothing recomputes where that fits.
+    """
+    recompute = [one for one in space.recompute if SEARCH not in space.recompute or one != "none"]
     strategy = registry()[name]
     for chunks in space.chunks if strategy.chunks is None else (None,):
         for one in recompute:
@@ -199,20 +206,21 @@ class _Maker(NamedTuple):
         """The schedule of a strategy with its value, if it runs and keeps the limit."""
         with suppress(InputError):
             if self.runs(pipeline):
-                made = evaluate(pipeline, strategy, self.objective, options)
+                make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
+                made = make(pipeline, strategy, self.objective, options)
                 value = objective_value(made, self.objective)
                 return [(value, made)] if made.fits_limits else []
         return []
 
     def moved(self, hand: Hand, until: float) -> Hand:
         """A strategy on a better partition: layers move over cuts one by one, by this moment."""
-        given, before = hand.schedule.pipeline, None
+        before = None
         while before is not hand:
             before = hand
             for counts in one_layer_moves(before.schedule.pipeline.counts):
                 if time.monotonic() > until:
                     return hand
-                pipeline = replace(given, partition=counts)
+                pipeline = replace(hand.asked, partition=counts)
                 for value, made in self.schedules(hand.strategy, pipeline, hand.options):
                     if value < hand.value:
                         hand = hand._replace(value=value, schedule=made)

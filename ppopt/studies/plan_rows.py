@@ -63,6 +63,21 @@ def _bounded(one: PlanCandidate, kind: BackwardKind, provenance: Provenance) -> 
     )
 
 
+def taken_over(
+    one: PlanCandidate, other: PlanCandidate, kind: BackwardKind, provenance: Provenance
+) -> Result:
+    """The result of a configuration by the better schedule of another that it holds."""
+    assert other.result is not None
+    found = other.result
+    return replace(
+        _bounded(one, kind, provenance),
+        pipeline=found.pipeline,
+        status=Status.FEASIBLE,
+        schedule=found.schedule,
+        value=found.value,
+    )
+
+
 def counted(rows: Sequence[PlanRow]) -> str:
     """How many configurations were ruled out or searched, in words."""
     alone = sum(row.ruled_out_by_bounds for row in rows)
@@ -78,12 +93,18 @@ def counted(rows: Sequence[PlanRow]) -> str:
     return f"over {every}: {words}"
 
 
-def order_of(row: PlanRow) -> tuple[bool, Fraction, Fraction, bool, Fraction, PlanConfiguration]:
-    """Where a row stands: by time per microbatch, then by memory, then by bound."""
+def order_of(
+    row: PlanRow,
+) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
+    """Where a row stands: by time per microbatch, then by memory, then by bound.
+
+    A configuration of chosen recompute comes after the one whose schedule it has taken over.
+    """
     return (
         row.value is None,
         row.per_microbatch or Fraction(0),
         row.peak or Fraction(0),
+        row.configuration.recompute == SEARCH,
         row.lower_bound is None,
         row.bound_per_microbatch or Fraction(0),
         row.configuration,
