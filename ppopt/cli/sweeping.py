@@ -223,11 +223,14 @@ def studies(
 
 
 def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
+    """Take over storages, all of which can be read, into one that is made where there is none."""
     from ppopt.cli import studies_output
-    from ppopt.studies.storage import Storage
+    from ppopt.studies.storage import Storage, named_by
 
-    with Storage(url) as opened:
-        for other in others:
-            with Storage(other, readonly=True) as taken:
-                opened.merge(taken)
+    with ExitStack() as stack:
+        named = [one for other in others for one in named_by(other)]
+        taken = [stack.enter_context(Storage(one, readonly=True)) for one in named]
+        opened = stack.enter_context(Storage(url))
+        for one in taken:
+            opened.merge(one)
         return studies_output.list_studies(opened, as_json=as_json, quiet=quiet)

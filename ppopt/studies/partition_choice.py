@@ -25,7 +25,7 @@ from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.partitions.candidates import one_layer_moves
+from ppopt.solver.partitions.candidates import layer_moves
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     bounds_of,
@@ -193,7 +193,7 @@ class _Choice:
         before = None
         while self._best is not None and before is not self._best:
             before = self._best
-            for counts in one_layer_moves(before.pipeline.counts):
+            for counts in layer_moves(before.pipeline.counts):
                 self._evaluate(counts)
 
     def _in_order(self, order: Iterator[tuple[int, Counts]]) -> None:

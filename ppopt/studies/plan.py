@@ -157,7 +157,12 @@ def plan(
     if limited:
         found = _with_more_memory(found, search, provenance, params)
     beside = _hands(found, kind, began)
-    return replace(found, hands=beside.found, late_hands=beside.late)
+    return replace(
+        found,
+        hands=beside.found,
+        late_hands=beside.late,
+        solve_seconds=time.monotonic() - began,
+    )
 
 
 def _with_more_memory(

@@ -280,7 +280,7 @@ class PlanCandidate:
 
     @property
     def _params(self) -> SolveParams:
-        """Of the search; bounds of any schedule, by subsets of devices, say little of a strategy."""
+        """Of the search; of a strategy without subsets of devices, which bound any schedule."""
         given = self._request.params
         if self._searched:
             return given

@@ -20,7 +20,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.partitions.candidates import one_layer_moves
+from ppopt.solver.partitions.candidates import layer_moves
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace, runs_on
@@ -217,7 +217,7 @@ class _Maker(NamedTuple):
         before = None
         while before is not hand:
             before = hand
-            for counts in one_layer_moves(before.schedule.pipeline.counts):
+            for counts in layer_moves(before.schedule.pipeline.counts):
                 if time.monotonic() > until:
                     return hand
                 pipeline = replace(hand.asked, partition=counts)

@@ -127,6 +127,20 @@ def path_of(url: str) -> Path:
     return Path(name)
 
 
+def named_by(url: str) -> list[str]:
+    """The URLs that one names whose file name may be a pattern, as of a shell: `shard-*.db`.
+
+    Raises InputError where no file fits.
+    """
+    path = path_of(url)
+    if path.exists() or "*" not in path.name:
+        return [url]
+    found = sorted(map(str, path.parent.glob(path.name)))
+    if not found:
+        raise InputError(f"storage: {url}: no file has such a name")
+    return [PREFIX + name for name in found]
+
+
 class Storage:
     """An open storage.
 

@@ -194,6 +194,22 @@ def test_shards_are_merged() -> None:
     assert [row["value"] for row in whole["rows"]] == [12, 15, 18, 21, 24]
 
 
+def test_shards_are_named_by_a_pattern() -> None:
+    """The shell cannot expand it behind `sqlite:///`."""
+    for number in (1, 2):
+        rows = f"{SMALL} batches=range(2,7) strategy=1f1b --shard {number}/2"
+        shown(f"{rows} --storage sqlite:///shard-{number}.db")
+    merged = shown("studies merge sqlite:///shard-*.db --storage sqlite:///all.db")
+    assert merged["results"] == 5
+
+
+def test_where_a_shard_is_missing_no_storage_is_made() -> None:
+    shown(f"{SMALL} batches=2 strategy=1f1b --storage sqlite:///1.db")
+    ran = run("studies merge sqlite:///1.db sqlite:///no.db --storage sqlite:///all.db")
+    assert (ran.code, ran.out) == (2, "")
+    assert not Path("all.db").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -202,6 +218,7 @@ def test_shards_are_merged() -> None:
         ("studies mine", "write `ppopt studies show mine`"),
         ("studies merge", "write `ppopt studies show NAME` or `ppopt studies merge URL...`"),
         ("studies merge sqlite:///no.db", "no.db does not exist"),
+        ("studies merge sqlite:///no-*.db", "no-*.db: no file has such a name"),
         ("studies -o x.csv", "name the study"),
         ("studies show mine -o x.txt", "unknown kind of file"),
         (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "goes without --jobs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from math import inf
 
 import ppopt
@@ -40,6 +41,29 @@ def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -
         assert hand.value == made.pipeline.ticks.time(made.metrics.makespan)
         assert not hand.within or hand.value >= plan.value
         assert hand.within == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
+
+
+def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
+    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, beside 4 that are
+    static, 2 above the limit. One layer that recomputes is enough."""
+    layers = Model([{"forward": 2, "activation": 1, "static": 1, "count": 8}])
+    plan = ppopt.plan(
+        layers, devices=2, batches=6, mem_limit=10, recompute=("none", "full", "search"),
+        chunks=1, placement="linear", workers=1, time_limit=20,
+    )  # fmt: skip
+    one = next(hand for hand in plan.hands if hand.strategy == "1f1b")
+    asked = layers.pipeline(
+        devices=2,
+        batches=6,
+        mem_limit=10,
+        recompute="search",
+        partition=one.schedule.pipeline.counts,
+    )
+    alone = ppopt.choose_recompute(asked, "1f1b")
+    assert one.recompute == "search" and one.schedule.fits_limits and one.within
+    assert one.value == alone.pipeline.ticks.time(alone.metrics.makespan)
+    full = ppopt.evaluate(replace(asked, recompute="full"), "1f1b")
+    assert one.value < full.pipeline.ticks.time(full.metrics.makespan)
 
 
 def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:

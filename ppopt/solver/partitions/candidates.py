@@ -34,6 +34,8 @@ from ppopt.solver.partitions.partition_bounds import (
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
 
+FEW_MOVES = 64
+"""Most moves of one layer between two stages: all of 8 stages, those over up to 2 cuts of 16."""
 FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
 
@@ -149,8 +151,8 @@ class PartitionCandidates(BoundedPartitions):
         yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
 
     def moves(self, key: Key) -> Iterator[Counts]:
-        """Partitions that move one layer over one cut."""
-        return one_layer_moves(key)
+        """Partitions that move one layer from one stage to another."""
+        return layer_moves(key)
 
     def proof(self, search: ConfigurationSearch) -> str:
         """The argument behind the bound over all partitions, in words."""
@@ -249,8 +251,26 @@ def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:
     """Partitions that move one layer over one cut."""
-    for stage in range(len(counts) - 1):
-        for here, there in ((stage, stage + 1), (stage + 1, stage)):
+    return _moves(counts, 1)
+
+
+def layer_moves(counts: Counts) -> Iterator[Counts]:
+    """Partitions with one layer less in one stage and one more in another, near ones first.
+
+    Those of one cut are there in any case, farther ones while there are few.
+    """
+    number = 0
+    for distance in range(1, len(counts)):
+        number += 2 * (len(counts) - distance)
+        if distance > 1 and number > FEW_MOVES:
+            return
+        yield from _moves(counts, distance)
+
+
+def _moves(counts: Counts, distance: int) -> Iterator[Counts]:
+    """Partitions with one layer less in one stage, and one more so many stages before or after."""
+    for stage in range(len(counts) - distance):
+        for here, there in ((stage, stage + distance), (stage + distance, stage)):
             if counts[here] > 1:
                 moved = list(counts)
                 moved[here] -= 1
