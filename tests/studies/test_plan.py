@@ -18,9 +18,11 @@ from benchmarks.fuzz.searches import processor_clock
 from ppopt import Model, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.studies.plan import _PlanSearch
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_space import PlanConfiguration
 from tests.oracles import exhaustive
 
+UNEVEN = Model([{"forward": time} for time in (3, 1, 2, 1, 4, 1, 2, 3, 1, 2, 5, 1)])
 SIZES = (((1, 2), (1,)), ((1,), (1, 2)), ((1,), (3, 2)))
 """Chunks and microbatches: at most 12 operations, few enough for exhaustive search."""
 HEAD = {"forward": 3, "backward": 7, "weight": 3, "activation": 1}
@@ -359,6 +361,43 @@ def test_two_routes_go_with_a_partition_by_rule() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
     plan = ppopt.plan(model, devices=2, batches=4, routes=2, partition="balanced", workers=1)
     assert plan.best is not None and plan.best.pipeline.routes == 2
+
+
+def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if there were no time for the search of chosen recompute."""
+    search = PlanCandidate.search
+
+    def late(self: PlanCandidate, *given: Any) -> None:
+        if self.configuration.recompute != "search":
+            search(self, *given)
+
+    monkeypatch.setattr(PlanCandidate, "search", late)
+    layers = Model([{"forward": 2, "activation": 1, "count": 4}])
+    plan = ppopt.plan(
+        layers, devices=2, batches=4, mem_limit=3, recompute=("none", "full", "search"),
+        chunks=1, placement="linear", workers=1, time_limit=2,
+    )  # fmt: skip
+    rows = {row.configuration.recompute: row for row in plan.rows}
+    others = [rows[name].value for name in ("none", "full")]
+    values = [value for value in others if value is not None]
+    assert values and rows["search"].value == min(values)
+    assert rows["search"].schedule is not None and ppopt.verify(rows["search"].schedule) == []
+    assert plan.rows[0].configuration.recompute != "search"
+    assert plan.lower_bound is not None and plan.lower_bound <= min(values)
+
+
+def test_megatron_is_planned_as_well_as_its_strategy_is_evaluated() -> None:
+    """The same strategy over the same partitions."""
+    model, shared = UNEVEN, {"placement": "interleaved", "chunks": 2}
+    plan = ppopt.plan(
+        model, devices=3, batches=6, strategies="interleaved", recompute="none", workers=1,
+        time_limit=20, **shared,
+    )  # fmt: skip
+    asked = model.pipeline(devices=3, batches=6, partition="search", **shared)
+    chosen = ppopt.choose_partition(asked, "interleaved", time_limit=20)
+    assert plan.value is not None and plan.value <= chosen.value
 
 
 def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:

@@ -44,8 +44,8 @@ def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -
 
 
 def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
-    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, beside 4 that are
-    static, 2 above the limit. One layer that recomputes is enough."""
+    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, beside 4 that
+    are static, 2 above the limit. One layer that recomputes is enough."""
     layers = Model([{"forward": 2, "activation": 1, "static": 1, "count": 8}])
     plan = ppopt.plan(
         layers, devices=2, batches=6, mem_limit=10, recompute=("none", "full", "search"),

@@ -14,6 +14,7 @@ import ppopt
 from benchmarks.fuzz.searches import processor_clock
 from ppopt import InputError, Status, stop
 from ppopt.formats import schedule_json
+from ppopt.solver.partitions.candidates import layer_moves, one_layer_moves
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
 from tests.factories.partitions import draw_space
@@ -233,3 +234,12 @@ def test_mixed_backwards_are_bounded_too(seed: int) -> None:
             best = exhaustive.best(one, fused=fused, objective=objective)  # type: ignore[arg-type]
             if best is not None:
                 assert mixed.least <= best
+
+
+def test_moves_of_a_layer_come_near_ones_first_and_far_ones_while_there_are_few() -> None:
+    near = [(1, 2, 2), (3, 0, 2), (2, 0, 3), (2, 2, 1)]
+    far = [(1, 1, 3), (3, 1, 1)]
+    assert list(layer_moves((2, 1, 2))) == [one for one in (*near, *far) if min(one) > 0]
+    many = (2,) * 33
+    assert list(layer_moves(many)) == list(one_layer_moves(many))
+    assert len(list(one_layer_moves(many))) == 64
