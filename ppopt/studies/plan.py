@@ -178,12 +178,16 @@ def _with_more_memory(
 
 
 def _hands(found: Plan, kind: BackwardKind, began: float) -> Hands:
-    """The hand strategies beside a plan, by a little more than its time limit."""
+    """The hand strategies beside a plan, by a little more than its time limit.
+
+    Their layers move for no longer than the plan took: it is not to wait for them.
+    """
     assert found.best is not None
+    spent = time.monotonic() - began
     deadline = began + BEYOND * found.provenance.time_limit + GRACE
     with suppress(KeyboardInterrupt), interrupts.heard():
         batches = found.best.configuration.batches
-        return hands(found.space, batches, found.objective, kind, deadline)
+        return hands(found.space, batches, found.objective, kind, deadline, spent + GRACE)
     return Hands()
 
 

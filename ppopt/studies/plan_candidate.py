@@ -284,7 +284,7 @@ class PlanCandidate:
         given = self._request.params
         if self._searched:
             return given
-        return replace(given, configurations=given.configurations._replace(bounding=0))
+        return replace(given, configurations=given.configurations._replace(bounding=1, together=30))
 
     @property
     def _searched(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -66,10 +67,12 @@ def hands(
     objective: Objective,
     kind: BackwardKind,
     deadline: float,
+    moving: float = inf,
 ) -> Hands:
     """The hand strategies that keep the memory limit, and those for which there is no time.
 
-    `deadline` is an instant of `time.monotonic`. Each strategy is one entry, of its best chunks and
+    `deadline` is an instant of `time.monotonic`, `moving` the most seconds in which layers move, of
+    all strategies together. Each strategy is one entry, of its best chunks and
     recompute. Those of two routes count only where the model says how large the weights are.
     """
     tried: list[_Setting] = []
@@ -89,11 +92,12 @@ def hands(
             begun.append(first)
     begun.sort(key=lambda hand: (hand.strategy not in KNOWN, not hand.within, hand.value))
     found: dict[str, Hand] = {}
+    until = min(deadline, time.monotonic() + moving)
     for place, hand in enumerate(begun):
         now = time.monotonic()
         better = hand
         if space.partition == SEARCH:
-            better = make.moved(hand, now + (deadline - now) / (len(begun) - place))
+            better = make.moved(hand, now + (until - now) / (len(begun) - place))
         if better.value < found.get(better.strategy, hand._replace(value=better.value + 1)).value:
             found[better.strategy] = better
     best_first = sorted(found.values(), key=lambda hand: (hand.value, hand.strategy))
