@@ -72,6 +72,8 @@ BOUNDING = 0.4
 for which that does not do has a weaker bound until a later round."""
 MORE_BOUNDING = 0.8
 """The same where more memory is looked at: a bound says more than a schedule."""
+MOVING = 0.25
+"""Share of the time of a plan in which layers of hand strategies beside it move, at most."""
 TURN = 2.0
 """Most of the time left that one configuration takes in a round, as a multiple of an equal share
 with those that wait and one more."""
@@ -180,14 +182,14 @@ def _with_more_memory(
 def _hands(found: Plan, kind: BackwardKind, began: float) -> Hands:
     """The hand strategies beside a plan, by a little more than its time limit.
 
-    Their layers move for no longer than the plan took: it is not to wait for them.
+    Their layers move for a part of what the plan took: it is not to wait for them.
     """
     assert found.best is not None
-    spent = time.monotonic() - began
+    moving = MOVING * (time.monotonic() - began) + GRACE
     deadline = began + BEYOND * found.provenance.time_limit + GRACE
     with suppress(KeyboardInterrupt), interrupts.heard():
         batches = found.best.configuration.batches
-        return hands(found.space, batches, found.objective, kind, deadline, spent + GRACE)
+        return hands(found.space, batches, found.objective, kind, deadline, moving)
     return Hands()
 
 
