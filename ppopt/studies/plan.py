@@ -67,7 +67,7 @@ MORE = Fraction(11, 10)
 """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
 MORE_SHARE = 0.1
 """Least share of the time limit for that."""
-BOUNDING = 0.4
+BOUNDING = 0.6
 """Share of the time left that bounds may take before a round, in equal parts. A configuration
 for which that does not do has a weaker bound until a later round."""
 MORE_BOUNDING = 0.8
