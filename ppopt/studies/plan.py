@@ -68,8 +68,8 @@ MORE = Fraction(11, 10)
 MORE_SHARE = 0.1
 """Least share of the time limit for that."""
 BOUNDING = 0.6
-"""Share of the time left that bounds may take before a round, in equal parts. A configuration
-for which that does not do has a weaker bound until a later round."""
+"""Share of the time left that bounds may take in a round, the first configurations longer turns.
+One for which that does not do has a weaker bound until a later round, which goes on."""
 MORE_BOUNDING = 0.8
 """The same where more memory is looked at: a bound says more than a schedule."""
 MOVING = 0.25
