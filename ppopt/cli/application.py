@@ -28,6 +28,8 @@ EXIT_VIOLATIONS = 5
 EXIT_CHANGED = 6
 EXIT_INCOMPLETE = 7
 """What was asked for is done, and printed, but a part is missing: an output, or rows of a sweep."""
+LONGEST = 1000
+"""Characters of an error that is shown whole: five faults with the words that are wrong."""
 
 # The base of every usage error; typer itself exports only its leaves.
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
@@ -256,10 +258,16 @@ def _usage_words(error: Any) -> str:
 
 def fail(message: str, code: int = EXIT_INPUT) -> NoReturn:
     """Exit with a line on stderr and an exit code."""
-    if code == EXIT_INPUT:
-        message = " ".join(message.split())
-    streams.note(f"error: {message}")
+    streams.note(f"error: {_one_line(message) if code == EXIT_INPUT else message}")
     sys.exit(code)
+
+
+def _one_line(message: str) -> str:
+    """A message of printable characters on one line; the middle of a long one is left out."""
+    text = " ".join(message.split())
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 app = typer.Typer(

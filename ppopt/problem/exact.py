@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from math import floor, isfinite, lcm
+from math import floor, lcm
 from typing import NamedTuple
 
 from ppopt.errors import InputError
@@ -18,6 +19,8 @@ LARGEST = 10**12
 larger: such are the results of exact arithmetic, and sums are checked in ticks."""
 LARGEST_COUNT = 10**24
 """Largest number of tokens, or of floating-point operations, per microbatch or second."""
+LARGEST_EXPONENT = 300
+"""Largest decimal exponent of a number, and the smallest below 0: every such number has a float."""
 ROUNDING = Fraction(1, 2**52)
 """Relative error of a number that a file gives as a float."""
 
@@ -40,13 +43,14 @@ def read(number: object, what: str, *, down: bool = False) -> Exact:
     """
     if isinstance(number, Fraction):
         return Exact(number, rounded=False)
-    fraction = _fraction(number, what)
-    if not -LARGEST <= fraction <= LARGEST:
-        shown = repr(number) if isinstance(number, str) else number
-        raise InputError(f"{what}: {shown} is too large; use a larger unit (at most 10^12)")
-    if FINEST % fraction.denominator == 0:
-        return Exact(fraction, rounded=False)
-    steps = floor(fraction * FINEST) if down else round(fraction * FINEST)
+    value = fraction(number, what)
+    if not -LARGEST <= value <= LARGEST:
+        raise InputError(
+            f"{what}: {_shown(number)} is too large; use a larger unit (at most 10^12)"
+        )
+    if FINEST % value.denominator == 0:
+        return Exact(value, rounded=False)
+    steps = floor(value * FINEST) if down else round(value * FINEST)
     return Exact(Fraction(steps, FINEST), rounded=True)
 
 
@@ -55,32 +59,44 @@ def count(number: object, what: str) -> int:
 
     Raises InputError, naming `what`, on anything else.
     """
-    fraction = number if isinstance(number, Fraction) else _fraction(number, what)
-    if fraction.denominator != 1 or not 0 < fraction <= LARGEST_COUNT:
-        raise InputError(f"{what}: {number} is not a whole number from 1 to 10^24")
-    return fraction.numerator
+    value = number if isinstance(number, Fraction) else fraction(number, what)
+    if value.denominator != 1 or not 0 < value <= LARGEST_COUNT:
+        raise InputError(f"{what}: {str(number)[:40]} is not a whole number from 1 to 10^24")
+    return value.numerator
 
 
-def _fraction(number: object, what: str) -> Fraction:
+def fraction(number: object, what: str) -> Fraction:
+    """The exact value of a number, or of text of one; raises InputError, naming `what`.
+
+    It looks at the exponent before it computes: 1e999999999 as a fraction would fill the memory.
+    """
     if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal):
-        raise InputError(f"{what}: {number!r} is not a number")
+        raise InputError(f"{what}: {_shown(number)} is not a number")
     if isinstance(number, int):
+        if abs(number) > 10**LARGEST_EXPONENT:
+            raise InputError(f"{what}: the number is out of range; use another unit")
         return Fraction(number)
-    if isinstance(number, float) and not isfinite(number):
-        raise InputError(f"{what}: {number} is not a finite number")
+    text = str(number).strip()
+    is_decimal = _DECIMAL.fullmatch(text) is not None
     try:
-        decimal = Decimal(str(number).strip())
-    except InvalidOperation:
-        raise InputError(f"{what}: {number!r} is not a number") from None
-    if decimal.is_finite() and isinstance(number, str) and not _DECIMAL.fullmatch(number.strip()):
-        raise InputError(
-            f"{what}: {number!r} is not a number; write digits 0 to 9, as in 10 or 2.5"
-        )
+        decimal = Decimal(text)
+    except InvalidOperation:  # Decimal has bounds of its own for exponents
+        why = "out of range; use another unit" if is_decimal else "not a number"
+        raise InputError(f"{what}: {_shown(number)} is {why}") from None
     if not decimal.is_finite():
-        raise InputError(f"{what}: {number!r} is not a finite number")
-    if decimal and abs(decimal.adjusted()) > 400:
-        raise InputError(f"{what}: {number!r} is out of range; use another unit")
+        raise InputError(f"{what}: {_shown(number)} is not a finite number")
+    if not is_decimal:
+        raise InputError(
+            f"{what}: {_shown(number)} is not a number; write digits 0 to 9, as in 10 or 2.5"
+        )
+    if decimal and abs(decimal.adjusted()) > LARGEST_EXPONENT:
+        raise InputError(f"{what}: {_shown(number)} is out of range; use another unit")
     return Fraction(decimal)
+
+
+def _shown(number: object) -> str:
+    """A number for a message, short: text in quotes, others as they print."""
+    return reprlib.repr(number) if isinstance(number, str) else str(number)[:40]
 
 
 def common_denominator(values: Iterable[Fraction]) -> int:

@@ -18,6 +18,10 @@ from ppopt.errors import InputError
 
 LONGEST = 1000
 """Characters of a condition."""
+SHOWN = 100
+"""Characters of a condition that an error shows."""
+DEEPEST = 100
+"""Most operators within one another: each takes three of the thousand calls that Python nests."""
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -44,15 +48,19 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.shown = repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+        """The condition in an error."""
         if len(text) > LONGEST:
             raise InputError(f"where: longer than {LONGEST} characters")
         try:
             with warnings.catch_warnings(action="ignore"):
                 self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise InputError(f"where: {text!r} cannot be read; {_KNOWN}") from None
+            raise InputError(f"where: {self.shown} cannot be read; {_KNOWN}") from None
         for node in ast.walk(self._tree):
             self._check(node)
+        if _depth(self._tree) > DEEPEST:
+            raise InputError(f"where: {self.shown}: nested too deeply; make it simpler")
         self.names = frozenset(
             node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)
         )
@@ -65,7 +73,7 @@ class Condition:
         )
         if type(node) not in (*_RULES, *_PARTS) or not constant:
             what = type(node).__name__.lower()
-            raise InputError(f"where: {self.text!r}: {what} is not known here; {_KNOWN}")
+            raise InputError(f"where: {self.shown}: {what} is not known here; {_KNOWN}")
 
     def holds(self, settings: Mapping[str, Any]) -> bool:
         """Whether it holds for settings by their names; raises InputError where it says nothing."""
@@ -74,11 +82,20 @@ class Condition:
         except KeyError as error:
             name = error.args[0]
             raise InputError(
-                f"where: {self.text!r}: {name} is no setting of this sweep; put text in quotes"
+                f"where: {self.shown}: {name:.40} is no setting of this sweep; put text in quotes"
             ) from None
         except (TypeError, ArithmeticError, ValueError):
-            given = ", ".join(f"{name}={settings[name]}" for name in sorted(self.names))
-            raise InputError(f"where: {self.text!r} cannot be computed for {given}") from None
+            given = ", ".join(f"{name}={settings[name]!s:.40}" for name in sorted(self.names))
+            raise InputError(f"where: {self.shown} cannot be computed for {given}") from None
+
+
+def _depth(tree: ast.AST) -> int:
+    """How many nodes lie within one another, counted level by level."""
+    depth, level = 0, [tree]
+    while level:
+        depth += 1
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+    return depth
 
 
 def _value(node: ast.AST, settings: Mapping[str, Any]) -> Any:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from fractions import Fraction
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, merged, pipeline_of
 from ppopt.formats.fields import unknown_key
-from ppopt.problem.exact import plain
+from ppopt.problem import exact
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
@@ -61,7 +60,7 @@ def axis(key: str, values: Iterable[Any]) -> Axis:
     """
     name, setting = _named(key)
     points = {
-        storage.canonical(shown := _shown(value)): _Point(shown, _settings_of(setting, value))
+        storage.canonical(shown := _shown(key, value)): _Point(shown, _settings_of(setting, value))
         for value in map(_as_in_a_file, values)
     }
     if not points:
@@ -97,12 +96,13 @@ def _as_in_a_file(value: Any) -> Any:
     return [_as_in_a_file(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _shown(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return plain(Fraction(value))
+def _shown(key: str, value: Any) -> Any:
+    """A value as JSON may hold it; raises InputError where it is no value of a setting."""
+    if value is None or isinstance(value, bool | str):
+        return value
     if isinstance(value, list):
-        return [_shown(one) for one in value]
-    return value
+        return [_shown(key, one) for one in value]
+    return exact.plain(exact.fraction(value, key))
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,8 @@ class Grid:
         for condition in self.conditions:
             for name in condition.names - known.keys():
                 raise InputError(
-                    f"where: {condition.text!r}: {name} is no setting; put text in quotes, as in "
-                    "placement == 'v'"
+                    f"where: {condition.shown}: {name:.40} is no setting; put text in quotes, as "
+                    "in placement == 'v'"
                 )
 
     @property

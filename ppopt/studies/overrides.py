@@ -22,11 +22,17 @@ from math import ceil
 from typing import NamedTuple
 
 from ppopt.errors import InputError
+from ppopt.formats.fields import shown
+from ppopt.problem import exact
 
 Value = None | bool | int | Decimal | str | list["Value"]
 """A value as a config file may hold it."""
 MOST = 1_000_000
 """Most values of one key."""
+LONGEST = 60
+"""Characters that an error shows before and after the place where it is."""
+DEEPEST = 8
+"""Most lists within one another; settings have two."""
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _QUOTED = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*""", re.DOTALL)
 _WORD = re.compile(r"[^,\[\](){}\"'=]*")
@@ -49,7 +55,7 @@ def parse(text: str) -> Override:
     """Read `KEY=VALUES`; raises InputError, which shows where the text is wrong."""
     key, equals, rest = text.partition("=")
     if not equals or not _KEY.fullmatch(key):
-        raise InputError(f"{text!r} is no sweep of a setting; {_EXAMPLES}")
+        raise InputError(f"{shown(text)} is no sweep of a setting; {_EXAMPLES}")
     return Override(key, _Reader(key, rest).values())
 
 
@@ -58,6 +64,8 @@ class _Reader:
 
     def __init__(self, key: str, text: str) -> None:
         self._key, self._text, self._at = key, text, 0
+        self._depth = 0
+        """Lists that are open."""
 
     def values(self) -> tuple[Value, ...]:
         call = _CALL.match(self._text)
@@ -94,19 +102,38 @@ class _Reader:
             return (quoted[1] or quoted[2] or "").replace(f"\\{mark}", mark)
         opened = re.compile(r"\s*\[\s*(\]\s*)?").match(self._text, self._at)
         if opened is not None:
-            self._at = opened.end()
-            return [] if opened[1] else self._list("]")
+            return self._nested(opened)
         word = _WORD.match(self._text, self._at)
         assert word is not None
         if not word[0].strip():
             raise self._wrong("a value is missing; put empty text in quotes")
         self._at = word.end()
-        return _of_word(word[0].strip())
+        return self._of_word(word[0].strip())
+
+    def _nested(self, opened: re.Match[str]) -> list[Value]:
+        """The list within brackets of which the first is passed."""
+        if self._depth == DEEPEST:
+            raise InputError(f"{self._key}: lists are nested too deeply; at most {DEEPEST} may be")
+        self._at = opened.end()
+        self._depth += 1
+        found = [] if opened[1] else self._list("]")
+        self._depth -= 1
+        return found
+
+    def _of_word(self, word: str) -> Value:
+        if word.lower() in _CONSTANTS:
+            return _CONSTANTS[word.lower()]
+        if _WHOLE.fullmatch(word):
+            return exact.fraction(word.replace("_", ""), self._key).numerator
+        if not _NUMBER.fullmatch(word):
+            return word
+        exact.fraction(word, self._key)
+        return Decimal(word)
 
     def _range(self, ends: list[Value]) -> list[Value]:
         if not 1 <= len(ends) <= 3 or not all(_is_number(end) for end in ends):
             raise self._wrong("range takes one to three numbers")
-        numbers = [Fraction(end) for end in ends]  # type: ignore[arg-type]
+        numbers = [exact.fraction(end, self._key) for end in ends]
         if len(numbers) == 1:
             numbers.insert(0, Fraction(0))
         start, stop, step = (*numbers, Fraction(1))[:3]
@@ -114,24 +141,16 @@ class _Reader:
             raise self._wrong("the step is 0")
         count = max(0, ceil((stop - start) / step))
         if count > MOST:
-            raise self._wrong(f"these are {count} values, at most {MOST} are taken")
+            raise self._wrong(f"too many values, at most {MOST} are taken")
         made = [start + number * step for number in range(count)]
         if all(isinstance(end, int) for end in ends):
             return [int(one) for one in made]
         return [Decimal(one.numerator) / one.denominator for one in made]
 
     def _wrong(self, why: str) -> InputError:
-        before, after = self._text[: self._at], self._text[self._at :]
+        before, after = self._text[: self._at][-LONGEST:], self._text[self._at :][:LONGEST]
         return InputError(f"{self._key}={before} >>> {after}: {why}; {_EXAMPLES}, text in quotes")
 
 
 def _is_number(value: Value) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
-
-
-def _of_word(word: str) -> Value:
-    if word.lower() in _CONSTANTS:
-        return _CONSTANTS[word.lower()]
-    if _WHOLE.fullmatch(word):
-        return int(word)
-    return Decimal(word) if _NUMBER.fullmatch(word) else word

@@ -16,6 +16,7 @@ from tests.formats.schedule_text import TWO_BY_ONE
 
 SIZE = "--stages 2 --batches 2"
 HUGE = "9" * 5000
+SWEEP = "sweep --stages 2 --jobs 1"
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +218,18 @@ LINES = {
     "verify: two": ("verify good.json good.json", "good.json"),
     "view: one of two missing": ("view good.json none.json -o out.html", "none.json"),
     "view: a page": ("view good.yaml -o out.html", "good.yaml: line 1: not JSON"),
+    # sweeps
+    "sweep: large": (f"{SWEEP} batches=1e999999999", "'1e999999999' is out of range"),
+    "sweep: fine": (f"{SWEEP} p2p_time=1,1e-999999999", "'1e-999999999' is out of range"),
+    "sweep: beyond decimals": (f"{SWEEP} seed=1e{HUGE}", "is out of range"),
+    "sweep: many digits": (f"{SWEEP} batches={HUGE}", "is out of range"),
+    "sweep: large for a float": (f"{SWEEP} p2p_time=1{'0' * 400}.5", "is out of range"),
+    "sweep: range": (f"{SWEEP} 'batches=range(0,1e999999999)'", "'1e999999999' is out of range"),
+    "sweep: deep": (f"{SWEEP} partition={'[' * 500}1{']' * 500}", "nested too deeply"),
+    "sweep: long": (f"{SWEEP} {'x' * 5000}", "is no sweep of a setting"),
+    "sweep: deep condition": (f"{SWEEP} batches=2 --where {'-' * 990}1", "nested too deeply"),
+    "sweep: half a letter": (f"{SWEEP} batches=2 --where '\udcff'", "'\\udcff' cannot be read"),
+    "studies: unprintable": ("studies '\u202e'", "\\u202e: write `ppopt studies show"),
 }
 
 

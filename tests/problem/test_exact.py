@@ -46,13 +46,30 @@ def test_finer_than_a_millionth_is_rounded_and_said(number: Any, value: Fraction
         float("inf"),
         "-inf",
         "1e999999",
+        "1e999999999",
+        "-1e-999999999",
+        Decimal("1e999999999"),
+        "1e99999999999999999999999",
+        pytest.param(10**5000, id="5001 digits"),
         10**13,
         "1 0",
     ],
 )
 def test_anything_else_is_refused_by_name(number: Any) -> None:
-    with pytest.raises(InputError, match=r"^forward: "):
+    with pytest.raises(InputError, match=r"^forward: ") as raised:
         exact.read(number, "forward")
+    assert len(str(raised.value)) < 100
+
+
+def test_a_fraction_has_a_float_near_it() -> None:
+    """The bounds of exponents are those within which a number is printed as a float."""
+    for text in ("1e300", f"1{'0' * 300}.5", "-9.99e300", "1e-300", "0", "0e999999999"):
+        value = exact.fraction(text, "x")
+        assert float(exact.plain(value)) == float(text)
+        assert bool(exact.plain(value)) is bool(value)
+    for text in ("1e301", "1e-301"):
+        with pytest.raises(InputError, match="out of range"):
+            exact.fraction(text, "x")
 
 
 def test_common_denominator_makes_whole_ticks() -> None:

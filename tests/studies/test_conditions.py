@@ -72,11 +72,23 @@ def test_arithmetic_is_pythons() -> None:
         "chunks\x00",
         "(" * 400 + ")" * 400,
         "1 + " * 300 + "1",
+        "-" * 990 + "1",
+        "1 <" + "-" * 900 + "chunks",
+        "not " * 240 + "chunks",
+        "1+" * 490 + "1",
     ],
 )
 def test_nothing_else_can_be_said(text: str) -> None:
-    with pytest.raises(InputError, match="where: "):
+    with pytest.raises(InputError, match="where: ") as raised:
         Condition(text)
+    assert len(str(raised.value)) < 300
+
+
+def test_a_long_condition_of_few_levels_holds() -> None:
+    """`or` of many comparisons is one level, however many there are."""
+    many = " or ".join(["chunks == 1"] * 60)
+    assert Condition(f"{many} or chunks == 2").holds(ROW)
+    assert Condition("1 + " * 40 + "1 == 41").holds(ROW)
 
 
 @pytest.mark.parametrize(

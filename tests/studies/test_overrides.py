@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
-from ppopt.studies.overrides import Override, parse
+from ppopt.studies.overrides import DEEPEST, Override, parse
 
 HYDRA = OverridesParser.create()
 
@@ -95,6 +95,19 @@ def test_ranges_are_pythons(start: int, stop: int, step: int) -> None:
         assert parse(f"key=range({start},{stop},{step})") == Override("key", wanted)
 
 
+def test_numbers_of_many_digits_are_read() -> None:
+    digits = "7" * 300
+    assert parse(f"key={digits},0.{digits}").values == (int(digits), Decimal(f"0.{digits}"))
+
+
+def test_lists_within_lists_are_read_up_to_a_depth() -> None:
+    """A list ends before the next begins: only those that are open count."""
+    nested = f"{'[' * DEEPEST}1{']' * DEEPEST}"
+    assert len(parse(f"key={','.join([nested] * 3)}").values) == 3
+    with pytest.raises(InputError, match="nested too deeply"):
+        parse(f"key=[{nested}]")
+
+
 def test_fractions_are_decimals() -> None:
     """A float of 0.1 is not 0.1."""
     assert parse("p2p=0.1,range").values == (Decimal("0.1"), "range")
@@ -124,6 +137,13 @@ def test_fractions_are_decimals() -> None:
         ("partition=1,2]", "something follows"),
         ("partition=Et|(tt|)", "something follows"),
         ("name='open", "a value is missing"),
+        ("batches=1e999999999", "'1e999999999' is out of range"),
+        ("batches=8,-1e-999999999", "'-1e-999999999' is out of range"),
+        ("batches=[1e999999999]", "'1e999999999' is out of range"),
+        ("batches=range(1e999999999)", "'1e999999999' is out of range"),
+        (f"batches={'9' * 5000}", "is out of range"),
+        (f"batches=1e{'9' * 5000}", "is out of range"),
+        (f"batches={'[' * 500}1{']' * 500}", "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_shown(text: str, words: str) -> None:
@@ -131,6 +151,7 @@ def test_what_is_wrong_is_shown(text: str, words: str) -> None:
         parse(text)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 300
 
 
 @settings(max_examples=60, deadline=None)
