@@ -7,7 +7,7 @@ configurations come in the order of bounds of all placements together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import zip_longest
 
@@ -83,22 +83,19 @@ class PlacedCandidates(Candidates):
 
     def listed(self) -> list[Key]:
         """The configurations of all placements that list their own."""
-        each = ((hosts, candidates.listed()) for hosts, candidates in self._inner.items())
-        return [(*hosts, *own) for hosts, keys in each for own in keys]
+        each = self._inner.items()
+        return [key for hosts, candidates in each for key in _keys(hosts, candidates.listed())]
 
     def first(self) -> Iterator[Key]:
         """The first of every placement, then the second, and so on."""
-        rows = (
-            ((*hosts, *own) for own in candidates.first())
-            for hosts, candidates in self._inner.items()
-        )
+        rows = [_keys(hosts, candidates.first()) for hosts, candidates in self._inner.items()]
         for together in zip_longest(*rows):
             yield from (key for key in together if key is not None)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within the placement; the same on placements that differ little."""
         hosts, candidates, own = self._of(key)
-        yield from ((*hosts, *moved) for moved in candidates.moves(own))
+        yield from _keys(hosts, candidates.moves(own))
         pipeline = candidates.pipeline(own)
         for other in dict.fromkeys(map(self._space.representative, self._space.moves(hosts))):
             if other in self._inner and (same := self._inner[other].key(pipeline)) is not None:
@@ -127,6 +124,11 @@ class PlacedCandidates(Candidates):
             f"over {scope}: every one but {search.examined} is ruled out by bounds of one device "
             f"alone; of these {search.examined}, {search.searched} were searched"
         )
+
+
+def _keys(hosts: Hosts, own: Iterable[Key]) -> Iterator[Key]:
+    """The keys of the configurations of one placement."""
+    return ((*hosts, *key) for key in own)
 
 
 class _Placed:

@@ -1,103 +1,167 @@
-"""Placement chosen with partition or recompute: against every placement and configuration."""
+"""Placement chosen with partition or recompute: against all configurations, each exhaustively."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise, product
+from itertools import combinations, count, pairwise, product
 from random import Random
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import ppopt
-from ppopt import InputError, Status, Verdict
+from ppopt import InputError, Objective, Pipeline, Status, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.solver.search import candidates_of
+from tests.oracles import exhaustive
 
-SPEEDS = {2: (1, 3), 3: (1, 2, 1)}
-LIMITS = {2: (9, 14), 3: (9, 14, 8)}
+COMPOSITIONS = ("partition", "recompute", "partition and recompute")
+"""What is searched with the placement."""
 
 
-def drawn(seed: int, layers: int = 5) -> ppopt.Model:
-    rng = Random(seed)
-    return ppopt.Model(
-        [
-            ppopt.Layer(
-                forward=rng.randint(1, 3),
-                backward=rng.randint(2, 5),
-                weight=1,
-                activation=rng.randint(2, 4),
-                kept=1,
-                static=1,
-            )
-            for _ in range(layers)
-        ]
+def drawn(rng: Random, searched: str, chunks: int) -> Pipeline:
+    """A model of few layers on two devices, with limits at which recompute and placement matter."""
+    stages = 2 * chunks
+    model = ppopt.Model([layer(rng) for _ in range(stages + rng.randint(1, 3 - chunks))])
+    mean = float(sum(one.activation + one.static for one in model.layers)) / 2
+    limits = [int(mean * rng.uniform(0.8, 2)) for _ in range(2)]
+    return Pipeline(
+        stages=2,
+        chunks=chunks,
+        batches=rng.randint(1, 3 if chunks == 1 else 2),
+        model=model,
+        p2p=rng.choice((0, 1)),
+        device_speed=rng.choice((1, 1, (1, 2))),
+        mem_limit=rng.choice((None, max(limits), limits, limits)),
+        placement="search",
+        partition="search" if "partition" in searched else "balanced",
+        recompute="search" if "recompute" in searched else None,
     )
 
 
-def pipeline(model: ppopt.Model, devices: int, **more: Any) -> ppopt.Pipeline:
-    """A pipeline on devices that differ in speed and memory."""
-    own = {"device_speed": SPEEDS[devices], "mem_limit": LIMITS[devices], **more}
-    return model.pipeline(devices=devices, batches=3, **own)
+def layer(rng: Random) -> ppopt.Layer:
+    """A layer; one in three has nothing to save by recompute."""
+    activation = rng.randint(1, 4)
+    return ppopt.Layer(
+        forward=rng.randint(1, 3),
+        backward=rng.randint(2, 4),
+        weight=1,
+        activation=activation,
+        recompute_time=rng.randint(0, 2),
+        kept=rng.choice((0, min(1, activation), activation)),
+        static=rng.randint(0, 1),
+    )
 
 
-def every_value(
-    model: ppopt.Model, devices: int, recompute: str, stages: int
-) -> Iterator[Fraction]:
-    """Values of all placements that use every device, with every partition."""
-    for hosts in product(range(devices), repeat=stages):
-        if len(set(hosts)) < devices:
+def every(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """All placements that use both devices, with all partitions and recompute that are searched."""
+    layers = range(len(pipeline.model))
+    for hosts in product(range(2), repeat=pipeline.num_stages):
+        if len(set(hosts)) < 2:
             continue
-        for cuts in combinations(range(1, len(model)), stages - 1):
-            ends = (0, *cuts, len(model))
-            counts = tuple(high - low for low, high in pairwise(ends))
-            more = {"placement": hosts, "partition": counts, "recompute": recompute}
-            found = ppopt.solve(pipeline(model, devices, **more), workers=1, time_limit=60)
-            assert found.status in (Status.OPTIMAL, Status.INFEASIBLE)
-            if found.value is not None:
-                yield found.value
+        cuts = [placed(pipeline, hosts, "balanced").counts]
+        if pipeline.partition == "search":
+            ends = combinations(layers[1:], pipeline.num_stages - 1)
+            cuts = [tuple(b - a for a, b in pairwise((0, *one, len(layers)))) for one in ends]
+        for counts in cuts:
+            made = placed(pipeline, hosts, counts)
+            yield from with_recompute(made) if pipeline.recompute == "search" else [made]
 
 
-@pytest.mark.parametrize(
-    ("devices", "stages", "recompute", "seed"),
-    [(2, 2, "none", 0), (2, 2, "search", 1), (3, 3, "none", 1), (2, 3, "none", 2)],
-)
-def test_agrees_with_every_placement_and_partition(
-    devices: int, stages: int, recompute: str, seed: int
-) -> None:
-    model = drawn(seed)
-    start = tuple(stage % devices for stage in range(stages))
-    given = pipeline(model, devices, placement=start, partition="search", recompute=recompute)
-    found = ppopt.solve(given, placement="search", workers=1, time_limit=60)
-    best = min(every_value(model, devices, recompute, stages), default=None)
-    assert found.value == best
-    assert found.lower_bound is None or (best is not None and found.lower_bound <= best)
-    assert found.schedule is not None
-    checked = ppopt.recheck(found.schedule, workers=1)
-    assert checked.verdict is not Verdict.WRONG
+def placed(pipeline: Pipeline, hosts: tuple[int, ...], cut: Any) -> Pipeline:
+    return replace(
+        pipeline, stages=len(hosts), chunks=None, placement=hosts, partition=cut, recompute=None
+    )
 
 
-def test_recompute_with_the_layers_cut_by_rule() -> None:
-    """The least of all placements, each with its own balanced cut and choice of recompute."""
-    model = drawn(3)
-    more = {"partition": "balanced", "recompute": "search", "mem_limit": (12, 20)}
-    found = ppopt.solve(pipeline(model, 2, placement="search", **more), workers=1)
-    each = [
-        ppopt.solve(pipeline(model, 2, placement=hosts, **more), workers=1).value
-        for hosts in ((0, 1), (1, 0))
-    ]
+def with_recompute(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """The pipeline with every set of layers that may recompute."""
+    layers = pipeline.model.layers
+    ways = [(False, True) if one.kept < one.activation else (False,) for one in layers]
+    for chosen in product(*ways):
+        made = (replace(one, recompute=does) for one, does in zip(layers, chosen, strict=True))
+        yield replace(pipeline, model=replace(pipeline.model, layers=tuple(made)))
+
+
+def least(pipeline: Pipeline, objective: exhaustive.Goal) -> Fraction | None:
+    """The least value of all, in the user's unit; None where none keeps the limits."""
+    values = []
+    for one in every(pipeline):
+        found = exhaustive.best(one, fused=False, objective=objective)
+        values += [] if found is None else [one.ticks.time(found)]
+    return min(values, default=None)
+
+
+def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
+    """Value, status and bounds, also of a search that is stopped after some steps."""
+    wanted = least(pipeline, objective)
+    found = solve(pipeline, objective=objective, workers=1, time_limit=60)
+    assert found.value == wanted, pipeline
+    if wanted is None:
+        assert found.status is Status.INFEASIBLE
+        return
     assert found.status is Status.OPTIMAL
-    assert found.value == min(value for value in each if value is not None)
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+    calls = count()
+    early = solve(pipeline, objective=objective, workers=1, stop=lambda _: next(calls) >= steps)
+    assert early.lower_bound is not None
+    assert early.lower_bound <= wanted, pipeline
+    assert early.value is None or wanted <= early.value
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("searched", COMPOSITIONS)
+def test_agrees_with_all_configurations(searched: str, chunks: int) -> None:
+    rng = Random(f"{searched} {chunks}")
+    for number in range(3 if chunks == 1 else 1):
+        objective: exhaustive.Goal = "device-span" if number == 1 else "makespan"
+        check(drawn(rng, searched, chunks), objective, 3 * number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("searched", COMPOSITIONS)
+def test_agrees_with_all_configurations_of_many_models(searched: str, chunks: int) -> None:
+    rng = Random(f"many {searched} {chunks}")
+    for number in range(20 if chunks == 1 else 4):
+        objective: exhaustive.Goal = "device-span" if number % 2 else "makespan"
+        check(drawn(rng, searched, chunks), objective, 3 * number)
+
+
+def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:
+    """All before a second configuration of any; limits differ, so each has other choices."""
+    pipeline = Pipeline(
+        stages=2, batches=2, chunks=2, placement="search", mem_limit=[7, 5], recompute="search",
+        model=[{"forward": 1, "activation": 1, "count": 4}],
+    )  # fmt: skip
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    candidates = candidates_of(problem, monotonic() + 60)
+    assert candidates is not None
+    keys = list(candidates.first())
+    wanted = {hosts for hosts in product(range(2), repeat=4) if len(set(hosts)) == 2}
+    assert {candidates.pipeline(key).hosts[0] for key in keys[: len(wanted)]} == wanted
+    assert [candidates.key(candidates.pipeline(key)) for key in keys] == keys
+
+
+def test_placements_of_equal_limits_and_recompute() -> None:
+    """Two chunks and a limit that never binds: the value without recompute."""
+    pipeline = Pipeline(
+        stages=2, batches=2, chunks=2, placement="search", mem_limit=1000, recompute="search",
+        model=[{"forward": 1, "activation": 1, "count": 4}],
+    )  # fmt: skip
+    assert solve(pipeline, workers=1).value == solve(replace(pipeline, recompute=None)).value
 
 
 def test_too_many_placements_are_refused_with_what_to_do() -> None:
-    given = drawn(1, 12).pipeline(
-        devices=6, batches=2, device_speed=(1, 2, 3, 4, 5, 6), placement="search"
-    )
+    model = ppopt.Model([layer(Random(1)) for _ in range(12)])
+    given = Pipeline(
+        stages=6, batches=2, model=model, device_speed=(1, 2, 3, 4, 5, 6), placement="search",
+        partition="search",
+    )  # fmt: skip
     with pytest.raises(InputError, match="search the placement alone, then give the one found"):
-        ppopt.solve(ppopt.Pipeline(**{**fields(given), "partition": "search"}))
-
-
-def fields(given: ppopt.Pipeline) -> dict[str, Any]:
-    """What the pipeline was made of."""
-    names = ("stages", "batches", "model", "device_speed", "placement")
-    return {name: getattr(given, name) for name in names}
+        solve(given)
