@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ppopt import InputError, Objective, Pipeline, Schedule, evaluate
+from ppopt import NotApplicableError, Objective, Pipeline, Schedule, evaluate
 from ppopt.strategies import Options, registry
 
 
@@ -22,5 +22,5 @@ def _made(name: str, pipeline: Pipeline, objective: Objective) -> Schedule | Non
         if (placed.hosts, placed.num_slices) != (pipeline.hosts, pipeline.num_slices):
             return None
         return evaluate(pipeline, name, objective)
-    except InputError:
+    except NotApplicableError:
         return None

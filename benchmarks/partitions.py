@@ -29,7 +29,8 @@ from unittest import mock
 
 import ppopt
 from benchmarks.machine import heading
-from ppopt import InputError, Model, Pipeline, Result, SolveParams
+from ppopt import Model, NotApplicableError, Pipeline, Result, SolveParams
+from ppopt.errors import not_applicable
 from ppopt.formats.files import write
 from ppopt.solver.parameters import RoundParams
 from ppopt.solver.partitions.candidates import one_layer_moves
@@ -120,8 +121,9 @@ def pipeline(row: Row, partition: object) -> Pipeline:
 def value(row: Row, partition: object, seconds: float) -> Fraction | None:
     """Value of one partition after so many seconds; None where it does not apply or fit."""
     try:
-        made = pipeline(row, partition)
-    except InputError:
+        with not_applicable():
+            made = pipeline(row, partition)
+    except NotApplicableError:
         return None
     return ppopt.solve(made, workers=1, time_limit=seconds).value
 

@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 
 import ppopt
 from benchmarks.machine import heading
-from ppopt import InputError, Pipeline, Plan, PlanSpace, Result
+from ppopt import NotApplicableError, Pipeline, Plan, PlanSpace, Result
+from ppopt.errors import not_applicable
 from ppopt.formats.files import write
 from ppopt.studies.plan_space import PlanConfiguration
 
@@ -97,9 +98,12 @@ def by_hand(name: str, pipeline: Pipeline, limit: str) -> Hand | None:
     for strategy, partition in PUBLISHED.get(name, BY_HAND):
         for recompute in ("none", "full"):
             try:
-                made = replace(pipeline, partition=partition, recompute=recompute, mem_limit=limit)
+                with not_applicable():
+                    made = replace(
+                        pipeline, partition=partition, recompute=recompute, mem_limit=limit
+                    )
                 schedule = ppopt.evaluate(made, strategy)
-            except InputError:
+            except NotApplicableError:
                 continue
             if schedule.fits_limits:
                 value = schedule.pipeline.ticks.time(schedule.metrics.makespan)

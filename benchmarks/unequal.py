@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ppopt import InputError, Objective, Pipeline, Schedule, evaluate, solve
+from ppopt import NotApplicableError, Objective, Pipeline, Schedule, evaluate, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.exact import plain
 from ppopt.report.svg import svg
@@ -125,7 +125,7 @@ def hands(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list
     for name, strategy in registry().items():
         try:
             made = evaluate(strategy.unplaced(pipeline), name, objective)
-        except InputError:
+        except NotApplicableError:
             continue
         if made.fits_limits:
             value = made.pipeline.ticks.time(made.metrics.value(objective))

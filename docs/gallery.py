@@ -59,7 +59,7 @@ def schedules() -> dict[str, ppopt.Schedule]:
     """Optima of two placements and all hand strategies that apply, by the name of their picture."""
     shown = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
     for name in registry():
-        with suppress(ppopt.InputError):
+        with suppress(ppopt.NotApplicableError):
             shown[name] = ppopt.evaluate(pipeline(), name)
     return shown
 

@@ -29,7 +29,10 @@ GROUPS = {
         *("LeastMemory", "MoreMemory"),
         *("sweep", "Study", "SweepRow", "choose_partition", "PartitionChoice", "choose_recompute"),
     ),
-    "Errors": ("PpoptError", "InputError", "DeadlockError", "RunError", "VerificationError"),
+    "Errors": (
+        *("PpoptError", "InputError", "ConflictError", "DeadlockError", "NotApplicableError"),
+        *("RunError", "VerificationError"),
+    ),
 }
 """Public names by what one does with them; those named in no group end the page."""
 

@@ -13,8 +13,10 @@ All else loads on use: importing this package loads no other module. Messages go
 TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all that is done here
 
 if TYPE_CHECKING:
+    from ppopt.errors import ConflictError as ConflictError
     from ppopt.errors import DeadlockError as DeadlockError
     from ppopt.errors import InputError as InputError
+    from ppopt.errors import NotApplicableError as NotApplicableError
     from ppopt.errors import PpoptError as PpoptError
     from ppopt.errors import RunError as RunError
     from ppopt.errors import VerificationError as VerificationError
@@ -86,7 +88,10 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "errors": ("DeadlockError", "InputError", "PpoptError", "RunError", "VerificationError"),
+    "errors": (
+        *("PpoptError", "InputError", "ConflictError", "DeadlockError", "NotApplicableError"),
+        *("RunError", "VerificationError"),
+    ),
     "formats.models": ("models", "read_model", "read_pipeline"),
     "formats.schedule_json": ("read_schedule",),
     "problem.costs": ("StageCosts", "Ticks"),

@@ -4,9 +4,16 @@
 
     PpoptError
     +-- InputError            what the user gave cannot be used (exit code 2)
+    |   +-- ConflictError     parts of the input, each of them right, that do not go together
     |   +-- DeadlockError     an order in which operations wait for each other in a circle
+    +-- NotApplicableError    a strategy or format does not apply to a pipeline (exit code 2)
     +-- RunError              a process that runs a schedule failed (exit code 1)
     +-- VerificationError     a schedule made here breaks a rule: a bug of ours (exit code 1)
+
+An InputError is caught where input enters: at the command line, in a row of a sweep, and by readers
+of files, which add the place. Between these it is caught nowhere, because it may also come from a
+mistake of ours. Code that tries several things catches NotApplicableError, which says that one of
+them does not exist for a pipeline. Neither ever proves that no schedule fits.
 """
 
 from __future__ import annotations
@@ -29,11 +36,38 @@ class InputError(PpoptError):
     """Input that cannot be used; the message is one line: what, where, and how to mend it."""
 
 
+class ConflictError(InputError):
+    """Parts of the input that do not go together, such as two routes and an odd number of batches.
+
+    Where the user gave only some of these parts and ppopt tries a value for the others, this is no
+    fault of the input: see `not_applicable`.
+    """
+
+
+class NotApplicableError(PpoptError):
+    """A strategy, search, partition or file format does not apply to a pipeline; one line says why.
+
+    The pipeline itself is right. Not an InputError: that one may come from any mistake.
+    """
+
+
+@contextmanager
+def not_applicable() -> Iterator[None]:
+    """Raise a ConflictError of the block as a NotApplicableError.
+
+    For blocks that set up a pipeline with values that ppopt tries, as the chunks of a strategy.
+    """
+    try:
+        yield
+    except ConflictError as error:
+        raise NotApplicableError(str(error)) from None
+
+
 class Faults:
     """Collects the faults of one input, to name them all at once."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.found: list[InputError] = []
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -41,7 +75,7 @@ class Faults:
         try:
             yield
         except InputError as error:
-            self.found.append(str(error))
+            self.found.append(error)
 
     @property
     def full(self) -> bool:
@@ -49,11 +83,16 @@ class Faults:
         return len(self.found) >= MOST_FAULTS
 
     def check(self) -> None:
-        """Raise one InputError, of one line, that names all faults."""
+        """Raise one InputError, of one line, that names all faults.
+
+        It is a ConflictError where all faults are.
+        """
         if self.found:
             more = len(self.found) - MOST_FAULTS
             rest = [f"{more} more"] if more > 0 else []
-            raise InputError(ALSO.join([*self.found[:MOST_FAULTS], *rest]))
+            conflict = all(isinstance(fault, ConflictError) for fault in self.found)
+            kind = ConflictError if conflict else InputError
+            raise kind(ALSO.join([*map(str, self.found[:MOST_FAULTS]), *rest]))
 
 
 class DeadlockError(InputError):

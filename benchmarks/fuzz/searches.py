@@ -18,7 +18,7 @@ from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt import (
     Frontier,
     FrontierPoint,
-    InputError,
+    NotApplicableError,
     Objective,
     Pipeline,
     Result,
@@ -346,7 +346,7 @@ class Strategies(Category):
             schedule = ppopt.evaluate(
                 pipelines.made(case), case["strategy"], Objective(case["objective"])
             )
-        except InputError as refused:
+        except NotApplicableError as refused:
             raise SkippedError(str(refused)) from None
         yield from judge.broken(schedule, limit=False)
 

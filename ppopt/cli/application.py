@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
 from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
-from ppopt.errors import ALSO, InputError, RunError, VerificationError
+from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
 
@@ -118,7 +118,7 @@ class Group(TyperGroup):
                 with interrupts.heard():
                     code = self._run(words, prog_name or "ppopt", extra)
                 print(end="", flush=True)
-            except InputError as error:
+            except (InputError, NotApplicableError) as error:
                 fail(_as_typed(str(error), words))
             except (RunError, VerificationError) as error:
                 fail(str(error), EXIT_BUG)

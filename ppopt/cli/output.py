@@ -15,7 +15,7 @@ from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.files import Target
 from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
@@ -307,7 +307,7 @@ def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int
     for target, words in files:
         try:
             write_target(target, words())
-        except InputError as error:
+        except (InputError, NotApplicableError) as error:
             note(f"error: {' '.join(str(error).split())}")
             code = EXIT_INCOMPLETE
     return code

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from operator import add, sub
 from typing import Any, NamedTuple
 
-from ppopt.errors import InputError
+from ppopt.errors import ConflictError
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
 from ppopt.problem.settings import STAGE_COSTS, Setting, Unit
@@ -265,7 +265,7 @@ def ticks_of(
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
     microbatches times slices, and `divisor` the number of ticks into which the common tick of the
-    times is divided. Raises InputError where times or memory are so large, or so finely divided,
+    times is divided. Raises ConflictError where times or memory are so large, or so finely divided,
     that sums of ticks would pass `MOST_TICKS`.
     """
     rows = _on_all_devices(costs, speeds)
@@ -375,7 +375,7 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[int, ...]], pieces: in
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
     for what, sum_of in (("times", total[Unit.TIME]), ("memory", total[Unit.MEMORY])):
         if sum_of >= MOST_TICKS:
-            raise InputError(
+            raise ConflictError(
                 f"{what}: too large or too finely divided to stay exact "
                 f"({sum_of} ticks, at most 2^53); use fewer digits or fewer batches"
             )

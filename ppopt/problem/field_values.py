@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
 from ppopt.problem.settings import LIMIT_1F1B
 
@@ -62,7 +62,7 @@ class FieldReader:
         if not any(map(is_list, given)):
             numbers = self.numbers(field, given)
             if len(numbers) != stages - 1:
-                raise InputError(
+                raise ConflictError(
                     f"{field}: has {len(numbers)} entries for {stages} stages; give one "
                     "number, one after every stage but the last, or a matrix"
                 )
@@ -96,7 +96,7 @@ class FieldReader:
         for row in hosts[1:]:
             for one, other in zip(hosts[0], row, strict=True):
                 if numbers[one] != numbers[other]:
-                    raise InputError(
+                    raise ConflictError(
                         f"device_speed: two routes run a stage on devices {one} and {other}; "
                         "give these one speed"
                     )

@@ -50,15 +50,14 @@ def counts(text: str, model: Layers) -> tuple[int, ...]:
 
 
 def write(model: Layers, partition: Sequence[int]) -> str:
-    """Layout of a partition: equal layers and equal stages in a row are repeats.
+    """Layout of a partition of a model; `counts` reads the same counts from it."""
+    stages = model.stage_layers(partition)
+    return write_roles([[layer.role for layer in stage] for stage in stages])
 
-    `counts` reads the same counts from it.
-    """
-    letters, start, names = _letters(model), 0, []
-    for count in model.checked(partition):
-        names.append(_runs(letters[start : start + count]))
-        start += count
-    *before, last = names
+
+def write_roles(stages: Iterable[Iterable[str]]) -> str:
+    """Layout of the roles of every stage's layers: equal ones in a row are repeats."""
+    *before, last = (_runs("".join(LETTERS[role] for role in stage)) for stage in stages)
     return "".join(map(_repeated, _groups(before))) + last
 
 

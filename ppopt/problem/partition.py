@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact, layout
 from ppopt.problem.layers import DECODER, LETTERS, Layers
 
@@ -27,11 +27,11 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
 
     What comes before the first decoder layer (the embedding) goes to the first stage, and every
     other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
-    no difference. Raises InputError where there are fewer decoder layers than stages.
+    no difference. Raises ConflictError where there are fewer decoder layers than stages.
     """
-    starts = [index for index, layer in enumerate(model.layers) if layer.role == DECODER]
+    starts = _decoders(model)
     if len(starts) < stages:
-        raise InputError(
+        raise ConflictError(
             f"partition: even: {_of(len(starts), 'decoder layer')} for {stages} stages; every "
             "stage needs one; use balanced, or fewer devices or chunks"
         )
@@ -41,12 +41,17 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
     return tuple(end - start for start, end in pairwise(cuts))
 
 
+def _decoders(model: Layers) -> list[int]:
+    """Places of the decoder layers."""
+    return [index for index, layer in enumerate(model.layers) if layer.role == DECODER]
+
+
 def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:
     """Counts whose largest F + BW of a stage is least, each on a device of its speed (default 1).
 
     Of several such partitions: the one of least sum of squares of F + BW over the stages; of these,
     the one whose first stage has the most layers, then the second, and so on. Exact: bisection on
-    the largest F + BW, and a dynamic program over the first layer of a stage. Raises InputError
+    the largest F + BW, and a dynamic program over the first layer of a stage. Raises ConflictError
     where there are fewer layers than stages.
     """
     _check_stages(model, stages)
@@ -133,6 +138,15 @@ RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
 """Rule by name -> counts of a model for a number of stages and the speeds of their devices."""
 
 
+def all_by_rule(model: Layers, stages: int, speeds: Speeds | None = None) -> list[Counts]:
+    """The partitions of all rules; without `even` where a stage would have no decoder layer.
+
+    Raises ConflictError where there are fewer layers than stages.
+    """
+    every_rule = len(_decoders(model)) >= stages
+    return [*([even(model, stages)] if every_rule else []), balanced(model, stages, speeds)]
+
+
 def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
     """Raise InputError where the partition is to be searched, which `where` does not do."""
     if partition == SEARCH:
@@ -175,15 +189,15 @@ def counts_of(
 ) -> Counts:
     """Layers per stage of a partition that `normal` has checked.
 
-    `speeds` are those of the stages' devices (default 1). Raises InputError where the partition
-    does not fit the model or the number of stages.
+    `speeds` are those of the stages' devices (default 1). Raises ConflictError where the partition
+    does not fit the number of stages, and InputError where it does not fit the model.
     """
     _check_stages(model, stages)
     if isinstance(partition, str) and partition in RULES:
         return RULES[partition](model, stages, speeds)
     counts = partition if isinstance(partition, tuple) else layout.counts(partition, model)
     if len(counts) != stages:
-        raise InputError(
+        raise ConflictError(
             f"partition: has {_of(len(counts), 'stage')}, the placement {stages}; give one count "
             "per stage, devices x chunks"
         )
@@ -192,7 +206,7 @@ def counts_of(
 
 def _check_stages(model: Layers, stages: int) -> None:
     if len(model) < stages:
-        raise InputError(
+        raise ConflictError(
             f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "
             "use fewer devices or chunks"
         )

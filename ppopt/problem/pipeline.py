@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ppopt.errors import Faults, InputError
+from ppopt.errors import ConflictError, Faults, InputError, NotApplicableError
 from ppopt.problem import exact, link, partition, placement, units
 from ppopt.problem.backward_times import check_overlap, derive
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
@@ -54,7 +54,8 @@ class Pipeline:
     layers the costs are sums over the layers of each stage, one entry per stage under every
     placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`)
     and may carry a unit, as in `"3.2ms"` or `"80GiB"` (see `ppopt.problem.units`). Raises
-    InputError on anything that is no pipeline.
+    InputError on anything that is no pipeline; ConflictError where its parts, each of them right,
+    do not go together.
     """
 
     stages: int
@@ -160,7 +161,7 @@ class Pipeline:
             self._set("slices", whole(self.slices, "slices"))
         pieces = self.batches * self.num_slices
         if self.stages * self.num_chunks * pieces > LARGEST_GRID:
-            raise InputError(
+            raise ConflictError(
                 f"stages x microbatches is above {LARGEST_GRID}: "
                 f"{self.stages * self.num_chunks} x {pieces}; use fewer batches"
             )
@@ -169,7 +170,7 @@ class Pipeline:
         if isinstance(self.routes, bool) or self.routes not in (1, 2):
             raise InputError(f"routes: {self.routes!r} is neither 1 nor 2")
         if self.routes == 2 and self.batches % 2:
-            raise InputError(f"batches: {self.batches} is odd; two routes need an even number")
+            raise ConflictError(f"batches: {self.batches} is odd; two routes need an even number")
         self._set_link_mode()
         self._set_first_backward()
         self._set_counts()
@@ -196,7 +197,7 @@ class Pipeline:
         self._set("link_mode", LinkMode.read(self.link_mode))
         if self.streams and (self.routes == 2 or self.num_slices > 1):
             what = "two routes" if self.routes == 2 else "slices"
-            raise InputError(
+            raise ConflictError(
                 f"link_mode: streams are PyTorch's, which has no {what}; use link_mode delay"
             )
 
@@ -210,10 +211,10 @@ class Pipeline:
                 "the whole backward"
             )
         if self.routes == 2:
-            raise InputError("first_backward: it is PyTorch's, which has no two routes")
+            raise ConflictError("first_backward: it is PyTorch's, which has no two routes")
         for what, given in (("partition", self.partition), ("recompute", self.recompute)):
             if given == partition.SEARCH:
-                raise InputError(
+                raise ConflictError(
                     f"first_backward: a search of {what} does not know it; give the {what} that it "
                     "finds without, then solve again"
                 )
@@ -501,15 +502,15 @@ class Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
         Where the partition of a model is a rule, the rule is applied again: it depends on the
-        speeds of the devices. Raises InputError where chunks cut shares that differ: other
-        placements then have other stages.
+        speeds of the devices. Raises NotApplicableError where chunks cut shares that differ:
+        other placements then have other stages.
         """
         costs: dict[str, Any] = {}
         if self.named_placement and self.model is None and self.num_chunks > 1:
             for cost in STAGE_COSTS:
                 values = getattr(self, cost.field)
                 if values is not None and len(set(values)) > 1:
-                    raise InputError(
+                    raise NotApplicableError(
                         f"{cost.name}: chunks cut unequal shares into other stages under every "
                         "placement; give one number for all, a placement list, or layers"
                     )

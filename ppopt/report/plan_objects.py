@@ -6,7 +6,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
@@ -124,7 +124,7 @@ def _use(plan: Plan) -> dict[str, str | None]:
     found: dict[str, str | None] = dict.fromkeys(writers)
     if plan.best is not None:
         for name, write in writers.items():
-            with suppress(InputError):
+            with suppress(NotApplicableError):
                 found[name] = write(plan.best.pipeline)
     return found
 

@@ -167,7 +167,7 @@ def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str 
 def candidates_of(problem: Problem, deadline: float) -> Candidates | None:
     """The configurations of a pipeline whose partition, placement or recompute is to be searched.
 
-    None: nothing is. Raises InputError where the search does not apply.
+    None: nothing is. Raises NotApplicableError where the search does not apply.
     """
     chosen = _chosen_with_the_schedule(problem.pipeline, None)
     return None if chosen is None else _candidates(chosen, problem, deadline)

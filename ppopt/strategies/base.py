@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.problem import placement
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
@@ -50,7 +50,9 @@ class Strategy:
     source: str
     """The paper and section, or the code, that defines it."""
     build: Build
-    """Orders for a pipeline whose chunks and placement are the strategy's own."""
+    """Orders for a pipeline whose chunks and placement are the strategy's own.
+
+    Raises NotApplicableError where the strategy cannot run on it, whatever its times."""
     placement: str = "linear"
     chunks: int | Callable[[Options], int] | None = 1
     """Stages per device, or a function of the options; None: any number, by default 2."""
@@ -70,7 +72,8 @@ class Strategy:
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
         """The pipeline with the chunks, placement, routes and slices of this strategy.
 
-        Raises InputError, naming both sides, where the pipeline or the options contradict them.
+        Raises NotApplicableError, naming both sides, where the pipeline contradicts them, and
+        InputError on an option that the strategy does not take.
         """
         for field, value in options._asdict().items():
             if value is not None and field not in self.takes:
@@ -82,12 +85,12 @@ class Strategy:
         asked = pipeline.chunks or pipeline.chunks_of_partition
         chunks = own or asked or placement.DEFAULT_CHUNKS[self.placement]
         if pipeline.chunks not in (None, chunks):
-            raise InputError(
+            raise NotApplicableError(
                 f"chunks: {pipeline.chunks} contradicts strategy {self.name}, "
                 f"which has {chunks} per device; leave --chunks out"
             )
         if pipeline.placement not in (None, self.placement):
-            raise InputError(
+            raise NotApplicableError(
                 f"placement: {pipeline.placement} contradicts strategy {self.name}, "
                 f"which is placed {self.placement}; leave --placement out"
             )
@@ -120,11 +123,13 @@ class Strategy:
     def _units(self, pipeline: Pipeline) -> dict[str, int | None]:
         """Routes and slices of the strategy's own pipeline, by field."""
         if pipeline.routes > self.routes:
-            raise InputError(
+            raise NotApplicableError(
                 f"routes: 2 contradicts strategy {self.name}, which has one; leave --routes out"
             )
         if pipeline.num_slices > 1 and self.slices == 1:
-            raise InputError(f"slices: strategy {self.name} cuts no microbatch; leave it out")
+            raise NotApplicableError(
+                f"slices: strategy {self.name} cuts no microbatch; leave it out"
+            )
         slices = pipeline.slices if self.slices == 1 else pipeline.slices or self.slices
         return {"routes": self.routes, "slices": slices}
 
@@ -135,14 +140,17 @@ class Strategy:
         permuted = own == self.routes == 1 and sorted(pipeline.placement) == list(range(devices))
         placed = permuted or pipeline.placement == expected
         if rest or chunks != (own or chunks) or not placed:
-            raise InputError(
+            raise NotApplicableError(
                 f"placement: the list contradicts strategy {self.name}, which is placed "
                 f"{self.placement} with {own or 'two or more'} stage(s) per device"
             )
         return pipeline
 
     def unplaced(self, pipeline: Pipeline) -> Pipeline:
-        """The pipeline without the chunks and placement that `apply` sets for this strategy."""
+        """The pipeline without the chunks and placement that `apply` sets for this strategy.
+
+        Raises NotApplicableError where the pipeline has none such, as with delays listed per stage.
+        """
         slices = None if self.slices == 1 else pipeline.slices
         pipeline = _changed(pipeline, routes=1, slices=slices)
         if not pipeline.named_placement:
@@ -152,9 +160,15 @@ class Strategy:
 
 
 def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
-    """The pipeline with these fields; itself where it has them, which saves checking it again."""
+    """The pipeline with these fields; itself where it has them, which saves checking it again.
+
+    Raises NotApplicableError where they do not go with the rest of it.
+    """
     same = all(getattr(pipeline, field) == value for field, value in fields.items())
-    return pipeline if same else replace(pipeline, **fields)
+    if same:
+        return pipeline
+    with not_applicable():
+        return replace(pipeline, **fields)
 
 
 @lru_cache(maxsize=32)

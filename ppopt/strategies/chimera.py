@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
@@ -20,11 +20,12 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     direct concatenation). Slots of the two routes have unlike parity on a device, so none is taken
     twice. For p dividing m, equal stages and no delay: makespan (2m + p - 2) F where BW = F, and
     p F + (2p - 2) BW where m = p; at m >= p a device holds between p/2 + 1 and p activations
-    (table 2), and static memory twice. Raises InputError where the number of devices is odd.
+    (table 2), and static memory twice. Raises NotApplicableError
+    where the number of devices is odd.
     """
     devices, share = pipeline.num_devices, pipeline.batches // 2
     if devices % 2:
-        raise InputError(
+        raise NotApplicableError(
             f"stages: {devices} devices are odd; strategy chimera needs an even number, so that "
             "the slots of its two routes do not meet"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
@@ -17,17 +17,17 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     With O the time of an F and a BW as one, equal stages and no delay, the largest idle time of a
     device is (p/2 - 1)(O + BW - 3 W) (DeepSeek-V3, arXiv 2412.19437, table 2): exactly so where
     F = B, less where B is longer. No device holds more than p + 1 activations, and static memory
-    is there twice. Raises InputError unless the number
-    of devices p is even and there are at least 2p microbatches.
+    is there twice. Raises NotApplicableError unless the number of devices p is even
+    and there are at least 2p microbatches.
     """
     devices, share = pipeline.num_devices, pipeline.batches // 2
     if devices % 2:
-        raise InputError(
+        raise NotApplicableError(
             f"stages: {devices} devices are odd; strategy dualpipe needs an even number, whose "
             "halves mirror each other"
         )
     if pipeline.batches < 2 * devices:
-        raise InputError(
+        raise NotApplicableError(
             f"batches: {pipeline.batches} do not fill strategy dualpipe on {devices} devices; "
             f"give at least {2 * devices}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, Strategy, register
@@ -16,12 +16,12 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 
     DualPipe on 2p devices does the same on both halves; one of them does for a V of p devices.
     With F = B, W and O the times of a chunk, equal stages and no delay, the largest idle time of a
-    device is (p - 1)(O + BW - 3 W); no device holds more than 2p + 1 chunks. Raises InputError
-    where there are fewer than 2p microbatches.
+    device is (p - 1)(O + BW - 3 W); no device holds more than 2p + 1 chunks. Raises
+    NotApplicableError where there are fewer than 2p microbatches.
     """
     devices = pipeline.num_devices
     if pipeline.batches < 2 * devices:
-        raise InputError(
+        raise NotApplicableError(
             f"batches: {pipeline.batches} do not fill strategy dualpipe-v on {devices} devices; "
             f"give at least {2 * devices}"
         )

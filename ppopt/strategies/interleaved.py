@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -22,7 +22,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     and so on; backwards in the same pattern with the chunks reversed (Megatron-LM, arXiv
     2104.04473, section 2.2.2; `--microbatch-group-size-per-virtual-pipeline-stage`). On equal
     stages with p dividing m: bubble (p - 1)(F + BW) / v, memory (v - 1)p + 2(p - i - 1) + 1 chunks
-    on device i. The default group size is `least_group`. Raises InputError where it would
+    on device i. The default group size is `least_group`. Raises NotApplicableError where it would
     deadlock.
     """
     return [alternating(*one) for one in streams(pipeline, options)]
@@ -37,7 +37,7 @@ def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, 
         raise InputError(f"group_size: {group} is below 1")
     if not _works(group, devices, batches):
         least = least_group(devices, batches)
-        raise InputError(
+        raise NotApplicableError(
             f"group_size: {group} deadlocks on {devices} devices with {batches} batches: it must "
             f"be at least the devices and leave no remainder of batches, or one of {devices} or "
             f"more; the least that works is {least}, taken without --group-size"

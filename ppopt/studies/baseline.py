@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
@@ -123,7 +123,7 @@ def _made_elsewhere(
     strategy: Strategy, unplaced: Pipeline, own: Pipeline, objective: Objective
 ) -> list[Schedule]:
     """The schedule of a strategy in a placement of its own, within the limit; else none."""
-    with suppress(InputError):
+    with suppress(NotApplicableError):
         plain = replace(unplaced, recompute=None)
         if _is_elsewhere(strategy.apply(strategy.unplaced(plain), Options()), own):
             made = _evaluated(strategy.unplaced(unplaced), strategy, objective)
@@ -226,7 +226,7 @@ def _strategies(result: Result, pipeline: Pipeline) -> list[Strategy]:
 
 
 def _is_of(strategy: Strategy, pipeline: Pipeline) -> bool:
-    with suppress(InputError):
+    with suppress(NotApplicableError):
         return strategy.apply(stated(pipeline), Options()).layout == pipeline.layout
     return False
 
@@ -235,7 +235,7 @@ def _made(strategy: Strategy, result: Result) -> list[Schedule]:
     """The schedules of a strategy: one for each of its pipelines on which it can run."""
     made = []
     for pipeline in _pipelines(result):
-        with suppress(InputError):
+        with suppress(NotApplicableError):
             made.append(_evaluated(pipeline, strategy, result.objective))
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.solver.result import Result
 from ppopt.solver.search import Callback
 from ppopt.studies import outcome
@@ -49,5 +49,5 @@ def _known(job: SolveJob, storage: Storage) -> tuple[JobOutcome | None, str | No
         return None, None
     try:
         return outcome.read(stored, job), None
-    except InputError as error:
+    except (InputError, NotApplicableError) as error:
         return None, str(error)

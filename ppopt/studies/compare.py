@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -317,7 +317,7 @@ def evaluate_all(
                 share = (deadline - time.monotonic()) / (len(chosen) - place)
                 schedule = _evaluated(unplaced, name, objective, own, share)
                 made.append((schedule, time.monotonic() - began))
-            except InputError as error:
+            except NotApplicableError as error:
                 skipped.append((name, str(error)))
     return made, tuple(skipped)
 
@@ -350,7 +350,7 @@ def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Opti
     began = time.monotonic()
     try:
         evaluate(replace(pipeline, batches=few), name, objective, options)
-    except InputError:
+    except NotApplicableError:
         return 0.0
     return (time.monotonic() - began) * pipeline.batches / few
 

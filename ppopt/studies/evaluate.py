@@ -25,7 +25,7 @@ def evaluate(
     The strategy sets the chunks and placement it needs. Starts are the earliest from 0, or those
     of least device span, as the objective says; of several orders of one strategy the better one
     by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
-    is unknown or does not apply.
+    is unknown, and NotApplicableError where it does not apply to the pipeline.
     """
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
     pipeline.refuse_recompute_search("evaluate, unlike ppopt.choose_recompute,")

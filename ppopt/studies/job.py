@@ -11,7 +11,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
@@ -112,12 +112,12 @@ class SolveJob:
 
     @property
     def checked(self) -> SolveJob:
-        """Itself; raises InputError where its strategy does not apply to what is asked."""
+        """Itself; raises NotApplicableError where its strategy does not apply to what is asked."""
         if self.searched:
             return self
         rule = resolve(self.strategy)
         if self.backward_kind is BackwardKind.WHOLE and not rule.fused:
-            raise InputError(
+            raise NotApplicableError(
                 f"backward_kind: strategy {self.strategy} splits the backward, "
                 "which `whole` rules out"
             )

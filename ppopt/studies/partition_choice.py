@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import RULES, SEARCH, Counts
+from ppopt.problem.partition import SEARCH, Counts, all_by_rule
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
@@ -84,8 +83,8 @@ def choose_partition(
     The pipeline has a model in layers; its own partition does not matter. With
     `recompute="search"` the layers that recompute are chosen too, and a partition that keeps the
     limits comes before all that do not. Ctrl-C ends the choice with the best so far. Raises
-    InputError where the strategy is unknown or does not apply, and where partitions of its pipeline
-    are not searched (routes, slices).
+    InputError where the strategy is unknown, and NotApplicableError where it does not apply or
+    partitions of its pipeline are not searched (routes, slices).
     """
     return _Choice(
         pipeline, strategy, Objective(objective), options or Options(), time_limit, progress
@@ -152,9 +151,8 @@ class _Choice:
         for share in SHARES:
             self._evaluate(bounds.most_even(share))
         speeds = tuple(self._placed.device_speed[host] for host in self._placed.hosts[0])
-        for rule in RULES.values():
-            with suppress(InputError):
-                self._evaluate(rule(self._placed.model, self._placed.num_stages, speeds))
+        for counts in all_by_rule(self._placed.model, self._placed.num_stages, speeds):
+            self._evaluate(counts)
         self._move_layers()
         if bounds.complete:
             self._in_order(bounds.in_order(self._ceiling))

@@ -22,7 +22,7 @@ from fractions import Fraction
 from itertools import count
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
@@ -119,7 +119,8 @@ def plan(
     of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
     `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
     for the whole plan. With one worker a plan that ends by proof repeats itself. Ctrl-C ends it
-    with the best so far. Raises InputError on misuse; "infeasible" is a result.
+    with the best so far. Raises InputError on misuse, also where no configuration can be set up;
+    "infeasible" is a result.
     """
     began = time.monotonic()
     provenance = provenance_of(time_limit, workers, seed)
@@ -252,18 +253,21 @@ class _PlanSearch:
                 pipeline = self._space.pipeline(configuration)
                 problem = problem_of(pipeline, self._objective, self._kind_of(configuration))
                 yield PlanCandidate(configuration, problem, self._request(configuration))
-            except InputError as error:
+            except NotApplicableError as error:
                 self._skipped.append((str(configuration), str(error)))
 
     def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
-        """The kind of backwards of its schedules; raises InputError where it is not allowed."""
+        """The kind of backwards of its schedules.
+
+        Raises NotApplicableError where that is not allowed.
+        """
         if configuration.strategy == OPTIMAL:
             return self.kind
         fused = resolve(configuration.strategy).fused
         if self.kind is BackwardKind.WHOLE and not fused:
-            raise InputError(f"{configuration.strategy} splits the backward")
+            raise NotApplicableError(f"{configuration.strategy} splits the backward")
         if self.kind is BackwardKind.SPLIT and fused:
-            raise InputError(f"{configuration.strategy} does not split the backward")
+            raise NotApplicableError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
     def run(self, progress: Callback | None, stop: Stop | None) -> Plan:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
-from ppopt.errors import InputError
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -69,7 +67,7 @@ class PlanCandidate:
     def __init__(
         self, configuration: PlanConfiguration, problem: Problem, request: PlanRequest
     ) -> None:
-        """Raises InputError where its partition cannot be searched."""
+        """Raises NotApplicableError where its partition cannot be searched."""
         self.configuration, self.problem = configuration, problem
         self._request = request
         self.impossible = False
@@ -296,8 +294,7 @@ class PlanCandidate:
         pipeline, strategy = problem.pipeline, self.configuration.strategy
         made = None
         if self._request.runs(pipeline):
-            with suppress(InputError):
-                made = evaluate(pipeline, strategy, problem.objective, self._request.options)
+            made = evaluate(pipeline, strategy, problem.objective, self._request.options)
         fits = made is not None and made.fits_limits
         value = None
         if made is not None and fits:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
@@ -171,7 +171,7 @@ def _pipelines(
 ) -> Iterator[Pipeline]:
     """The pipeline of a strategy on every partition by rule, or on the one that is given."""
     for rule in (BALANCED, EVEN) if space.partition == SEARCH else (space.partition,):
-        with suppress(InputError):
+        with suppress(NotApplicableError), not_applicable():
             pipeline = space.model.pipeline(
                 devices=space.devices,
                 batches=batches,
@@ -208,7 +208,7 @@ class _Maker(NamedTuple):
         self, strategy: str, pipeline: Pipeline, options: Options
     ) -> list[tuple[Fraction, Schedule]]:
         """The schedule of a strategy with its value, if it runs and keeps the limit."""
-        with suppress(InputError):
+        with suppress(NotApplicableError):
             if self.runs(pipeline):
                 make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
                 made = make(pipeline, strategy, self.objective, options)

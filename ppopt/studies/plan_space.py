@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
@@ -127,21 +127,27 @@ class PlanSpace:
         return rule.placement == one.placement and chunks in (None, one.chunks)
 
     def pipeline(self, configuration: PlanConfiguration) -> Pipeline:
-        """The pipeline of a configuration; raises InputError where it cannot be set up."""
+        """The pipeline of a configuration, on which its strategy can run.
+
+        Raises NotApplicableError where there is none.
+        """
         recompute = configuration.recompute
-        made = self.model.pipeline(
-            devices=self.devices,
-            batches=configuration.batches,
-            placement=configuration.placement,
-            chunks=configuration.chunks,
-            partition=self.partition,
-            recompute=None if recompute == AS_GIVEN else recompute,
-            **self.fields,
-        )
+        with not_applicable():
+            made = self.model.pipeline(
+                devices=self.devices,
+                batches=configuration.batches,
+                placement=configuration.placement,
+                chunks=configuration.chunks,
+                partition=self.partition,
+                recompute=None if recompute == AS_GIVEN else recompute,
+                **self.fields,
+            )
         if configuration.strategy == OPTIMAL:
             return made
-        rule = resolve(configuration.strategy)
-        return rule.apply(made, self.options_of(configuration))
+        rule, options = resolve(configuration.strategy), self.options_of(configuration)
+        placed = rule.apply(made, options)
+        rule.built(placed, options)
+        return placed
 
     def options_of(self, configuration: PlanConfiguration) -> Options:
         """The options that the strategy of a configuration takes."""
@@ -153,7 +159,7 @@ def takes_partition(pipeline: Pipeline) -> bool:
     """Whether Megatron-LM takes the partition of a pipeline."""
     try:
         megatron_arguments(pipeline)
-    except InputError:
+    except NotApplicableError:
         return False
     return True
 

@@ -16,7 +16,7 @@ from fractions import Fraction
 from itertools import product
 from math import prod
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -40,7 +40,7 @@ def choose_recompute(
 
     The pipeline has a model in layers with a partition. Without a limit nothing recomputes. Where
     a device is over its limit whatever recomputes, all its layers do. Raises InputError where the
-    strategy is unknown or does not apply.
+    strategy is unknown, and NotApplicableError where it does not apply.
     """
     options, objective = options or Options(), Objective(objective)
     placed = resolve(strategy).apply(replace(pipeline, mem_limit=pipeline.limits), options)
@@ -67,7 +67,7 @@ class _Narrowing:
 
     def __init__(self, base: Pipeline, placed: Pipeline) -> None:
         if placed.routes > 1:
-            raise InputError("recompute: search knows one route only; use none or full")
+            raise NotApplicableError("recompute: search knows one route only; use none or full")
         self._base, self._hosted = base, placed.hosted[0]
         stages = base.model.stage_layers(placed.counts)
         self._starts = [sum(placed.counts[:stage]) for stage in range(len(stages))]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -276,7 +276,7 @@ class _Sweep:
         for number in self._next:
             try:
                 job = self._grid.base.job(self._rows[number].settings).checked
-            except InputError as error:
+            except (InputError, NotApplicableError) as error:
                 self._end(number, None, Done(failed=" ".join(str(error).split())))
                 if self.not_stored:
                     return None

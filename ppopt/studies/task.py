@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from ppopt.errors import InputError, VerificationError
+from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome
@@ -46,7 +46,7 @@ def perform(task: Task) -> Done:
         return Done(outcome.row(job, known))
     try:
         found = outcome.run_job(job, known)
-    except (InputError, VerificationError) as error:
+    except (InputError, NotApplicableError, VerificationError) as error:
         return Done(failed=" ".join(str(error).split()), damaged=damaged)
     shown, result = outcome.row(job, found), outcome.stored(job, found)
     return Done(shown, result, damaged=damaged, interrupted=found.interrupted)
@@ -58,6 +58,6 @@ def _known(task: Task) -> tuple[JobOutcome | None, str | None]:
         return None, None
     try:
         return outcome.read(task.stored, task.job), None
-    except InputError as error:
+    except (InputError, NotApplicableError) as error:
         _LOG.warning("%s: %s", task.job.key, error)
         return None, " ".join(str(error).split())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.formats.torch_csv import read_order
 from ppopt.formats.trainer_partition import (
     deepspeed_module,
@@ -37,6 +37,21 @@ def test_megatron_arguments() -> None:
     ]
 
 
+@pytest.mark.parametrize("memory_unit", [None, "GiB"])
+@pytest.mark.parametrize("time_unit", [None, "ms"])
+def test_units_play_no_part(time_unit: str | None, memory_unit: str | None) -> None:
+    """The embedding and the head that Megatron-LM builds itself have no costs here."""
+    layers = [{"forward": 1.5, "activation": 2, "count": 8}]
+    model = Model(layers, time_unit=time_unit, memory_unit=memory_unit)
+    pipe = model.pipeline(devices=4, batches=4)
+    assert shlex.split(megatron_arguments(pipe)) == [
+        *("--num-layers", "8", "--pipeline-model-parallel-size", "4"),
+        *("--pipeline-model-parallel-layout", "Ett|(tt|)*2ttL"),
+    ]
+    names = tomllib.loads(torchtitan_keys(pipe))["parallelism"]["module_fqns_per_model_part"]
+    assert [len(part) for part in names] == [3, 2, 2, 4]
+
+
 def test_recompute_of_all_layers_is_an_argument_and_of_some_is_refused() -> None:
     def recomputing(*places: int) -> Pipeline:
         roles = ("embedding", "decoder", "decoder", "decoder", "head")
@@ -49,7 +64,7 @@ def test_recompute_of_all_layers_is_an_argument_and_of_some_is_refused() -> None
             *("--recompute-num-layers", "1"),
         ]
     for place in (0, 2):
-        with pytest.raises(InputError, match="1 of 5 layers recompute"):
+        with pytest.raises(NotApplicableError, match="1 of 5 layers recompute"):
             megatron_arguments(recomputing(place))
         keys = torchtitan_keys(recomputing(place))
         assert "# 1 of 5 layers recompute: set it as activation checkpointing\n" in keys
@@ -160,7 +175,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
     write, pipe, told = REFUSED[case]
-    with pytest.raises(InputError) as error:
+    with pytest.raises(NotApplicableError) as error:
         write(pipe)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
@@ -253,7 +268,7 @@ def test_deepspeed_cuts_its_specs_where_the_pipeline_is_cut() -> None:
 @pytest.mark.parametrize("where", [{"placement": "v"}, {"placement": "interleaved"}])
 def test_deepspeed_has_one_stage_per_rank(where: dict[str, str]) -> None:
     model = ppopt.Model([ppopt.Layer(forward=1)] * 4)
-    with pytest.raises(InputError, match="solve with placement linear"):
+    with pytest.raises(NotApplicableError, match="solve with placement linear"):
         deepspeed_module(model.pipeline(devices=2, batches=2, **where))
-    with pytest.raises(InputError, match="knows stages alone"):
+    with pytest.raises(NotApplicableError, match="knows stages alone"):
         deepspeed_module(ppopt.Pipeline(stages=2, batches=2))

@@ -11,7 +11,17 @@ from random import Random
 
 import pytest
 
-from ppopt import InputError, Objective, Pipeline, Schedule, Status, evaluate, solve, verify
+from ppopt import (
+    InputError,
+    NotApplicableError,
+    Objective,
+    Pipeline,
+    Schedule,
+    Status,
+    evaluate,
+    solve,
+    verify,
+)
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import SPLIT, Instance
 from ppopt.problem.operation import OpKind
@@ -260,7 +270,7 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
         try:
             own = strategy.apply(pipeline, Options())
             orders = strategy.built(own, Options())
-        except InputError:
+        except NotApplicableError:
             continue
         if own.layout == pipeline.layout:
             expected.append(split_whole(pipeline, orders))

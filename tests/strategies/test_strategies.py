@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import Objective, Options, Pipeline, Schedule, evaluate
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import read_settings
 from ppopt.problem.operation import OpKind
@@ -27,7 +27,7 @@ def peaks(made: Schedule) -> list[float]:
 def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int]) -> None:
     given = Pipeline(stages=size[0], batches=size[1])
     if reason := condition(name, *size):
-        with pytest.raises(InputError, match=reason):
+        with pytest.raises(NotApplicableError, match=reason):
             evaluate(given, name)
         return
     made = evaluate(given, name)
@@ -212,7 +212,7 @@ def test_group_sizes_run_or_are_refused(group: int) -> None:
         if allowed:
             evaluate(pipe, "interleaved", options=Options(group_size=group))
         else:
-            with pytest.raises(InputError, match=f"group_size: {group} deadlocks"):
+            with pytest.raises(NotApplicableError, match=f"group_size: {group} deadlocks"):
                 evaluate(pipe, "interleaved", options=Options(group_size=group))
 
 
@@ -243,25 +243,42 @@ def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "options", "message"),
+    ("name", "given", "message"),
     [
-        ("1f1b", {"chunks": 2}, {}, "chunks: 2 contradicts strategy 1f1b"),
-        ("1f1b", {"placement": "v"}, {}, "placement: v contradicts strategy 1f1b"),
-        ("interleaved", {"placement": "v"}, {}, "placement: v contradicts strategy interleaved"),
-        ("zb-h1", {"placement": [0, 1, 1, 0]}, {}, "placement: the list contradicts"),
-        ("1f1b", {}, {"group_size": 2}, "group_size: strategy 1f1b takes no group_size"),
-        ("interleaved", {}, {"group_size": 0}, "group_size: 0 is below 1"),
-        ("1f1b", {}, {"waves": 2}, "waves: strategy 1f1b takes no waves"),
-        ("hanayo", {"chunks": 8}, {}, "chunks: 8 contradicts strategy hanayo, which has 4"),
-        ("hanayo", {}, {"waves": 0}, "waves: 0 is below 1"),
-        ("v-half", {"chunks": 3}, {}, "chunks: 3 contradicts strategy v-half, which has 2"),
-        ("zbv", {"placement": "interleaved"}, {}, "placement: interleaved contradicts strategy"),
-        ("1f2b", {}, {}, "strategy: '1f2b' is unknown; did you mean 1f1b"),
+        ("1f1b", {"chunks": 2}, "chunks: 2 contradicts strategy 1f1b"),
+        ("1f1b", {"placement": "v"}, "placement: v contradicts strategy 1f1b"),
+        ("interleaved", {"placement": "v"}, "placement: v contradicts strategy interleaved"),
+        ("zb-h1", {"placement": [0, 1, 1, 0]}, "placement: the list contradicts"),
+        ("hanayo", {"chunks": 8}, "chunks: 8 contradicts strategy hanayo, which has 4"),
+        ("v-half", {"chunks": 3}, "chunks: 3 contradicts strategy v-half, which has 2"),
+        ("zbv", {"placement": "interleaved"}, "placement: interleaved contradicts strategy"),
+        ("zbv", {"p2p": [1, 1, 1]}, "p2p: has 3 entries for 8 stages"),
+        ("chimera", {"batches": 7}, "batches: 7 is odd; two routes need an even number"),
+        ("chimera", {"device_speed": [1, 1, 1, 2]}, "device_speed: two routes run a stage on"),
+        ("dualpipe", {"link_mode": "streams"}, "link_mode: streams are PyTorch's"),
     ],
 )
-def test_contradictions_are_refused(name: str, given: dict, options: dict, message: str) -> None:
+def test_a_strategy_that_does_not_apply_says_why(name: str, given: dict, message: str) -> None:
+    """The pipeline itself is right, so this is no fault of the input."""
+    pipeline = Pipeline(**{"stages": 4, "batches": 8, **given})
+    with pytest.raises(NotApplicableError) as caught:
+        evaluate(pipeline, name)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("1f1b", {"group_size": 2}, "group_size: strategy 1f1b takes no group_size"),
+        ("interleaved", {"group_size": 0}, "group_size: 0 is below 1"),
+        ("1f1b", {"waves": 2}, "waves: strategy 1f1b takes no waves"),
+        ("hanayo", {"waves": 0}, "waves: 0 is below 1"),
+        ("1f2b", {}, "strategy: '1f2b' is unknown; did you mean 1f1b"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(name: str, options: dict, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        evaluate(Pipeline(stages=4, batches=8, **given), name, options=Options(**options))
+        evaluate(Pipeline(stages=4, batches=8), name, options=Options(**options))
     assert str(caught.value).startswith(message)
 
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 import ppopt
-from ppopt import InputError
+from ppopt import InputError, NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -83,5 +83,5 @@ def test_what_has_no_partition_search_says_so() -> None:
     pipe = layers(5).pipeline(devices=2, batches=4, partition="search")
     with pytest.raises(InputError, match=r"evaluate \(ppopt\.choose_partition does\) does not"):
         ppopt.evaluate(pipe, "1f1b")
-    with pytest.raises(InputError, match="partition: search knows no routes above 1"):
+    with pytest.raises(NotApplicableError, match="partition: search knows no routes above 1"):
         ppopt.choose_partition(pipe, "chimera")

@@ -141,6 +141,31 @@ def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
         assert plan.schedule.origin.lower_bound is None
 
 
+@pytest.mark.parametrize("units", [{}, {"time_unit": "ms"}, {"memory_unit": "GiB"}])
+def test_megatron_takes_models_with_units(units: dict[str, str]) -> None:
+    """Closed forms of equal stages: interleaved m (F + BW) + (p - 1)(F + BW) / v, and 1F1B v = 1.
+
+    Here p = m = 4, v = 2, and F + BW of two layers is 2 (1.5 + 3) = 9.
+    """
+    model = Model([{"forward": 1.5, "count": 8}], **units)
+    plan = ppopt.plan(model, devices=4, batches=4, runtime="megatron", workers=1)
+    values = {row.configuration.strategy: row.value for row in plan.rows}
+    assert plan.status is Status.OPTIMAL
+    assert values == {"interleaved": 4 * 9 + Fraction(3 * 9, 2), "1f1b": 4 * 9 + 3 * 9}
+
+
+def test_a_strategy_that_cannot_run_is_skipped_and_not_infeasible() -> None:
+    """DualPipe-V on 2 devices needs 4 microbatches."""
+    model = Model([{"forward": 1, "count": 8}])
+    found = ppopt.plan(
+        model, devices=2, batches=(3, 4), strategies="dualpipe-v", chunks=2, workers=1
+    )
+    assert [row.configuration.batches for row in found.rows] == [4]
+    assert [reason for _, reason in found.skipped] == [
+        "batches: 3 do not fill strategy dualpipe-v on 2 devices; give at least 4"
+    ]
+
+
 def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
     """It wants MTP layers in one stage, and the last of its rank."""
     mtp = {"forward": 1, "activation": 1, "role": "mtp"}

@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -169,5 +169,5 @@ def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
     try:
         placed = strategy.apply(pipeline, Options())
         return strategy.built(placed, Options()) if placed.layout == pipeline.layout else None
-    except InputError:
+    except NotApplicableError:
         return None

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 from math import ceil
 
-from ppopt.errors import InputError
 from ppopt.problem import exact
-from ppopt.problem.partition import RULES
+from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -103,11 +101,9 @@ class BoundedPartitions(Candidates):
         self._order = PartitionOrder(self._space, self._bounds)
         return self._bounds
 
-    def _by_rule(self) -> Iterator[Counts]:
+    def _by_rule(self) -> list[Counts]:
         """The partitions made by rule."""
-        for rule in RULES.values():
-            with suppress(InputError):
-                yield rule(self._base.model, self._base.num_stages, self._speeds)
+        return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
     def _time(self, ticks: int) -> Fraction:
         return Fraction(ticks, self._ticks.per_unit)
@@ -122,7 +118,7 @@ class PartitionCandidates(BoundedPartitions):
     def __init__(self, problem: Problem, deadline: float) -> None:
         """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
 
-        Raises InputError where partitions cannot be searched.
+        Raises NotApplicableError where partitions cannot be searched.
         """
         base = replace(problem.pipeline, mem_limit=problem.pipeline.limits)
         super().__init__(base, space_of(replace(problem, pipeline=base)), deadline)

@@ -9,7 +9,6 @@ devices alone, with no recompute elsewhere.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -19,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.errors import InputError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
@@ -77,7 +75,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     def __init__(self, problem: Problem, deadline: float) -> None:
         """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
 
-        Raises InputError where partitions cannot be searched.
+        Raises NotApplicableError where partitions cannot be searched.
         """
         given, ticks = problem.pipeline, space_of(problem)
         base = replace(
@@ -139,8 +137,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
             yield from self._simple(counts)
         yield from given
         for counts in self._by_rule():
-            with suppress(InputError):
-                yield from self._simple(counts)
+            yield from self._simple(counts)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """One layer over one cut, or the next choice of one device or of all, either way."""

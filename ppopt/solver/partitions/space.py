@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
@@ -232,18 +232,20 @@ def space_of(problem: Problem) -> PartitionTicks:
     """The partitions of a problem's model into the stages of its placement.
 
     Without a memory limit no layer recomputes where it may be chosen: it would only cost time.
-    Raises InputError where a partition search does not apply.
+    Raises NotApplicableError where a partition search does not apply.
     """
     pipeline = problem.pipeline
     if pipeline.model is None:
-        raise InputError("partition: search needs a model in layers; give `layers:` in a file")
+        raise NotApplicableError(
+            "partition: search needs a model in layers; give `layers:` in a file"
+        )
     chosen = pipeline.recompute == SEARCH_RECOMPUTE
     if chosen:
         model = pipeline.model.recomputing(lambda _: False)
         pipeline = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
     for field, found in (("routes", pipeline.routes), ("slices", pipeline.num_slices)):
         if found > 1:
-            raise InputError(
+            raise NotApplicableError(
                 f"partition: search knows no {field} above 1; give counts, or balanced"
             )
     speed, slowness, divisor = _slowness(pipeline.device_speed)

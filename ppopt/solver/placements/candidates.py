@@ -33,7 +33,7 @@ class PlacementCandidates(Candidates):
     argument = Argument.PLACEMENTS
 
     def __init__(self, problem: Problem) -> None:
-        """Raises InputError where placements cannot be searched."""
+        """Raises NotApplicableError where placements cannot be searched."""
         self._problem = problem
         self._space = PlacementSpace(problem)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import zip_longest
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -31,12 +31,12 @@ class PlacedCandidates(Candidates):
     argument = Argument.SEARCH
 
     def __init__(self, problem: Problem, inner: Inner) -> None:
-        """Raises InputError where placements or the inner candidates cannot be searched."""
+        """Raises NotApplicableError where placements or the inner candidates cannot be searched."""
         self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
         placements = self._space.listed
         if placements is None or len(placements) > MOST_TOGETHER:
-            raise InputError(
+            raise NotApplicableError(
                 f"placement: search with a search of partition or recompute takes at most "
                 f"{MOST_TOGETHER} placements, here are {self._space.size}; search the placement "
                 "alone, then give the one found"

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
@@ -47,12 +47,12 @@ class PlacementSpace:
     name = "placement"
 
     def __init__(self, problem: Problem) -> None:
-        """Raises InputError where placements cannot be searched."""
+        """Raises NotApplicableError where placements cannot be searched."""
         pipeline = problem.pipeline
         if pipeline.routes > 1:
-            raise InputError("placement: search knows one route only; leave routes out")
+            raise NotApplicableError("placement: search knows one route only; leave routes out")
         if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
-            raise InputError(
+            raise NotApplicableError(
                 f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
                 "name a placement"
             )

@@ -19,7 +19,7 @@ class RecomputeCandidates(Candidates):
     argument = Argument.RECOMPUTE
 
     def __init__(self, problem: Problem) -> None:
-        """Raises InputError where recompute cannot be searched."""
+        """Raises NotApplicableError where recompute cannot be searched."""
         self._space = RecomputeSpace(problem)
         self._none = [device for device, choices in enumerate(self._space.devices) if not choices]
         """Devices without memory for one microbatch, whatever is chosen."""

@@ -22,7 +22,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ppopt.errors import InputError
+from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.layers import Layer, activation_of
 from ppopt.problem.pipeline import Model, Pipeline
@@ -66,15 +66,15 @@ class RecomputeSpace:
     name = "recompute"
 
     def __init__(self, problem: Problem) -> None:
-        """Raises InputError where recompute cannot be searched."""
+        """Raises NotApplicableError where recompute cannot be searched."""
         pipeline = problem.pipeline
         if pipeline.partition == partition.SEARCH or pipeline.placement == placement.SEARCH:
-            raise InputError(
+            raise NotApplicableError(
                 "recompute: search does not go with a search of partition or placement; search "
                 "one, then the other with what is found"
             )
         if pipeline.routes > 1:
-            raise InputError("recompute: search knows one route only; leave routes out")
+            raise NotApplicableError("recompute: search knows one route only; leave routes out")
         model = pipeline.model.recomputing(lambda _: False)
         self._problem = problem
         self._base = replace(
@@ -137,7 +137,7 @@ class RecomputeSpace:
         if self._base.limits is None:
             fronts = [front[:1] for front in fronts]
         if prod(map(len, fronts)) > MOST_OF_DEVICE:
-            raise InputError(
+            raise NotApplicableError(
                 f"recompute: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
                 "chunks, or none or full"
             )

@@ -177,7 +177,7 @@ def test_a_tiny_time_limit_still_gives_a_schedule() -> None:
 )
 def test_what_it_does_not_search_is_refused(fields: dict[str, Any], words: str) -> None:
     settings = {"devices": 2, "batches": 3, "partition": "search", **fields}
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(ppopt.NotApplicableError, match=words):
         ppopt.solve(layers(4).pipeline(**settings))
 
 

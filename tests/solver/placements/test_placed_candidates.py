@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import InputError, Objective, Pipeline, Status, solve, verify
+from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.search import candidates_of
@@ -163,5 +163,5 @@ def test_too_many_placements_are_refused_with_what_to_do() -> None:
         stages=6, batches=2, model=model, device_speed=(1, 2, 3, 4, 5, 6), placement="search",
         partition="search",
     )  # fmt: skip
-    with pytest.raises(InputError, match="search the placement alone, then give the one found"):
+    with pytest.raises(NotApplicableError, match="search the placement alone"):
         solve(given)

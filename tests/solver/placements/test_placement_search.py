@@ -15,6 +15,7 @@ from ppopt import (
     InputError,
     Layer,
     Model,
+    NotApplicableError,
     Objective,
     Pipeline,
     Result,
@@ -218,7 +219,7 @@ def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
     ],
 )
 def test_what_cannot_be_searched_is_refused(given: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(NotApplicableError, match=message):
         solve(Pipeline(stages=2, batches=2, placement="search", **given))
 
 
@@ -226,7 +227,7 @@ def test_other_studies_refuse_to_search_placements() -> None:
     pipeline = Pipeline(stages=2, batches=2, placement="search")
     with pytest.raises(InputError, match=r"placement: .* does not search placements"):
         compare(pipeline)
-    with pytest.raises(InputError, match="placement: search contradicts strategy 1f1b"):
+    with pytest.raises(NotApplicableError, match="placement: search contradicts strategy 1f1b"):
         evaluate(pipeline, "1f1b")
     hint = evaluate(replace(pipeline, placement="linear"), "1f1b")
     with pytest.raises(InputError, match="placement: 'v' is not search"):
@@ -308,7 +309,7 @@ def test_many_devices_take_little_time_to_begin() -> None:
         Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     )
     assert every.listed == [tuple(range(128))]
-    with pytest.raises(InputError, match="placement: search takes at most 128 devices"):
+    with pytest.raises(NotApplicableError, match="placement: search takes at most 128 devices"):
         solve(Pipeline(stages=129, batches=2, placement="search"))
 
 
