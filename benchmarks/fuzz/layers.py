@@ -184,15 +184,25 @@ def hosts_of(fields: dict[str, Any]) -> list[int]:
 
 def recomputed(fields: dict[str, Any]) -> Chosen:
     """Which layers recompute where that is not searched."""
-    if fields["recompute"] in ("none", "full"):
-        return (fields["recompute"] == "full",) * len(fields["model"])
+    if fields["recompute"] == "none":
+        return (False,) * len(fields["model"])
+    if fields["recompute"] == "full":
+        return _may_recompute(fields)
     return tuple(bool(layer.get("recompute", False)) for layer in fields["model"])
+
+
+def _may_recompute(fields: dict[str, Any]) -> Chosen:
+    """Decoder and MTP layers; the embedding and the head where they say so."""
+    return tuple(
+        layer["role"] in ("decoder", "mtp") or bool(layer.get("recompute", False))
+        for layer in fields["model"]
+    )
 
 
 def choices(fields: dict[str, Any]) -> Iterator[Chosen]:
     """Every choice of layers that recompute, where it is searched; else the one that is given."""
     if fields["recompute"] == "search":
-        yield from product((False, True), repeat=len(fields["model"]))
+        yield from product(*((False, True) if one else (False,) for one in _may_recompute(fields)))
     else:
         yield recomputed(fields)
 

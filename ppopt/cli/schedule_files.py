@@ -228,8 +228,6 @@ def export(
         _note_loss(made)
     if to is ExportFormat.MEGATRON_ARGUMENTS:
         _note_order(made)
-    if to is ExportFormat.TORCHTITAN:
-        _note_recompute(made)
     return 0
 
 
@@ -243,17 +241,6 @@ def _note_order(schedule: Schedule) -> None:
             "note: these arguments are the partition alone, since Megatron-LM has its own order "
             "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
         )
-
-
-def _note_recompute(schedule: Schedule) -> None:
-    """Say that torchtitan's keys leave recompute out."""
-    from ppopt.cli.streams import note
-    from ppopt.formats.trainer_partition import recompute_words
-
-    model = schedule.pipeline.model
-    words = "" if model is None else recompute_words(model)
-    if words:
-        note(f"note: {words}, which these keys leave out: set it as activation checkpointing")
 
 
 def _note_loss(schedule: Schedule) -> None:

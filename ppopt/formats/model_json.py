@@ -28,6 +28,7 @@ MEMBER = "model"
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks", "link", "first_backward")
+_FLAGS = ("recompute", "recompute_given")
 _FIELDS = tuple(cost.field for cost in COSTS)
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
@@ -93,7 +94,9 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
         for cost in COSTS
         if not (cost.optional and _is_default(layer, cost))
     }
-    return {**said, **costs, **({"rounded": list(layer.rounded)} if layer.rounded else {})}
+    off = {"recompute_given": True} if layer.recompute_given and not layer.recompute else {}
+    rounded = {"rounded": list(layer.rounded)} if layer.rounded else {}
+    return {**said, **off, **costs, **rounded}
 
 
 def _is_default(layer: Layer, cost: Setting) -> bool:
@@ -152,7 +155,7 @@ def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
 
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    file = section(value, _ALWAYS, ("name", "role", "count", "rounded", "recompute", *_SOMETIMES))
+    file = section(value, _ALWAYS, ("name", "role", "count", "rounded", *_FLAGS, *_SOMETIMES))
     costs: dict[str, Any] = {
         cost.field: Fraction(
             within(cost.name, whole, file[cost.name], -MOST_TICKS, MOST_TICKS),
@@ -161,12 +164,13 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
         for cost in COSTS
         if cost.name in file
     }
-    if not isinstance(file.get("recompute", False), bool):
-        raise InputError(f"recompute: {shown(file['recompute'])} is neither true nor false")
+    for key in _FLAGS:
+        if not isinstance(file.get(key, False), bool):
+            raise InputError(f"{key}: {shown(file[key])} is neither true nor false")
     if file.get("role", "decoder") not in tuple(LETTERS):
         raise InputError(f"role: {shown(file['role'])} is unknown; use {', '.join(LETTERS)}")
     rounded = file.get("rounded", [])
     if not isinstance(rounded, list) or any(field not in _FIELDS for field in rounded):
         raise InputError(f"rounded: {shown(rounded)} is not a list of costs of a layer")
-    said = {key: file[key] for key in ("name", "role", "count", "recompute") if key in file}
+    said = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
     return Layer(**costs, **said, rounded=tuple(rounded))

@@ -1,14 +1,16 @@
 """The partition of a model in layers, as Megatron-LM's arguments and as torchtitan's keys.
 
 Both build embedding and head themselves: where a model has no layer of that role, it is named in
-the first and in the last stage.
+the first and in the last stage. Both recompute either every transformer layer or none, and never
+the embedding or the head: other choices are refused.
 
 Megatron-LM (d98e8a6): `--pipeline-model-parallel-layout`, and what is checked of it, from
 `validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py. torchtitan
 (b5bcd76): keys of `ParallelismConfig` in torchtitan/config/configs.py, module names of
 `_generate_llm_fqn_per_model_part` and places of `_get_pp_rank_to_stage_indices_mapping` in
-torchtitan/distributed/pipeline_parallel.py. Arguments of recompute: `_add_training_args` in
-megatron/training/arguments.py of Megatron-LM.
+torchtitan/distributed/pipeline_parallel.py. Recompute: `_add_training_args` in
+megatron/training/arguments.py of Megatron-LM; `activation_checkpoint` of `Trainer.Config` and
+`ActivationCheckpointingConfig` of torchtitan 0.3.0, and `ActivationCheckpointConfig.mode` before.
 """
 
 from __future__ import annotations
@@ -19,19 +21,18 @@ from itertools import accumulate
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import layout, placement
+from ppopt.problem.layers import ENDS
 from ppopt.problem.pipeline import Model, Pipeline
 
 _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage: the costs of layers play no part here."""
-_ENDS = ("embedding", "head")
 
 
 def megatron_arguments(pipeline: Pipeline) -> str:
     """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
 
-    Where all of its layers recompute, so do these arguments say. Raises NotApplicableError where
-    there are no layers, where Megatron-LM takes no such partition, or where only some layers
-    recompute.
+    They say whether its transformer layers recompute. Raises NotApplicableError where there are no
+    layers, or where Megatron-LM takes no such partition or recompute.
     """
     stages = _with_ends(pipeline, "Megatron-LM")
     devices = pipeline.num_devices
@@ -46,30 +47,31 @@ def megatron_arguments(pipeline: Pipeline) -> str:
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
-    lines += _megatron_recompute(pipeline.model)
+    if recomputes_fully(pipeline.model, "megatron"):
+        full = ("granularity full", "method uniform", "num-layers 1")
+        lines += [f"--recompute-{argument}" for argument in full]
     return "\n".join(lines) + "\n"
 
 
-def _megatron_recompute(model: Model) -> list[str]:
-    """Arguments of recompute; raises NotApplicableError where only some layers recompute."""
-    recompute = [layer.recompute for layer in model.layers if layer.role not in _ENDS]
-    if all(recompute):
-        flags = "granularity full", "method uniform", "num-layers 1"
-        return [f"--recompute-{flag}" for flag in flags]
-    if any(layer.recompute for layer in model.layers):
+def recomputes_fully(model: Model, trainer: str) -> bool:
+    """Whether every transformer layer recomputes; else none does.
+
+    Raises NotApplicableError where a trainer has no such recompute: some transformer layers
+    recompute and others do not, or the embedding or the head does.
+    """
+    for layer in model.layers:
+        if layer.role in ENDS and layer.recompute:
+            raise NotApplicableError(
+                f"{trainer}: the {layer.role} recomputes, and its full recompute leaves that out; "
+                f"take recompute none, or leave `recompute` of the {layer.role} out of the model"
+            )
+    recompute = [layer.recompute for layer in model.layers if layer.role not in ENDS]
+    if len(set(recompute)) > 1:
         raise NotApplicableError(
-            f"megatron: {recompute_words(model)}, and it has one choice for all of them; take "
-            "recompute none or full"
+            f"{trainer}: {sum(recompute)} of {len(recompute)} transformer layers recompute, and it "
+            "has one choice for all of them; take recompute none or full"
         )
-    return []
-
-
-def recompute_words(model: Model) -> str:
-    """How many layers recompute, in words; empty: none does."""
-    number = sum(layer.recompute for layer in model.layers)
-    if not number:
-        return ""
-    return f"{number} of {len(model.layers)} layers recompute"
+    return any(recompute)
 
 
 def _mtp_layers(stages: _ROLES, devices: int) -> int:
@@ -90,16 +92,12 @@ def _mtp_layers(stages: _ROLES, devices: int) -> int:
 
 
 def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
-    """Write the table `parallelism` of torchtitan, as TOML, that cuts its model as the pipeline is.
+    """Write tables of torchtitan, as TOML: its model is cut as the pipeline is, and recomputes so.
 
     The schedule named is one whose stages sit as the pipeline's do. `order` is the name of the file
     with the order, as PyTorch reads it. Raises NotApplicableError where torchtitan has no such
-    module or place, and without `order` where there are no layers.
+    module, place or recompute, and without `order` where there are no layers.
     """
-    parts: list[list[str]] = []
-    if pipeline.model is not None or not order:
-        stages = _with_ends(pipeline, "torchtitan")
-        parts = [[name for layer in stage for name in layer] for stage in _module_names(stages)]
     lines = [
         "[parallelism]",
         f"pipeline_parallel_degree = {pipeline.num_devices}",
@@ -112,12 +110,26 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
         f"local_batch_size / {pipeline.batches}",
         f"num_pp_microbatches = {pipeline.batches}",
     ]
-    if pipeline.model is not None and recompute_words(pipeline.model):
-        lines += [f"# {recompute_words(pipeline.model)}: set it as activation checkpointing"]
-    if parts:
-        lines += ["module_fqns_per_model_part = ["]
-        lines += [f"    [{', '.join(map(_quoted, part))}]," for part in parts] + ["]"]
+    if pipeline.model is not None or not order:
+        lines += _torchtitan_model(pipeline)
     return "\n".join(lines) + "\n"
+
+
+def _torchtitan_model(pipeline: Pipeline) -> list[str]:
+    """The modules of every stage, and whether they recompute: torchtitan's default is selective."""
+    stages = _module_names(_with_ends(pipeline, "torchtitan"))
+    parts = ([_quoted(name) for layer in stage for name in layer] for stage in stages)
+    full = recomputes_fully(pipeline.model, "torchtitan")
+    mode, policy = ("full", "FullAC.Config()") if full else ("none", "None")
+    return [
+        "module_fqns_per_model_part = [",
+        *(f"    [{', '.join(part)}]," for part in parts),
+        "]",
+        "",
+        "[activation_checkpoint]",
+        f"# torchtitan 0.3.0 and newer: activation_checkpoint={policy} in place of the mode",
+        f'mode = "{mode}"',
+    ]
 
 
 def deepspeed_module(pipeline: Pipeline) -> str:
@@ -126,8 +138,9 @@ def deepspeed_module(pipeline: Pipeline) -> str:
     No `partition_method` of DeepSpeed takes counts of layers: `uniform`, `parameters` and
     `type:REGEX` balance weights. So the class sets the bounds that `_partition_layers` sets, for
     one layer spec per layer of the model, in its order (deepspeed/runtime/pipe/module.py of
-    deepspeedai/DeepSpeed, 12e65a6). Raises NotApplicableError where there are no layers, or a
-    rank would have more than one stage.
+    deepspeedai/DeepSpeed, 12e65a6). Its docstring names the arguments with which the transformer
+    layers recompute (`_is_checkpointable` there). Raises NotApplicableError where there are no
+    layers, where a rank would have more than one stage, or where only some of them recompute.
     """
     if pipeline.model is None:
         raise NotApplicableError("deepspeed cuts layers, and this schedule knows stages alone")
@@ -137,10 +150,17 @@ def deepspeed_module(pipeline: Pipeline) -> str:
             "deepspeed: it puts stage s on rank s; solve with placement linear"
         )
     parts = [0, *accumulate(pipeline.counts)]
+    recompute = "activation_checkpoint_interval=0: no layer recomputes."
+    if recomputes_fully(pipeline.model, "deepspeed"):
+        recompute = (
+            "activation_checkpoint_interval=1 and checkpointable_layers with the class of the "
+            "transformer layers: these recompute."
+        )
     return (
         "from deepspeed.pipe import PipelineModule\n\n\n"
         "class PartitionedPipeline(PipelineModule):\n"
-        f'    """{parts[-1]} layer specs over {devices} stages."""\n\n'
+        f'    """{parts[-1]} layer specs over {devices} stages.\n\n'
+        f'    Give it {recompute}\n    """\n\n'
         "    def _partition_layers(self, method=None):\n"
         f"        self.parts = {parts}\n"
         "        self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])\n"
@@ -193,7 +213,7 @@ def _with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
     layers = pipeline.model.stage_layers(pipeline.counts)
     stages = [[layer.role for layer in stage] for stage in layers]
     roles = [role for stage in stages for role in stage]
-    for role, place in zip(_ENDS, (0, len(roles) - 1), strict=True):
+    for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
         at = [index for index, one in enumerate(roles) if one == role]
         if at not in ([], [place]):
             end = "first" if place == 0 else "last"

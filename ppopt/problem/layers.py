@@ -22,6 +22,11 @@ LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "hea
 """Role of a layer -> its letter in Megatron-LM's layouts (docs/user-guide/features/
 pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
 DECODER = "decoder"
+ENDS = ("embedding", "head")
+"""Roles of layers that trainers do not recompute. Full recompute wraps transformer layers alone:
+`_checkpointed_forward` of transformer_block.py and multi_token_prediction.py in
+megatron/core/transformer of Megatron-LM, `apply` of torchtitan/distributed/activation_checkpoint.py
+in torchtitan."""
 
 
 def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
@@ -71,7 +76,8 @@ LAYER_SETTINGS = (
         "recompute",
         Shape.RECOMPUTE,
         "true: F keeps only part of the activation, and B or BW takes the rest at its start and is "
-        "longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are",
+        "longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. An "
+        "embedding or head recomputes only where this says so",
         "false",
     ),
     _time("recompute_time", "time by which recompute makes B and BW longer", "F", optional=True),
@@ -182,6 +188,9 @@ class Layer:
     recompute: Any = False
     """Whether F keeps only a part of its activation, and B or BW computes it again; a mapping of
     `time` and `activation` sets the two fields that follow."""
+    recompute_given: bool = False
+    """Of an embedding or a head: whether its `recompute` was on as the model was read. Only then
+    may it recompute; other layers always may (see `recomputable`)."""
     recompute_time: Any = None
     """Time by which recompute makes B and BW longer; None: F."""
     kept: Any = None
@@ -249,6 +258,8 @@ class Layer:
                 f"recompute: {self.recompute!r} is neither true, false nor a mapping of time and "
                 "activation"
             )
+        given = self.role in ENDS and (self.recompute_given or self.recompute)
+        self._set("recompute_given", given)
         if self.recompute_time is None:
             self._set("recompute_time", self.forward)
         if self.kept > self.activation:
@@ -297,9 +308,17 @@ class Layer:
         return number.value
 
     @property
+    def recomputable(self) -> bool:
+        """Whether `recompute: full` makes it recompute, and `recompute: search` may.
+
+        So do decoder and MTP layers, as in trainers; an embedding or a head where it says so.
+        """
+        return self.role not in ENDS or self.recompute_given
+
+    @property
     def saved(self) -> Fraction:
-        """Memory of its activation that F does not keep where it recomputes."""
-        return self.activation - self.kept  # type: ignore[no-any-return]
+        """Memory of its activation that F does not keep with recompute; 0: it never recomputes."""
+        return self.activation - self.kept if self.recomputable else Fraction(0)
 
     @property
     def work(self) -> Fraction:
@@ -389,6 +408,13 @@ class Layers:
         """The layers, of which exactly those recompute of which this holds."""
         made = (replace(layer, recompute=layers(layer)) for layer in self.layers)
         return replace(self, layers=tuple(made))
+
+    def with_recompute(self, choice: str) -> Self:
+        """The layers of a choice: `none` recomputes, or all that may (`full`)."""
+        full = choice == "full"
+        if all(layer.recompute == (full and layer.recomputable) for layer in self.layers):
+            return self
+        return self.recomputing(lambda layer: full and layer.recomputable)
 
     def stage_costs(self, counts: Sequence[int]) -> ModelCosts:
         """Costs of the stages that hold so many consecutive layers each: exact sums.

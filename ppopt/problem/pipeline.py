@@ -310,9 +310,7 @@ class Pipeline:
             return
         if self.recompute not in ("none", "full"):
             raise InputError(f"recompute: {self.recompute!r} is unknown; use none, full or search")
-        chosen = self.recompute == "full"
-        if any(layer.recompute != chosen for layer in self.model.layers):
-            self._set("model", self.model.recomputing(lambda _: chosen))
+        self._set("model", self.model.with_recompute(self.recompute))
         self._set("recompute", None)
 
     def refuse_recompute_search(self, what: str) -> None:

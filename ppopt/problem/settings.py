@@ -250,8 +250,9 @@ SETTINGS = (
     Setting(
         "recompute",
         Shape.CHOICE,
-        "which layers of the model are recomputed: none, all (full), or those chosen with the "
-        "schedule (search)",
+        "which layers of the model recompute: none, full (every decoder and mtp layer, as trainers "
+        "do), or search (chosen with the schedule); an embedding or head only where its own "
+        "`recompute` says so",
         "as the layers say",
         choices=("none", "full", "search"),
         under=Heading.MEMORY,

@@ -1,6 +1,7 @@
 """Which layers of a stage recompute: the choices of a stage, and what they cost and save.
 
-Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. A
+Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. An
+embedding or a head recomputes only where the model says that it does; any other layer may. A
 schedule stays one where a stage takes less time and keeps less memory. So a bound for a saving of
 at least as much memory in at most as much time holds for a choice, and a non-dominated choice is as
 good as all those that it dominates.
@@ -43,6 +44,8 @@ class Recompute:
                 int(layer.recompute_time * per_unit),
                 int((layer.activation - layer.kept) * memory_per_unit),
             )
+            if layer.recompute_given or layer.role not in ("embedding", "head")
+            else NONE
             for layer in layers
         ]
         self.points = lru_cache(maxsize=None)(self._points)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
-from ppopt.formats.trainer_partition import megatron_arguments
+from ppopt.formats.trainer_partition import megatron_arguments, recomputes_fully
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.strategies import Options, resolve
@@ -56,7 +56,8 @@ class PlanSpace:
     """What a plan chooses from: lists per dimension, and what is the same in all configurations.
 
     Raises InputError where a list is empty or holds something unknown, where no combination of
-    placements, chunks and strategies goes together, and where the runtime does not run a strategy.
+    placements, chunks and strategies goes together, and where the runtime does not run a strategy
+    or a choice of recompute.
     """
 
     model: Model
@@ -77,7 +78,7 @@ class PlanSpace:
 
     def __post_init__(self) -> None:
         _check("placement", self.placements, PLACEMENTS)
-        _check("recompute", self.recompute, RECOMPUTE)
+        self._check_recompute()
         for name in ("batches", "chunks"):
             if not getattr(self, name):
                 raise InputError(f"{name}: the list is empty")
@@ -106,6 +107,16 @@ class PlanSpace:
                     f"strategies: Megatron-LM runs {' and '.join(MEGATRON)} only, not {name}; "
                     "leave --strategies or --runtime out"
                 )
+
+    def _check_recompute(self) -> None:
+        _check("recompute", self.recompute, RECOMPUTE)
+        for choice in self.recompute:
+            if self.runtime == "megatron" and choice != SEARCH:
+                model = self.model if choice == AS_GIVEN else self.model.with_recompute(choice)
+                try:
+                    recomputes_fully(model, "megatron")
+                except NotApplicableError as error:
+                    raise InputError(f"recompute: {choice}: {error}") from None
 
     def __iter__(self) -> Iterator[PlanConfiguration]:
         dimensions = (

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from random import Random
+
 from hypothesis import strategies as st
 
 from ppopt.problem.layers import LETTERS, Layer
-from ppopt.problem.pipeline import Model
+from ppopt.problem.pipeline import Model, Pipeline
 
 TINY = Model(
     (
@@ -38,3 +43,24 @@ def models(draw: st.DrawFn, most: int = 8) -> Model:
             )
         )
     return Model(tuple(layers))
+
+
+def with_ends(pipeline: Pipeline, rng: Random) -> Pipeline:
+    """The pipeline whose first layer is an embedding and whose last is a head.
+
+    Each of them says that it recomputes, or does not.
+    """
+    first, *between, last = pipeline.model.layers
+    first = replace(first, role="embedding", recompute=rng.random() < 0.4)
+    last = replace(last, role="head", recompute=rng.random() < 0.4)
+    return replace(pipeline, model=Model((first, *between, last)))
+
+
+def sets_that_recompute(model: Model) -> Iterator[tuple[bool, ...]]:
+    """Whether every layer recomputes, in every way: an end does only where the model says so."""
+    return product(
+        *(
+            (False, True) if layer.recompute or layer.role in ("decoder", "mtp") else (False,)
+            for layer in model.layers
+        )
+    )

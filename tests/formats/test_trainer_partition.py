@@ -52,24 +52,32 @@ def test_units_play_no_part(time_unit: str | None, memory_unit: str | None) -> N
     assert [len(part) for part in names] == [3, 2, 2, 4]
 
 
-def test_recompute_of_all_layers_is_an_argument_and_of_some_is_refused() -> None:
+def test_recompute_of_all_transformer_layers_or_none_is_written_and_any_other_refused() -> None:
     def recomputing(*places: int) -> Pipeline:
         roles = ("embedding", "decoder", "decoder", "decoder", "head")
         layers = [Layer(1, role=role, recompute=n in places) for n, role in enumerate(roles)]
         return Model(tuple(layers)).pipeline(devices=2, batches=2)
 
-    for places in ((0, 1, 2, 3, 4), (1, 2, 3)):
-        assert shlex.split(megatron_arguments(recomputing(*places)))[-6:] == [
-            *("--recompute-granularity", "full", "--recompute-method", "uniform"),
-            *("--recompute-num-layers", "1"),
-        ]
-    for place in (0, 2):
-        with pytest.raises(NotApplicableError, match="1 of 5 layers recompute"):
-            megatron_arguments(recomputing(place))
-        keys = torchtitan_keys(recomputing(place))
-        assert "# 1 of 5 layers recompute: set it as activation checkpointing\n" in keys
-    for write in (megatron_arguments, torchtitan_keys):
-        assert "recompute" not in write(recomputing())
+    writers = (megatron_arguments, torchtitan_keys, deepspeed_module)
+    full, none = recomputing(1, 2, 3), recomputing()
+    assert shlex.split(megatron_arguments(full))[-6:] == [
+        *("--recompute-granularity", "full", "--recompute-method", "uniform"),
+        *("--recompute-num-layers", "1"),
+    ]
+    assert "recompute" not in megatron_arguments(none)
+    for made, mode in ((full, "full"), (none, "none")):
+        tables = tomllib.loads(torchtitan_keys(made))
+        assert tables["activation_checkpoint"] == {"mode": mode}
+    assert "activation_checkpoint_interval=1 and checkpointable_layers" in deepspeed_module(full)
+    assert "activation_checkpoint_interval=0" in deepspeed_module(none)
+    for write in writers:
+        with pytest.raises(NotApplicableError, match="1 of 3 transformer layers recompute"):
+            write(recomputing(2))
+        for place, role in ((0, "embedding"), (4, "head")):
+            for places in ((place,), (place, 1, 2, 3)):
+                with pytest.raises(NotApplicableError, match=f"the {role} recomputes") as error:
+                    write(recomputing(*places))
+                assert "\n" not in str(error.value)
 
 
 def test_export_says_what_a_trainer_does_not_read(
@@ -80,8 +88,8 @@ def test_export_says_what_a_trainer_does_not_read(
     Path("four.yaml").write_text(f"{layers}\nstages: 2\nbatches: 2\n")
     done("solve --config four.yaml --recompute full -o solved.json")
     done("eval 1f1b --config four.yaml -o hand.json")
-    titan = done("export solved.json --to torchtitan -o titan.toml")
-    assert "4 of 4 layers recompute, which these keys leave out" in titan.err
+    done("export solved.json --to torchtitan -o titan.toml")
+    assert 'mode = "full"' in Path("titan.toml").read_text()
     megatron = done("export solved.json --to megatron-arguments -o arguments.txt")
     assert "the partition alone" in megatron.err
     assert "--recompute-granularity full" in Path("arguments.txt").read_text()
@@ -112,7 +120,8 @@ def test_torchtitan_keys() -> None:
                 ["tok_embeddings", "layers.0"],
                 ["layers.1", "layers.2", "norm", "lm_head"],
             ],
-        }
+        },
+        "activation_checkpoint": {"mode": "none"},
     }
 
 

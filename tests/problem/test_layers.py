@@ -43,8 +43,16 @@ def test_a_model_prints_in_a_line() -> None:
 
 
 def test_every_setting_of_a_layer_is_a_field() -> None:
-    fields = set(Layer.__dataclass_fields__) - {"rounded", "time_unit", "memory_unit"}
+    derived = {"rounded", "time_unit", "memory_unit", "recompute_given"}
+    fields = set(Layer.__dataclass_fields__) - derived
     assert {setting.field for setting in LAYER_SETTINGS} == fields
+
+
+def test_a_frozen_layer_has_costs_of_0_as_the_documents_say() -> None:
+    """docs/concepts/model.md: no W, and no B where all layers before it are frozen too."""
+    frozen = {"forward": 1, "backward": 0, "weight": 0}
+    costs = Model([frozen, frozen, {"forward": 1, "backward": 1, "weight": 0}]).stage_costs([2, 1])  # type: ignore[arg-type]
+    assert (costs.backward, costs.weight, costs.backward_input) == ((0, 1), (0, 0), (0, 1))
 
 
 @settings(deadline=None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ppopt import InputError, Layer, Model, Pipeline, evaluate, read_schedule
+from ppopt.problem.layers import LETTERS
 
 LAYERS = [
     {"forward": 1, "activation": 4, "workspace": 3, "role": "embedding"},
@@ -36,15 +37,119 @@ def test_stages_keep_what_their_layers_keep_and_are_longer_by_what_these_recompu
 
 
 def test_none_and_full() -> None:
-    """Without times of their own, layers recompute their F and keep nothing."""
+    """Full recompute leaves out the embedding and the head, which do not ask for it."""
     none, full = pipeline(recompute="none"), pipeline(recompute="full")
     assert none.recomputed == (0, 0)
     assert none.costs.kept == none.costs.activation
     assert not any(none.costs.recompute_time)
-    assert full.recomputed == (2, 3)
-    assert full.costs.kept == (1, 2)
-    assert full.costs.recompute_time == (1 + Fraction(1, 2), 1 + 1)
+    assert full.recomputed == (1, 2)
+    assert full.costs.kept == (4 + 1, 1 + 1 + 6)
+    assert full.costs.recompute_time == (Fraction(1, 2), 1)
     assert replace(full, recompute="none") == none
+
+
+def test_without_figures_of_its_own_a_layer_recomputes_its_f_and_keeps_nothing() -> None:
+    made = Pipeline(stages=1, batches=1, model=[{"forward": 3, "activation": 2}], recompute="full")
+    assert (made.costs.recompute_time, made.costs.kept) == ((3,), (0,))
+
+
+SILENT: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "false": {"recompute": False},
+    "figures": {"recompute_time": 1, "kept": 1},
+}
+
+
+@pytest.mark.parametrize("role", LETTERS)
+@pytest.mark.parametrize("silent", SILENT)
+def test_full_is_for_decoder_and_mtp_layers_unless_an_end_says_so(role: str, silent: str) -> None:
+    """Figures alone (`kept`) do not say that a layer recomputes."""
+    trainers = role in ("decoder", "mtp")
+    given = {"forward": 2, "activation": 3, "role": role}
+    assert Layer(**given, recompute=True).recomputable
+    assert Layer(**given, recompute={"time": 1}).recomputable
+    layer = Layer(**given, **SILENT[silent])
+    assert layer.recomputable is trainers
+    assert layer.saved == (layer.activation - layer.kept if trainers else 0)
+    made = Pipeline(stages=1, batches=1, model=[layer], recompute="full")
+    assert made.recomputed == (int(trainers),)
+
+
+@pytest.mark.parametrize("role", ["embedding", "head"])
+def test_an_end_that_says_so_recomputes_in_full_also_after_none_and_from_a_file(
+    role: str, tmp_path: Path
+) -> None:
+    layers = [{"forward": 1, "activation": 1, "role": role, "recompute": True}]
+    none = Pipeline(stages=1, batches=1, model=layers, recompute="none")
+    assert none.recomputed == (0,)
+    evaluate(none, "1f1b").to_json(tmp_path / "none.json")
+    read, _ = read_schedule(tmp_path / "none.json")
+    assert read.pipeline.model == none.model
+    for made in (none, read.pipeline):
+        assert replace(made, recompute="full").recomputed == (1,)
+
+
+EMBEDDING = {
+    "forward": "0.6", "backward": "0.9", "weight": "0.9", "activation": "0.06", "static": 6,
+    "role": "embedding",
+}  # fmt: skip
+BLOCK = {
+    "forward": 5, "backward": "10.4", "weight": "4.6", "activation": "1.3", "kept": "0.065",
+    "static": 7, "count": 32,
+}  # fmt: skip
+HEAD = {"forward": "9.5", "backward": 19, "weight": 9, "static": 6, "role": "head"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "head", "step", "of_last_device"),
+    [
+        ("1f1b", "2.1", "3735.7", "33"),
+        ("interleaved", "8", "3461.2", "37.34"),
+        ("looped-bfs", "8", "3813.1", "290.475"),
+    ],
+)
+def test_full_recompute_is_that_of_megatron(
+    strategy: str, head: str, step: str, of_last_device: str
+) -> None:
+    """Eight devices and 32 microbatches: the sums of stages in which the blocks alone recompute.
+
+    A block then takes 5 ms more in its backward, and F keeps 0.065 of its 1.3 GiB. The last device
+    of 1F1B has one microbatch of 3 blocks and the head; of looped BFS all 32 of a block and the
+    head, and one of 2 blocks that its last backward, of its first stage, computes again.
+    """
+    model = Model([EMBEDDING, BLOCK, HEAD | {"activation": head}])  # type: ignore[arg-type]
+    more = {} if strategy == "1f1b" else {"placement": "interleaved", "chunks": 2}
+    made = evaluate(
+        model.pipeline(devices=8, batches=32, p2p="0.2", recompute="full", **more), strategy
+    )
+    counts = list(made.pipeline.counts)
+    blocks = [counts[0] - 1, *counts[1:-1], counts[-1] - 1]
+    ends = [(EMBEDDING, 0), (HEAD | {"activation": head}, len(counts) - 1)]
+
+    def sums(key: str, of_block: str) -> list[Fraction]:
+        found = [count * Fraction(of_block) for count in blocks]
+        for end, stage in ends:
+            found[stage] += Fraction(str(end[key]))
+        return found
+
+    spelled_out = Pipeline(
+        stages=len(counts),
+        placement=list(range(8)) * (len(counts) // 8),
+        batches=32,
+        p2p="0.2",
+        forward=sums("forward", "5"),
+        backward=sums("backward", "15.4"),
+        weight=sums("weight", "4.6"),
+        activation=sums("activation", "1.3"),
+        kept=sums("activation", "0.065"),
+        static=sums("static", "7"),
+    )
+    by_stages = evaluate(spelled_out, strategy)
+    assert made.metrics.makespan == by_stages.metrics.makespan
+    assert made.metrics.peak_memory == by_stages.metrics.peak_memory
+    assert made.pipeline.ticks.time(made.metrics.makespan) == Fraction(step)
+    last = made.pipeline.ticks.memory(made.metrics.peak_memory[-1])
+    assert last == Fraction(of_last_device)
 
 
 def test_true_and_a_mapping_of_the_defaults_are_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,14 +13,19 @@ import pytest
 import ppopt
 from ppopt import Argument, Certificate, InputError, Model, Pipeline, Status, Verdict
 from ppopt.rechecker import check, confirmed
-from tests.solver.recompute.test_recompute_search import MODEL, draw
+from tests.solver.recompute.test_recompute_search import MODEL, draw, draw_with_ends
 
 
-@pytest.mark.parametrize("objective", ["makespan", "device-span"])
-def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(objective: str) -> None:
+@pytest.mark.parametrize(
+    ("drawn", "objective"),
+    [(draw, "makespan"), (draw, "device-span"), (draw_with_ends, "makespan")],
+)
+def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(
+    drawn: Callable[[Random], tuple[Pipeline, bool]], objective: str
+) -> None:
     rng = Random(91)
     for _ in range(6):
-        pipeline, fused = draw(rng)
+        pipeline, fused = drawn(rng)
         found = ppopt.solve(pipeline, fused=fused, objective=objective, workers=1)
         assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
         if found.status is Status.INFEASIBLE:

@@ -183,6 +183,19 @@ def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
         ppopt.plan(model, devices=2, batches=4, runtime="megatron", strategies="zbv")
 
 
+def test_megatron_is_not_planned_with_recompute_that_it_does_not_have() -> None:
+    """Its full recompute leaves out the head. None was once read as "proved infeasible"."""
+    head = {"forward": 1, "activation": 1, "role": "head", "recompute": True}
+    model = Model([{"forward": 1, "activation": 1, "count": 4}, head])
+    for recompute in (None, "full"):
+        with pytest.raises(ppopt.InputError, match=r"recompute: .*: megatron: the head recomputes"):
+            ppopt.plan(model, devices=2, batches=4, runtime="megatron", recompute=recompute)
+    plan = ppopt.plan(
+        model, devices=2, batches=4, runtime="megatron", recompute="none", mem_limit=9, workers=1
+    )
+    assert plan.status is Status.OPTIMAL
+
+
 def test_torch_runs_one_route() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 4}])
     plan = ppopt.plan(

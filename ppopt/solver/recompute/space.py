@@ -81,7 +81,7 @@ class RecomputeSpace:
             pipeline, model=model, partition=pipeline.counts, recompute=None,
             mem_limit=pipeline.limits,
         )  # fmt: skip
-        self._recomputing = model.recomputing(lambda _: True).layers
+        self._recomputing = model.with_recompute("full").layers
         self._stages = model.stage_layers(self._base.counts)
         self._starts = [sum(self._base.counts[:stage]) for stage in range(len(self._stages))]
 

@@ -13,6 +13,7 @@ from ppopt import Argument, Model, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.partitions.recompute_choices import RecomputeTradeoff, merged, undominated
+from tests.factories.models import sets_that_recompute
 from tests.oracles import exhaustive
 from tests.solver.partitions.over_partitions import over_partitions
 
@@ -52,7 +53,7 @@ def every_choice(pipeline: Pipeline) -> list[Pipeline]:
     counts = (one for one in product(range(1, layers), repeat=stages) if sum(one) == layers)
     found = []
     for partition in counts:
-        for chosen in product((False, True), repeat=layers):
+        for chosen in sets_that_recompute(pipeline.model):
             pairs = zip(pipeline.model.layers, chosen, strict=True)
             model = Model(tuple(replace(layer, recompute=one) for layer, one in pairs))
             found.append(replace(pipeline, model=model, partition=partition, recompute=None))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -15,6 +15,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.recompute.space import RecomputeSpace, stage_choices
 from ppopt.verifier import verify
+from tests.factories.models import sets_that_recompute, with_ends
 from tests.oracles import exhaustive
 
 
@@ -44,7 +45,7 @@ def least(pipeline: Pipeline, fused: bool, objective: exhaustive.Goal) -> int | 
     """Least value over every set of layers, in the user's unit times 2."""
     found = []
     model: Model = pipeline.model
-    for chosen in product((False, True), repeat=len(model)):
+    for chosen in sets_that_recompute(model):
         layers = tuple(
             replace(layer, recompute=one) for layer, one in zip(model.layers, chosen, strict=True)
         )
@@ -55,11 +56,22 @@ def least(pipeline: Pipeline, fused: bool, objective: exhaustive.Goal) -> int | 
     return min(found, default=None)
 
 
-@pytest.mark.parametrize(("objective", "count"), [("makespan", 40), ("device-span", 10)])
-def test_no_choice_of_layers_is_better(objective: exhaustive.Goal, count: int) -> None:
+def draw_with_ends(rng: Random) -> tuple[Pipeline, bool]:
+    """The same, the first layer an embedding and the last a head."""
+    pipeline, fused = draw(rng)
+    return with_ends(pipeline, rng), fused
+
+
+@pytest.mark.parametrize(
+    ("drawn", "objective", "count"),
+    [(draw, "makespan", 40), (draw, "device-span", 10), (draw_with_ends, "makespan", 15)],
+)
+def test_no_choice_of_layers_is_better(
+    drawn: Callable[[Random], tuple[Pipeline, bool]], objective: exhaustive.Goal, count: int
+) -> None:
     rng, chosen = Random(51), 0
     for _ in range(count):
-        pipeline, fused = draw(rng)
+        pipeline, fused = drawn(rng)
         expected = least(pipeline, fused, objective)
         found = solve(pipeline, fused=fused, objective=objective, time_limit=30, workers=1)
         if expected is None:
