@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from ppopt.cli import streams
 from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
+from ppopt.problem.layers import LAYER_SETTINGS
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
 
@@ -37,6 +38,9 @@ _UsageError: type[Any] = typer.BadParameter.__mro__[2]
 
 _FLAGS = {one.flag: one for one in SETTINGS} | {"-o": NAMED["output"]}
 _FIELDS = {one.field: one for one in SETTINGS if "_" in one.field}
+_LAYER_FIELDS = {one.field: one for one in LAYER_SETTINGS}
+_OF_LAYER = re.compile(r"(?<![\w./-])layer \d")
+"""In a fault of a layer, whose keys have names of their own: its B is `input`."""
 _FIELD = re.compile(rf"(?<![\w./-])({'|'.join(_FIELDS)})(?![\w./-])")
 """Such a name in Python, standing alone: no part of the name of a file."""
 _EXAMPLE = re.compile(r"Example: `(ppopt [^`]*)`")
@@ -213,16 +217,19 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
         name, colon, rest = fault.partition(":")
         setting = NAMED.get(name, name)
         typed = flags.get(setting)
-        rest = _FIELD.sub(partial(_named, typed=typed is not None), rest)
+        fields = _LAYER_FIELDS if _OF_LAYER.search(fault) else _FIELDS
+        rest = _FIELD.sub(partial(_named, fields=fields, typed=typed is not None), rest)
         if typed is None and isinstance(setting, Setting):
             typed, file = f"{file}{setting.name}", ""
         parts.append(f"{typed or name}{colon}{rest}")
     return ALSO.join(parts)
 
 
-def _named(found: re.Match[str], *, typed: bool) -> str:
-    """The flag or the key of files in place of a name in Python."""
-    one = _FIELDS[found[0]]
+def _named(found: re.Match[str], *, fields: Mapping[str, Setting], typed: bool) -> str:
+    """The flag or the key of files in place of a name in Python, where `fields` has it."""
+    one = fields.get(found[0])
+    if one is None:
+        return found[0]
     return one.flag if typed else one.name
 
 

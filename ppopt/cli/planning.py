@@ -24,7 +24,12 @@ def _list(flag: str, words: str) -> Any:
 
 
 @command
-@with_settings_but(time_limit="seconds that the whole plan takes at most (default: 60)")
+@with_settings_but(
+    time_limit="seconds that the whole plan takes at most (default: 60)",
+    partition="how many layers of the model each stage holds: search (chosen with the schedule, "
+    "with a bound over all partitions), balanced (the slowest stage is as fast as possible), even, "
+    "a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: search)",
+)
 def plan(
     settings: Settings,
     batches: Annotated[
@@ -38,8 +43,9 @@ def plan(
         str | None,
         _list(
             "--recompute",
-            "Recompute to try: none, full, search: chosen per stage, layers: as the layers say "
-            "(none,full,search with a limit).",
+            "Recompute to try: none, full (every decoder and mtp layer, as trainers do), search "
+            "(chosen per stage), or layers, as the layers say (layers where one recomputes, else "
+            "none; with a limit none,full,search, for Megatron-LM none,full).",
         ),
     ] = None,
     strategies: Annotated[

@@ -431,6 +431,23 @@ class TestSeveralFaults:
             "static: [] is not a number"
         )
 
+    @pytest.mark.parametrize(
+        ("given", "names"), [("weight", ("weight", "input")), ("input", ("input", "weight"))]
+    )
+    def test_of_times_of_a_layer_by_the_keys_of_layers(
+        self, tmp_path: Path, given: str, names: tuple[str, str]
+    ) -> None:
+        """`input_times` is a key of stages; a file with the key that is named is accepted."""
+        layer = f"forward: 1, backward: 2, {given}: 3"
+        first, second = names
+        assert self.refused(tmp_path, f"layers: [{{forward: 1}}, {{{layer}}}]\n") == (
+            f"p.yaml: layers: layer 1: {first}: 3 is above the full backward time 2, which leaves "
+            f"less than 0 for {second}; give {second} too: B, W and BW may be any times"
+        )
+        mended = f"stages: 1\nbatches: 1\nlayers: [{{{layer}, {second}: 1}}]\n"
+        (tmp_path / "mended.yaml").write_text(mended)
+        assert run(f"eval 1f1b --config {tmp_path / 'mended.yaml'}").code == 0
+
     def test_the_first_five_are_named(self, tmp_path: Path) -> None:
         found = self.refused(tmp_path, "".join(f"zz{number}: 1\n" for number in range(8)))
         assert found.count("unknown key") == 5

@@ -14,8 +14,10 @@ import typer
 
 from ppopt.cli.help_text import COMMANDS
 from ppopt.cli.program import application
+from ppopt.problem.partition import BALANCED
 from ppopt.problem.settings import SETTINGS, Heading
 from ppopt.strategies import names
+from ppopt.studies.plan_space import PlanSpace
 from tests.cli.cli_run import done
 
 NAMES = [name for group in COMMANDS.values() for name in group]
@@ -50,6 +52,14 @@ def test_help_of_a_command(name: str) -> None:
     assert re.match(rf"Usage: \S+ {name} ", text)
     assert text == done(f"{name} --help").out
     assert "list[Path]" not in text
+
+
+def test_the_default_of_a_plan_that_its_help_states_is_that_of_a_plan() -> None:
+    """Others take the balanced partition; a plan searches it."""
+    for name, default in (("plan", PlanSpace.partition), ("solve", BALANCED), ("eval", BALANCED)):
+        words = " ".join(done(f"{name} -h").out.split())
+        said = re.search(r"--partition RULE.*? \(default: (\w+)\)", words)
+        assert said is not None and said[1] == default
 
 
 @pytest.mark.parametrize("name", ["solve", "eval", "compare", "frontier", "plan"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ppopt.cli.schedule_files import ExportFormat
 from tests.end_to_end.documents import ROOT, load
 
 make = load("make")
@@ -41,6 +42,12 @@ def test_the_guide_is_true(guide: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert doctest.DocTestRunner().run(test).failed == 0
     for name in _written([*(command.line for command in commands), *examples]):
         assert (tmp_path / name).stat().st_size > 0
+
+
+def test_the_formats_of_export_are_those_that_there_are() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| `ppopt export` \| (.*) \|$", text, re.MULTILINE)
+    assert sorted(re.findall(r"`([\w-]+)`", row)) == sorted(ExportFormat)
 
 
 def _written(texts: list[str]) -> list[str]:
