@@ -1,60 +1,20 @@
-"""The same answers before and after a change: status, value and bound of instances of all kinds.
+"""Pipelines whose backwards are all split or all whole: costs, placements and limits are given.
 
-python -m benchmarks.equivalence record OUT [--tree DIR]
-python -m benchmarks.equivalence compare BEFORE AFTER
-
-`record` solves every instance with one worker and seed 0 and writes one JSON line for each, after
-a head with date, commit and machine. `--tree` takes `ppopt` from another checkout. The script uses
-`ppopt.Pipeline` and `ppopt.solve` alone, so old and new checkouts both run it. `compare` prints the
-differences of two records and exits with code 1 where there is one.
-
-Every instance ends by proof within about 10 s on commit 8b795a5; OPEN lists the drawn ones that
-do not. Values and bounds are exact fractions, as text.
+Every draw returns the arguments of `ppopt.Pipeline` and those of `ppopt.solve`. Backwards are split
+where the draw does not say otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import platform
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import Any
 
-from benchmarks.machine import commit, processor
-
-TIME_LIMIT = 30.0
-"""Seconds of the processor for one instance, far above what any needs: no load of the machine, and
-no clock, decides."""
-SPLIT = {"fused": False}
-"""Backwards are split unless an instance says otherwise: the default of the older checkouts."""
-COMPARED = ("pipeline", "options", "status", "value", "lower_bound")
-"""What must be equal in two records."""
 Fields = dict[str, Any]
-
-
-class Instance(NamedTuple):
-    """One pipeline to solve, as arguments of `Pipeline` and of `solve`."""
-
-    name: str
-    pipeline: Fields
-    options: Fields
-
-
-def instances() -> Iterator[Instance]:
-    """All instances, in a fixed order; each is drawn from a seed of its own, its name."""
-    for group, (count, draw) in GROUPS.items():
-        for number in range(count):
-            name = f"{group}-{number:02}"
-            if name not in OPEN:
-                yield Instance(name, *draw(Random(name)))
+Draw = Callable[[Random], tuple[Fields, Fields]]
+WHOLE = {"backward_kind": "whole"}
+SPLIT = {"backward_kind": "split"}
 
 
 def linear(rng: Random) -> tuple[Fields, Fields]:
@@ -64,7 +24,7 @@ def linear(rng: Random) -> tuple[Fields, Fields]:
         "stages": devices,
         "batches": rng.randint(1, 3 * devices + 2),
         "p2p": rng.choice((0, 0, 1, "0.5")),
-        **_times(rng, devices),
+        **times(rng, devices),
     }
     return fields, _options(rng)
 
@@ -98,7 +58,7 @@ def chunked(rng: Random, placement: str | None = None) -> tuple[Fields, Fields]:
         "batches": rng.randint(1, 4 if chunks * devices > 4 else 6),
         "placement": placement or rng.choice(("v", "interleaved")),
         "p2p": rng.choice((0, 0, 1, 2)),
-        **_times(rng, devices, whole=chunks),
+        **times(rng, devices, whole=chunks),
     }
     if rng.random() < 0.6:
         # In activations of a whole share: at least one, cut into chunks or not.
@@ -115,8 +75,8 @@ def explicit(rng: Random) -> tuple[Fields, Fields]:
         "stages": len(hosts),
         "placement": hosts,
         "batches": rng.randint(1, 5),
-        "p2p": rng.choice((0, 1, _matrix(rng, devices))),
-        **_times(rng, len(hosts)),
+        "p2p": rng.choice((0, 1, matrix_of(rng, devices))),
+        **times(rng, len(hosts)),
     }
     if rng.random() < 0.5:
         most = max(hosts.count(device) for device in range(devices))
@@ -127,7 +87,7 @@ def explicit(rng: Random) -> tuple[Fields, Fields]:
 def matrix(rng: Random) -> tuple[Fields, Fields]:
     """Draw links of unequal times, other ones on the way back."""
     fields, options = rng.choice((linear, limited, chunked))(rng)
-    fields["p2p"] = _matrix(rng, fields["stages"])
+    fields["p2p"] = matrix_of(rng, fields["stages"])
     return fields, options
 
 
@@ -138,7 +98,7 @@ def unequal(rng: Random) -> tuple[Fields, Fields]:
         "stages": devices,
         "batches": rng.randint(2, 2 * devices),
         "p2p": rng.choice((0, "0.25", 1)),
-        **_lists(rng, devices),
+        **lists(rng, devices),
         "activation": [rng.randint(1, 4) for _ in range(devices)],
         "static": [rng.randint(0, 5) for _ in range(devices)],
         "mem_limit": [rng.randint(9, 16) for _ in range(devices)],
@@ -175,7 +135,7 @@ def spans(rng: Random) -> tuple[Fields, Fields]:
 def fused(rng: Random) -> tuple[Fields, Fields]:
     """Draw a pipeline of any kind whose backwards are whole."""
     fields, options = rng.choice((linear, limited, chunked, explicit, unequal))(rng)
-    return fields, {**options, "fused": True}
+    return fields, {**options, **WHOLE}
 
 
 def paired(rng: Random) -> tuple[Fields, Fields]:
@@ -193,7 +153,8 @@ def paired(rng: Random) -> tuple[Fields, Fields]:
     }
     if devices == 2 and rng.random() < 0.3:
         fields |= {"placement": rng.choice(("v", "interleaved")), "batches": 2}
-    return fields, {**_options(rng), "fused": rng.random() < 0.7}
+    options = _options(rng)
+    return fields, {**options, **(WHOLE if rng.random() < 0.7 else SPLIT)}
 
 
 def routes(rng: Random) -> tuple[Fields, Fields]:
@@ -204,7 +165,7 @@ def routes(rng: Random) -> tuple[Fields, Fields]:
         "routes": 2,
         "batches": 2 * rng.randint(1, 4 if devices < 4 else 2),
         "p2p": rng.choice((0, 0, 1)),
-        **_times(rng, devices),
+        **times(rng, devices),
         "mem_limit": rng.choice((None, None, devices, devices + 1, 2)),
     }
     return fields, _options(rng)
@@ -218,7 +179,7 @@ def slices(rng: Random) -> tuple[Fields, Fields]:
         "slices": parts,
         "batches": rng.randint(1, 3),
         "p2p": rng.choice((0, 0, 1)),
-        **_times(rng, devices, whole=parts),
+        **times(rng, devices, whole=parts),
         "mem_limit": rng.choice((None, 1, 2, devices)),
     }
     return fields, _options(rng)
@@ -295,31 +256,33 @@ def _options(rng: Random) -> Fields:
     """Draw what is no property of the pipeline: mostly the defaults."""
     options: Fields = {}
     if rng.random() < 0.15:
-        options["fused"] = True
+        options |= WHOLE
     if rng.random() < 0.15:
         options["objective"] = "device-span"
     return options
 
 
-def _times(rng: Random, entries: int, whole: int = 1) -> Fields:
+def times(rng: Random, entries: int, whole: int = 1) -> Fields:
     """Draw times, equal on all stages or not; multiples of `whole`, so that they can be cut."""
     if rng.random() < 0.4:
-        return _lists(rng, entries, whole)
+        return lists(rng, entries, whole)
     forward, backward, weight = rng.choice(((1, 2, 1), (2, 3, 1), (1, 3, 2), (3, 5, 3)))
     return {"forward": whole * forward, "backward": whole * backward, "weight": whole * weight}
 
 
-def _lists(rng: Random, entries: int, whole: int = 1) -> Fields:
+def lists(rng: Random, entries: int, whole: int = 1) -> Fields:
+    """Draw unequal times of F, B and W; multiples of `whole`."""
     names = ("forward", "backward_input", "weight")
     return {name: [whole * rng.randint(1, 4) for _ in range(entries)] for name in names}
 
 
-def _matrix(rng: Random, devices: int) -> list[list[int]]:
+def matrix_of(rng: Random, devices: int) -> list[list[int]]:
+    """Draw the times of links [from device][to device]."""
     size = range(devices)
     return [[0 if here == there else rng.randint(0, 3) for there in size] for here in size]
 
 
-GROUPS: dict[str, tuple[int, Callable[[Random], tuple[Fields, Fields]]]] = {
+GROUPS: dict[str, tuple[int, Draw]] = {
     "linear": (24, linear),
     "limited": (30, limited),
     "infeasible": (16, infeasible),
@@ -350,108 +313,3 @@ OPEN = frozenset(
     }
 )
 """Drawn instances that are left out: their search does not end by proof within about 10 s."""
-
-
-def record(path: Path, tree: Path | None, only: str) -> None:
-    """Solve the instances whose names begin with `only` and write a line for each."""
-    ppopt = _package(tree)
-    with path.open("w", encoding="utf-8") as file:
-        print(json.dumps(_head(Path(ppopt.__file__).parent)), file=file, flush=True)
-        for instance in instances():
-            if not instance.name.startswith(only):
-                continue
-            row = _solved(ppopt, instance)
-            print(json.dumps(row), file=file, flush=True)
-            found = [row["name"], row["status"], row["value"], row["lower_bound"]]
-            print(*found, f"{row['seconds']} s", flush=True)
-
-
-def _package(tree: Path | None) -> Any:
-    """Import ppopt, from a checkout where one is given."""
-    if tree is not None:
-        sys.path.insert(0, str(tree.resolve()))
-    ppopt = import_module("ppopt")
-    if tree is not None and not Path(ppopt.__file__ or "").is_relative_to(tree.resolve()):
-        raise SystemExit(f"{tree}: holds no ppopt")
-    return ppopt
-
-
-def _head(package: Path) -> Fields:
-    return {
-        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "commit": commit(package),
-        "python": platform.python_version(),
-        "processor": processor(),
-    }
-
-
-def _solved(ppopt: Any, instance: Instance) -> Fields:
-    """Status, value and bound of an instance, or the words of the error."""
-    began = time.process_time()
-    try:
-        pipeline = ppopt.Pipeline(**instance.pipeline)
-        options = {**SPLIT, **instance.options}
-        with mock.patch.object(time, "monotonic", time.process_time):
-            found = ppopt.solve(pipeline, time_limit=TIME_LIMIT, workers=1, seed=0, **options)
-        outcome = (found.status.value, _exact(found.value), _exact(found.lower_bound))
-    except Exception as error:  # a crash is a difference to be shown, not an end
-        outcome = (f"{type(error).__name__}: {error}", None, None)
-    return {
-        **instance._asdict(),
-        **dict(zip(("status", "value", "lower_bound"), outcome, strict=True)),
-        "seconds": round(time.process_time() - began, 2),
-    }
-
-
-def _exact(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def differences(before: Path, after: Path) -> Iterator[str]:
-    """Say in one line each what differs between two records."""
-    old, new = _rows(before), _rows(after)
-    for name in [*old, *(name for name in new if name not in old)]:
-        if name not in old or name not in new:
-            yield f"{name}: only in {before if name in old else after}"
-            continue
-        for field in COMPARED:
-            if old[name][field] != new[name][field]:
-                yield f"{name}: {field} {old[name][field]} became {new[name][field]}"
-
-
-def _rows(path: Path) -> dict[str, Fields]:
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return {row["name"]: row for row in rows if "name" in row}
-
-
-def compare(before: Path, after: Path) -> int:
-    """Print the differences of two records; 1 where there is one, or nothing to compare."""
-    found = list(differences(before, after))
-    print(*found, sep="\n", end="\n" if found else "")
-    count = len(_rows(after))
-    print(f"{count} instances, {len(found)} differences")
-    return 1 if found or not count else 0
-
-
-def main() -> int:
-    """Record or compare."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record")
-    recording.add_argument("out", type=Path)
-    recording.add_argument("--tree", type=Path, help="checkout to take ppopt from")
-    recording.add_argument("--only", default="", help="instances whose names begin so")
-    comparing = commands.add_parser("compare")
-    comparing.add_argument("before", type=Path)
-    comparing.add_argument("after", type=Path)
-    given = parser.parse_args()
-    if given.command == "compare":
-        return compare(given.before, given.after)
-    record(given.out, given.tree, given.only)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
