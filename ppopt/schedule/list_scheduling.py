@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.instance import EVERY, Instance, OperationClass
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import OperationClass
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 
@@ -120,7 +121,7 @@ class ListScheduler:
     @cached_property
     def places(self) -> int:
         """Number of places: routes x stages."""
-        return len(self.instance.classes) // len(self.instance.kinds)
+        return len(self.instance.classes) // len(self.instance.rows)
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
@@ -178,8 +179,7 @@ class ListScheduler:
     @cached_property
     def codes(self) -> list[int]:
         """Number of the first operation of a class."""
-        codes: list[int] = self.instance.codes[:, 0].tolist()
-        return codes
+        return [int(codes[0]) for codes in self.instance.codes]
 
     @cached_property
     def transient(self) -> list[int]:
@@ -214,7 +214,7 @@ class ListScheduler:
             stage=mine[0].stage,
             time=tuple(one.duration for one in mine),
             change=tuple(one.change for one in mine),
-            code=tuple(int(instance.codes[number, 0]) for number in numbers),
+            code=tuple(int(instance.codes[number][0]) for number in numbers),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
@@ -301,6 +301,7 @@ class _ParallelGeneration:
         instance, places = scheduler.instance, scheduler.places
         devices, total = range(len(scheduler.hosted)), instance.batches
         self.classes, self.rule = instance.classes, rule
+        self.measures = [(one.duration, one.change) for one in instance.classes]
         self.total = total
         self.hosted, self.takes, self.codes = scheduler.triples, scheduler.takes, scheduler.codes
         self.needs, self.transient = scheduler.needs, scheduler.transient
@@ -443,12 +444,12 @@ class _ParallelGeneration:
         return next_b, next_f, blocked
 
     def _start(self, device: int, number: int, now: int) -> None:
-        *_, duration, takes, gives = self.classes[number]
+        duration, change = self.measures[number]
         end, microbatch = now + duration, self.done[number]
         if self.first_start[device] < 0:
             self.first_start[device] = now
         self.busy[device] = end
-        self.held[device] += takes - gives
+        self.held[device] += change
         heapq.heappush(self.events, (end, device))
         self.orders[device].append(self.codes[number] + microbatch)
         self.done[number] = microbatch + 1
@@ -556,13 +557,18 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     return _measured(first_start, busy, orders)
 
 
-def _smaller(instance: Instance, stage: int) -> tuple[OpKind, ...]:
-    """B and W, or BW: what holds less."""
-    b, w, whole = (
-        instance.classes[instance.number(kind, stage)] for kind in (OpKind.B, OpKind.W, OpKind.BW)
-    )
-    split = max(b.takes, b.change + w.takes)
-    return (OpKind.BW,) if whole.takes <= split else (OpKind.B, OpKind.W)
+def _smaller(instance: Instance, stage: int) -> int:
+    """The modes in which the backward of a stage holds less: those of B and W, or that of BW."""
+    most = []
+    for option in (SPLIT_MODE, WHOLE_MODE):
+        held = peak = 0
+        for number in instance.numbers(stage)[1:]:
+            mode = instance.classes[number].modes_by_option[option]
+            if mode is not None:
+                peak = max(peak, held + mode.takes)
+                held += mode.change
+        most.append(peak)
+    return SPLIT_MODE if most[SPLIT_MODE] < most[WHOLE_MODE] else WHOLE_MODE
 
 
 def one_at_a_time(instance: Instance) -> Orders:
@@ -570,20 +576,22 @@ def one_at_a_time(instance: Instance) -> Orders:
 
     Where backwards are mixed, each is of the kind that holds less.
     """
-    pipeline, (forward, *backward) = instance.pipeline, instance.kinds
-    slices = range(pipeline.num_slices)
+    pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
     orders = []
     for device in range(pipeline.num_devices):
         parts = []
         for route, hosted in enumerate(pipeline.hosted):
             stages = hosted[device]
-            numbers = [instance.number(forward, s, route, part) for s in stages for part in slices]
-            numbers += [
-                instance.number(kind, stage, route, part)
-                for stage in stages[::-1]
-                for part in reversed(slices)
-                for kind in (_smaller(instance, stage) if instance.kinds == EVERY else backward)
+            rows = [
+                instance.codes[instance.number(OpKind.F, stage, route, part)]
+                for stage in stages
+                for part in slices
             ]
-            parts.append(instance.codes[np.array(numbers, dtype=np.int64)].T.ravel())
+            for stage in stages[::-1]:
+                option = _smaller(instance, stage)
+                for part in reversed(slices):
+                    numbers = instance.numbers(stage, route, part)[1:]
+                    rows += [instance.codes_in(number, option) for number in numbers]
+            parts.append(np.stack([row for row in rows if row[0] != ABSENT], axis=1).ravel())
         orders.append(np.concatenate(parts))
     return orders

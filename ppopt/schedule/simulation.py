@@ -120,5 +120,5 @@ def _numbers(instance: Instance, sequence: Ints) -> Ints:
     found = np.empty_like(sequence)
     for number in sorted(set(sequence.tolist())):
         here = sequence == number
-        found[here] = instance.codes[number, : np.count_nonzero(here)]
+        found[here] = instance.codes[number][: np.count_nonzero(here)]
     return found

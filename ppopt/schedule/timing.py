@@ -16,9 +16,10 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.instance import Constraints, data_flow, durations
+from ppopt.problem.instance import data_flow, durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, posted_early
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of

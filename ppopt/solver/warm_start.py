@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import EVERY, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -164,7 +164,7 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 
 def _times(pipeline: Pipeline) -> object:
     """What the starts of a schedule depend on: the tick, the times of the stages, and all lags."""
-    lags = Instance(pipeline, EVERY).flow.lag.tolist()
+    lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
@@ -61,7 +62,7 @@ class FillingVariant(NamedTuple):
 
     def filled(self, pipeline: Pipeline, most: int) -> Filled:
         """Simulate the plan on a pipeline."""
-        instance = Instance(pipeline, SPLIT)
+        instance = Instance(pipeline, BackwardKind.SPLIT)
         return _Filling(instance, self.source(instance), most, self.rule).result()
 
 

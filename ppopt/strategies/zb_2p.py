@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
@@ -14,7 +15,7 @@ from ppopt.schedule.orders import Orders
 from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import Options, Strategy, register
 
-F, B, W = range(len(SPLIT))
+F, B, W = range(3)
 SHORTLIST = 3
 """Most schedules whose starts are chosen for device span exactly."""
 
@@ -56,11 +57,11 @@ class _Run:
     """One pass of the heuristic: operations are put on their stages one by one."""
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
-        instance = Instance(pipeline, SPLIT)
+        instance = Instance(pipeline, BackwardKind.SPLIT)
         self.simulation, self.choices = Simulation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
-        self.number = [[instance.number(kind, stage) for kind in SPLIT] for stage in self.stages]
+        self.number = [instance.numbers(stage) for stage in self.stages]
         classes = [[instance.classes[number] for number in row] for row in self.number]
         self.time = [[one.duration for one in row] for row in classes]
         self.memory = [[one.change for one in row] for row in classes]

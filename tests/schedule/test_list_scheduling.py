@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, verify
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import (
     ListScheduler,
@@ -37,7 +38,7 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
 
 
 def split(pipeline: Pipeline) -> Instance:
-    return Instance(pipeline, SPLIT)
+    return Instance(pipeline, BackwardKind.SPLIT)
 
 
 def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:

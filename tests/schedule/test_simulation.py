@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
@@ -13,7 +14,7 @@ from ppopt.schedule.simulation import Simulation, class_orders
 
 def two_stages() -> Instance:
     """F = 1, BW = 2, delay 1, two microbatches."""
-    return Instance(Pipeline(stages=2, batches=2, p2p=1), WHOLE)
+    return Instance(Pipeline(stages=2, batches=2, p2p=1), BackwardKind.WHOLE)
 
 
 def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
@@ -44,7 +45,7 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
     pipeline = Pipeline(
         stages=3, batches=5, placement=placement, p2p=2, forward=[1, 2, 3], weight=[1, 1, 2]
     )
-    instance = Instance(pipeline, SPLIT)
+    instance = Instance(pipeline, BackwardKind.SPLIT)
     run = Simulation(instance)
 
     def choose(device: int, now: int) -> int | None:

@@ -63,7 +63,7 @@ class _Repair:
 
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
         self.classes, self.total = instance.classes, instance.batches
-        self.codes: list[list[int]] = instance.codes.tolist()
+        self.codes: list[list[int]] = [codes.tolist() for codes in instance.codes]
         self.priority = _priorities(schedule, instance)
         self.done = [0] * len(self.classes)
         self.arrivals = ReleaseTimes(instance)
@@ -82,10 +82,10 @@ class _Repair:
     def _one_after_another(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
         """Classes in the order of one microbatch alone: F by stage, B and W by stage reversed."""
 
-        def place(number: int) -> tuple[bool, int, OpKind]:
-            kind, stage, *_ = self.classes[number]
-            forward = kind is OpKind.F
-            return not forward, stage if forward else -stage, kind
+        def place(number: int) -> tuple[bool, int, int]:
+            one = self.classes[number]
+            forward = one.kind is OpKind.F
+            return not forward, one.stage if forward else -one.stage, one.kind
 
         return tuple(sorted(hosted, key=place))
 
@@ -200,6 +200,6 @@ class _Repair:
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
     """Starts of the schedule's operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
-    place = np.argsort(np.argsort(instance.codes, axis=None)).reshape(instance.codes.shape)
+    place = np.argsort(np.argsort(np.concatenate(instance.codes))).reshape(-1, instance.batches)
     starts: list[list[int]] = schedule.start[row][place].tolist()
     return starts
