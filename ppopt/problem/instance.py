@@ -190,16 +190,30 @@ class Instance:
     @cached_property
     def codes(self) -> tuple[Ints, ...]:
         """Numbers of the operations of every class in its first mode, by microbatch."""
-        return tuple(self.codes_in(number, SPLIT_MODE) for number in range(len(self.classes)))
+        return self._all_codes(SPLIT_MODE)
+
+    @cached_property
+    def _codes_of_whole(self) -> tuple[Ints, ...]:
+        """The same where every backward is whole."""
+        return self._all_codes(WHOLE_MODE)
 
     def codes_in(self, number: int, option: int) -> Ints:
-        """Numbers of the operations of a class in one of its modes, by microbatch."""
-        one = self.classes[number]
-        mode = one.modes_by_option[option]
-        if mode is None:
-            return np.full(one.size, ABSENT)
-        microbatch = one.route * self.batches + np.arange(one.size)
-        return np.asarray(self.pipeline.code(mode.kind, one.stage, microbatch, one.slice))
+        """Numbers of the operations of a class in one of its modes, by microbatch.
+
+        ABSENT where the mode is that there is none.
+        """
+        return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[number]
+
+    def _all_codes(self, option: int) -> tuple[Ints, ...]:
+        modes = [one.modes_by_option[option] for one in self.classes]
+        kinds = [0 if mode is None else mode.kind for mode in modes]
+        places = [(one.stage, one.route, one.slice) for one in self.classes]
+        stage, route, part = np.array(places, dtype=np.int64).T[:, :, None]
+        microbatch = route * self.batches + np.arange(self.batches)
+        kind = np.array(kinds, dtype=np.int64)[:, None]
+        codes = np.asarray(self.pipeline.code(kind, stage, microbatch, part))
+        codes[[mode is None for mode in modes]] = ABSENT
+        return tuple(row[: one.size] for row, one in zip(codes, self.classes, strict=True))
 
     @cached_property
     def operation_flow(self) -> Constraints:
@@ -211,10 +225,9 @@ class Instance:
 
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
-        whole = [self.codes_in(number, WHOLE_MODE) for number in range(len(self.classes))]
         present = [
             np.where(split[one.stage, self._microbatches(one), one.slice], *both)
-            for one, *both in zip(self.classes, self.codes, whole, strict=True)
+            for one, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
         ]
         flow = self._between(present)
         there = (flow.before != ABSENT) & (flow.after != ABSENT)

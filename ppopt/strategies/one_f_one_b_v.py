@@ -5,8 +5,8 @@ from __future__ import annotations
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.simulation import class_orders
 from ppopt.strategies.base import Options, Strategy, register
 from ppopt.strategies.building_block import Block, Passes, class_sequences
 

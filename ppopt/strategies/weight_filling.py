@@ -11,8 +11,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.generation import Generation
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import equal_times
 
 SAMPLE = 4
@@ -98,7 +98,7 @@ class _Filling:
     def __init__(
         self, instance: Instance, sequences: Sequences, most: int, rule: GapRule | None
     ) -> None:
-        self.run, self.classes = Simulation(instance), instance.classes
+        self.run, self.classes = Generation(instance), instance.classes
         self.sequences, self.most, self.rule = sequences, most, rule
         stages = range(instance.pipeline.num_stages)
         self.weight = {

@@ -10,9 +10,9 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
+from ppopt.schedule.generation import Generation
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import Options, Strategy, register
 
 F, B, W = range(3)
@@ -42,7 +42,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     as the first backward and 2p activations allow; then F and B in turn, W where a gap or the
     memory asks for it; then the W left. Stage i stays at least one F ahead of stage i + 1.
     """
-    tried = [_Run(pipeline, choices).simulation for choices in GRID]
+    tried = [_Run(pipeline, choices).run for choices in GRID]
     different = {tuple(map(tuple, one.sequence)): one for one in tried}
     shortest = sorted(different.values(), key=lambda one: one.span)[:SHORTLIST]
     return min((one.orders() for one in shortest), key=lambda orders: _cost(pipeline, orders))
@@ -58,7 +58,7 @@ class _Run:
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
         instance = Instance(pipeline, BackwardKind.SPLIT)
-        self.simulation, self.choices = Simulation(instance), choices
+        self.run, self.choices = Generation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
         self.number = [instance.numbers(stage) for stage in self.stages]
@@ -82,22 +82,22 @@ class _Run:
 
     def _free(self, stage: int) -> int:
         """When the device of a stage is free."""
-        return self.simulation.free[self.host[stage]]
+        return self.run.free[self.host[stage]]
 
     def _spare_idle(self, stage: int) -> int:
         """Idle time that a stage may add without being idle longer than all others."""
-        return self.simulation.most_idle - self.simulation.idle[self.host[stage]]
+        return self.run.most_idle - self.run.idle[self.host[stage]]
 
     def _arrival(self, stage: int, kind: int) -> int:
         """When the inputs of the next operation of a kind are at a stage."""
-        arrival = self.simulation.arrival(self.number[stage][kind])
+        arrival = self.run.arrival(self.number[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
 
     def _put(self, stage: int, kind: int) -> None:
         """Run the next operation of a kind on a stage."""
         arrival = 0 if kind == W else self._arrival(stage, kind)
-        self.simulation.append(self.number[stage][kind], arrival)
+        self.run.append(self.number[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
         self.held[stage] += self.memory[stage][kind]

@@ -13,7 +13,7 @@ from ppopt.schedule.list_scheduling import (
     ListScheduler,
     PriorityRule,
     RuleStyle,
-    _ParallelGeneration,
+    _RuleGeneration,
     one_at_a_time,
     uniform_rule,
 )
@@ -62,7 +62,7 @@ def test_the_short_loop_is_the_long_one() -> None:
         scheduler = ListScheduler(Instance.uniform(pipeline, fused=rng.random() < 0.3))
         rule = draw_rule(rng, pipeline)
         assert scheduler.plain
-        assert scheduler.build(rule) == _ParallelGeneration(scheduler, rule).result()
+        assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
 
 
 @pytest.mark.parametrize(

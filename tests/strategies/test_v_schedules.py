@@ -14,7 +14,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.schedule import timing
-from ppopt.schedule.simulation import class_orders
+from ppopt.schedule.generation import class_orders
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
 from ppopt.strategies.paced import paced_sequences

@@ -49,10 +49,16 @@ def add_compute(draft: InstanceDraft) -> None:
         product(range(pipeline.routes), range(pipeline.num_slices), range(pipeline.num_stages))
     )
     for kinds in rows:
-        for route, part, stage in places:
-            modes = tuple(_mode(draft, kind, stage) for kind in kinds)
-            host = pipeline.hosts[route][stage]
-            draft.classes.append(OperationClass(stage, route, part, host, modes, draft.batches))
+        modes = [
+            tuple(_mode(draft, kind, stage) for kind in kinds)
+            for stage in range(pipeline.num_stages)
+        ]
+        draft.classes += [
+            OperationClass(
+                *(stage, route, part, pipeline.hosts[route][stage], modes[stage], draft.batches)
+            )
+            for route, part, stage in places
+        ]
     keys = [(row, *place) for row in range(len(rows)) for place in places]
     number = {key: place for place, key in enumerate(keys)}
     for row, route, part, stage in number:

@@ -29,7 +29,7 @@ from ppopt.problem.instance import Holding
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.schedule.list_scheduling import NEVER
+from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.solver.parameters import NetworkParams
 from ppopt.solver.relaxation import device_subset
