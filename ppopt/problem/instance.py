@@ -277,6 +277,17 @@ class Instance:
             found += sorted(mine)
         return tuple(found)
 
+    @cached_property
+    def durations(self) -> Ints:
+        """Time of every operation number, in ticks; 0 where there is no such operation."""
+        found = np.zeros(self.num_codes, dtype=np.int64)
+        for option in (SPLIT_MODE, WHOLE_MODE):
+            for number, one in enumerate(self.classes):
+                mode = one.modes_by_option[option]
+                if mode is not None:
+                    found[self.codes_in(number, option)] = mode.duration
+        return found
+
     @property
     def has_instants(self) -> bool:
         """Whether operations may have no length."""
