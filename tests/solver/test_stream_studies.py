@@ -25,7 +25,6 @@ from ppopt import (
 )
 from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.solver.bounds.device_bounds import STREAMS
-from ppopt.solver.parameters import StreamParams
 from ppopt.studies.robustness import jitter
 from tests.factories.streams import Built, _machine, _needs, _parts, append_all
 from tests.oracles.streams_exhaustive import least_makespan
@@ -132,11 +131,6 @@ def test_a_comparison_over_streams() -> None:
     assert all(row.schedule.pipeline.streams for row in found.rows)
     assert all(row.jitter is not None for row in found.rows)
     assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in found.skipped}
-
-
-def test_steps_double_with_rounds() -> None:
-    params = StreamParams(first_steps=3, steps=20)
-    assert [params.most_steps(rounds) for rounds in (None, 0, 1, 2, 3)] == [20, 3, 6, 12, 20]
 
 
 def slowly(one: Built, times: dict[object, float]) -> float:
