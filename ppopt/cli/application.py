@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -113,8 +114,10 @@ class Group(TyperGroup):
         """Run and exit; every error that is not a bug becomes one line and an exit code here.
 
         Ctrl-C ends a command at once, until it begins a search (`interrupts.only_record`). What
-        comes after that, printing included, is not cut short.
+        comes after that, printing included, is not cut short. `obj` is the instant from which time
+        limits count, else now: every command finds it in its context.
         """
+        extra.setdefault("obj", time.monotonic())
         words = sys.argv[1:] if args is None else args
         self._main_shell_completion(dict(extra), prog_name or "ppopt")
         with interrupts.recorded(inner=True):

@@ -120,6 +120,7 @@ def solve(
                 hint=start,
                 progress=line.update,
                 params=params,
+                began=settings.began,
             )
         else:
             result, not_stored = _stored(settings, pipeline, storage, line.update)
@@ -210,6 +211,7 @@ def eval_(
         line.update(f"strategy {strategy}")
         choice = None
         if pipeline.partition == SEARCH:
+            interrupts.only_record()
             choice = choose_partition(
                 pipeline,
                 strategy,
@@ -217,6 +219,7 @@ def eval_(
                 strategy_options(settings),
                 time_limit=settings.get("time_limit", TIME_LIMIT),
                 progress=line.update,
+                began=settings.began,
             )
         if choice is not None:
             schedule = choice.schedule
@@ -295,10 +298,11 @@ def compare(
             jitter=deviation,
             **search_options(settings),
             progress=line.update,
+            began=settings.began,
         )
     shown = of_comparison(comparison)
     code = output.show_comparison(settings, shown, comparison, details=details)
-    return code or exit_code(comparison.optimum.status)
+    return code or exit_code(comparison.status)
 
 
 @command
@@ -319,7 +323,13 @@ def frontier(settings: Settings) -> int:
     options = strategy_options(settings)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
-        found = explore(pipeline, options=options, **search_options(settings), progress=line.update)
+        found = explore(
+            pipeline,
+            options=options,
+            **search_options(settings),
+            progress=line.update,
+            began=settings.began,
+        )
     code = output.show_frontier(settings, of_frontier(found), found)
     return code or exit_code(found.status)
 

@@ -149,9 +149,10 @@ def _comparison_words(
     if details:
         yield from (f"skipped {name}: {reason}" for name, reason in compared.skipped)
     elif compared.skipped:
-        yield f"not applicable: {', '.join(name for name, _ in compared.skipped)}"
-    if any(search.interrupted for search in compared.optima):
-        yield f"{STOPPED}: other searches may be missing"
+        words = "left out" if compared.interrupted else "not applicable"
+        yield f"{words}: {', '.join(name for name, _ in compared.skipped)}"
+    if compared.interrupted:
+        yield f"{STOPPED}: strategies or searches may be missing"
     if not details:
         yield "--details adds causes of idle time and the memory of every device"
 

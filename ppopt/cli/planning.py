@@ -91,7 +91,12 @@ def plan(
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         found = search(
-            model, devices=devices, **given, **search_options(settings), progress=line.update
+            model,
+            devices=devices,
+            **given,
+            **search_options(settings),
+            progress=line.update,
+            began=settings.began,
         )
     code = output.show_plan(settings, of_plan(found), found)
     return code or exit_code(found.status)

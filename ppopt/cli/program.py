@@ -18,10 +18,13 @@ _OBJECTS_PER_COLLECTION = 50_000
 stays to its end: at Python's 700 the collections take 5 % of a short command."""
 
 
-def run_process(arguments: Sequence[str] | None, blocked: Iterable[int] | None) -> NoReturn:
+def run_process(
+    arguments: Sequence[str] | None, blocked: Iterable[int] | None, began: float
+) -> NoReturn:
     """Run the words of a command, those of the process for None, and exit.
 
     `blocked`: the signals that the system shall hold back again, where it has held back more.
+    `began`: the instant of `time.monotonic` from which time limits count.
     Ctrl-C while modules load takes effect when the application begins: code that an import runs may
     swallow an exception. After the application has printed its result Ctrl-C does nothing.
     """
@@ -33,7 +36,7 @@ def run_process(arguments: Sequence[str] | None, blocked: Iterable[int] | None) 
         try:
             streams.open_closed()
             streams.buffer_output()
-            application()(arguments, prog_name="ppopt")
+            application()(arguments, prog_name="ppopt", obj=began)
         finally:
             interrupts.ignore()
             gc.freeze()  # the end of a process need not look for cycles among all that it loaded

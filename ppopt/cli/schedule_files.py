@@ -51,6 +51,7 @@ class ImportFormat(StrEnum):
 
 @command
 def verify(
+    context: typer.Context,
     file: ScheduleFile,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -76,13 +77,19 @@ def verify(
     found = check(schedule, claims)
     again = None
     if bound and not found:
-        again = _recheck(file, schedule, time_limit, workers, quiet=quiet)
+        again = _recheck(file, schedule, time_limit, workers, context.obj, quiet=quiet)
     output.show_verification(file, schedule, found, again, as_json=json, quiet=quiet)
     return EXIT_VIOLATIONS if found else _bound_code(again)
 
 
 def _recheck(
-    file: Path, schedule: Schedule, time_limit: float, workers: int | None, *, quiet: bool
+    file: Path,
+    schedule: Schedule,
+    time_limit: float,
+    workers: int | None,
+    began: float,
+    *,
+    quiet: bool,
 ) -> Recheck:
     from ppopt.cli import progress
     from ppopt.formats.documents import label
@@ -101,6 +108,7 @@ def _recheck(
             time_limit=time_limit,
             workers=workers,
             progress=follow,
+            began=began,
         )
 
 
@@ -228,8 +236,6 @@ def export(
         _note_loss(made)
     if to is ExportFormat.MEGATRON_ARGUMENTS:
         _note_order(made)
-    if to in (ExportFormat.MEGATRON_ARGUMENTS, ExportFormat.TORCHTITAN):
-        _note_ends(made)
     return 0
 
 
@@ -242,19 +248,6 @@ def _note_order(schedule: Schedule) -> None:
         note(
             "note: these arguments are the partition alone, since Megatron-LM has its own order "
             "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
-        )
-
-
-def _note_ends(schedule: Schedule) -> None:
-    """Say that a trainer's own embedding or head was added, where the model may have them."""
-    from ppopt.cli.streams import note
-    from ppopt.formats.trainer_partition import added_ends
-
-    model = schedule.pipeline.model
-    if model is not None and (added := added_ends(model)):
-        note(
-            f"note: the model has no layer of role {' or '.join(added)}, and the trainer's own was "
-            "added at no cost; where a layer is one, give it that role"
         )
 
 

@@ -44,6 +44,8 @@ class Settings:
     output: tuple[Target, ...]
     json: bool
     quiet: bool
+    began: float
+    """The instant of `time.monotonic` from which time limits count."""
 
     def pipeline(self, default: Pipeline | None = None) -> Pipeline:
         """Build the pipeline of the settings, or else take the default with the limit given."""
@@ -196,14 +198,17 @@ class _WithSettings:
             (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *self._shared)),
             key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
         )
-        return self._own.replace(parameters=parameters)
+        context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        return self._own.replace(parameters=[context, *parameters])
 
     @property
     def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
         return {name: item.annotation for name, item in self.__signature__.parameters.items()}
 
     def __call__(self, **values: Any) -> int:
-        settings = _settings(**{item.name: values.pop(item.name) for item in self._shared})
+        began = values.pop("context").obj
+        shared = {item.name: values.pop(item.name) for item in self._shared}
+        settings = _settings(**shared, began=began)
         return self._function(settings=settings, **values)
 
 
@@ -258,6 +263,8 @@ def _settings(
             "--quiet", help="Print no progress and no table.", rich_help_panel=Heading.OUTPUT
         ),
     ] = False,
+    *,
+    began: float,
     **flags: Any,
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""
@@ -274,7 +281,7 @@ def _settings(
         values = merged(values, layer)
     from ppopt.cli.files import writable  # noqa: PLC0415  commands load on use
 
-    return Settings(values, writable(values.get("output") or []), json, quiet)
+    return Settings(values, writable(values.get("output") or []), json, quiet, began)
 
 
 def _value(setting: Setting, given: Any) -> Any:

@@ -38,9 +38,7 @@ def origin_to_object(origin: Origin) -> dict[str, Any]:
         "lower_bound": number(origin.lower_bound),
         "gap": number(origin.gap),
         "proof": origin.proof,
-        "certificate": None
-        if origin.certificate is None
-        else certificate_to_object(origin.certificate),
+        "certificate": None if origin.certificate is None else _of_certificate(origin.certificate),
         "seed": origin.seed,
         "workers": origin.workers,
         "time_limit": origin.time_limit,
@@ -58,8 +56,7 @@ def number(figure: Fraction | None) -> int | float | None:
     return exact.plain(figure) if abs(figure) <= LARGEST_EXACT else float(figure)
 
 
-def certificate_to_object(certificate: Certificate) -> dict[str, Any]:
-    """Turn a certificate into an object of JSON."""
+def _of_certificate(certificate: Certificate) -> dict[str, Any]:
     return {"argument": certificate.argument.value, "devices": list(certificate.devices)}
 
 
@@ -120,8 +117,7 @@ def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, .
     return tuple(within(key, read, entry) for entry in value)
 
 
-def certificate_from_object(value: object) -> Certificate:
-    """Read an object made by `certificate_to_object`; raises InputError naming the member."""
+def _certificate(value: object) -> Certificate:
     fields = section(value, ("argument", "devices"))
     if fields["argument"] not in tuple(Argument):
         known = ", ".join(Argument)
@@ -156,8 +152,7 @@ def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
     }
 
 
-def versions_from_object(value: object) -> dict[str, str]:
-    """Read versions by the name of what they are of; raises InputError naming the member."""
+def _versions(value: object) -> dict[str, str]:
     return _members(value, text)
 
 
@@ -174,11 +169,11 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "lower_bound": _figure,
     "gap": _figure,
     "proof": text,
-    "certificate": certificate_from_object,
+    "certificate": _certificate,
     "seed": _integer,
     "workers": _integer,
     "time_limit": finite,
-    "versions": versions_from_object,
+    "versions": _versions,
     "hint": _hint,
     "options": _options,
 }

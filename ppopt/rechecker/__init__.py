@@ -25,6 +25,8 @@ __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
+LEAST = 0.01
+"""Least seconds of a re-check that begins late."""
 ENUMERATION_SHARE = 0.75
 """Share of the time for dynamic programming over partial schedules."""
 SEED = 20_240_229
@@ -47,13 +49,16 @@ def recheck(
     workers: int | None = None,
     seed: int = SEED,
     progress: Callable[[int], None] = lambda _: None,
+    began: float | None = None,
 ) -> Recheck:
     """Check the bound of a search, or of a schedule read from a file, without trusting it.
 
-    The certificate says where to look first; it is not believed. `time_limit` in seconds;
+    The certificate says where to look first; it is not believed. `time_limit` in seconds, from
+    `began` (of `time.monotonic`) or else from now; Ctrl-C ends it: the bound is not confirmed.
     `workers` default to the processors available. Of a schedule the bound alone is checked: for
     the rest there is `ppopt.verify`. Raises InputError where no bound is stated.
     """
+    began = monotonic() if began is None else began
     stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
     if stated is None:
         raise InputError("there is no bound to check: only a search states one (ppopt solve)")
@@ -64,7 +69,11 @@ def recheck(
         raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
     if not 0 <= seed < 2**31:
         raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
-    return check(stated, time_limit, workers, seed, progress)
+    left = max(LEAST, began + time_limit - monotonic())
+    try:
+        return check(stated, left, workers, seed, progress)
+    except KeyboardInterrupt:
+        return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
 
 
 def confirmed(schedule: Timetable) -> str | None:

@@ -9,14 +9,16 @@ that of the k-th one split.
 from __future__ import annotations
 
 from itertools import pairwise
+from time import monotonic
 
 from ortools.sat.python import cp_model
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import Op, OpKind
+from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.refute import NO_ORDERS, RefutationOutcome, Times, latest
+from ppopt.rechecker.refute import RefutationOutcome, Times, latest
 
 MOST_OPERATIONS = 30_000
 """Most operations of a schedule that are stated."""
@@ -29,16 +31,10 @@ def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> Refut
     devices = tuple(range(claim.pipeline.num_devices))
     if seconds <= 0 or claim.size > MOST_OPERATIONS:
         return RefutationOutcome(devices, refuted=False, times=None)
-    model = MixedModel(claim)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    if not all(map(all, claim.pipeline.ticks.durations)):
-        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
-    status = solver.solve(model.cp)
-    if status == cp_model.MODEL_INVALID:
-        raise AssertionError(f"invalid model: {model.cp.validate()}")
+    until, model = monotonic() + seconds, MixedModel(claim)
+    instants = not all(map(all, claim.pipeline.ticks.durations))
+    left = max(0.0, until - monotonic())
+    status, solver = cp_sat.run(model.cp, left, workers, seed, instants=instants)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     times = model.times(solver) if found else None
     return RefutationOutcome(devices, refuted=status == cp_model.INFEASIBLE, times=times)

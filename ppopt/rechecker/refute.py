@@ -9,16 +9,13 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from ppopt.problem.operation import Op
+from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.model import FeasibilityModel, Pair, build
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
 """Largest share of the remaining time for a search with the rules of few devices."""
-NO_ORDERS = 0
-"""Most operations of a device whose orders CP-SAT may state by literals, where some have no length:
-it takes the literal and its negation for "before" and "after", and of two such operations at one
-instant both hold (9.15; its reduced_costs, lb_tree_search and probing do so)."""
 
 
 class Times(NamedTuple):
@@ -91,15 +88,8 @@ def _solve(
 ) -> tuple[cp_model.CpSolverStatus, Times | None]:
     if seconds <= 0:
         return cp_model.UNKNOWN, None
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    if not all(map(model.claim.time, model.start)):
-        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
-    status = solver.solve(model.cp)
-    if status == cp_model.MODEL_INVALID:
-        raise AssertionError(f"invalid model: {model.cp.validate()}")
+    instants = not all(map(model.claim.time, model.start))
+    status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=instants)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status, None
     start = {op: solver.value(variable) for op, variable in model.start.items()}

@@ -229,6 +229,8 @@ class ConfigurationSearch:
         """Those scheduled before all others."""
         self._begun = False
         """Whether a configuration was searched: the first one is, at any time left."""
+        self._list_added = False
+        """Whether the candidates were asked for all configurations: before, any may be better."""
         self._listed = False
         """Whether all configurations are known."""
         self._unknown: Unknown | None = None
@@ -253,10 +255,12 @@ class ConfigurationSearch:
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
         """Search until proof, until time or effort is spent, or until Ctrl-C.
 
-        A further run continues.
+        A further run continues. The schedules handed in count also after an earlier Ctrl-C.
         """
         self._effort, self.stuck = effort, False
         try:
+            with suppress(TimeoutError):
+                self._follow_hints()
             with interrupts.heard(), suppress(TimeoutError):
                 self._list()
                 self._begin()
@@ -269,12 +273,12 @@ class ConfigurationSearch:
 
     def _list(self) -> None:
         listed = self.candidates.listed()
-        self._listed = len(listed) > 0
         self._add(listed)
+        self._listed, self._list_added = len(listed) > 0, True
+        self._raise_bound()
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
-        self._follow_hints()
         for anchor in self.candidates.anchors():
             self._solve(self._at(anchor), 0, anyway=True)
         if self._firsts is None:
@@ -516,7 +520,9 @@ class ConfigurationSearch:
     def _raise_bound(self) -> None:
         bounds = [one.bound for one in self.known.values() if self.is_open(one)]
         ends = bounds if self.value is None else [*bounds, self.value]
-        self._unknown = self.candidates.unknown(self.known, min(ends, default=None))
+        self._unknown = Unknown(self._least)
+        if self._list_added:
+            self._unknown = self.candidates.unknown(self.known, min(ends, default=None))
         if self._unknown is not None and (self.value is None or self._unknown.bound < self.value):
             bounds.append(self._unknown.bound)
         self._exhausted = not bounds
@@ -554,6 +560,7 @@ class ConfigurationSearch:
         bound = device_bounds.known_bound(problem.reduced).value
         one.bound = max(one.bound, problem.pipeline.ticks.time(bound))
 
+    @interrupts.deferred()
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
         request = self._request
         share = 1.0 if level else self._params.quick_share

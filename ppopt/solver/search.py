@@ -34,11 +34,11 @@ from ppopt.solver.heuristics.construction import (
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, has_pairs, supported
+from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
-from ppopt.solver.views import BackwardPool, View, backward_pools, links_as_delays, on
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
@@ -72,6 +72,7 @@ def solve(
     progress: Callback | None = None,
     stop: Stop | None = None,
     params: SolveParams = SolveParams(),
+    began: float | None = None,
 ) -> Result:
     """Search the schedule of least makespan or device span within the memory limits.
 
@@ -81,7 +82,8 @@ def solve(
     The search space: any order on every device, and of every stage and microbatch either BW or B
     and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `fused` is an older
     name: True for whole, False for split. `mem_limit`, when given, replaces the limit of the
-    pipeline. `time_limit` is in seconds. `workers` defaults to the processors available; with more
+    pipeline. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from now.
+    `workers` defaults to the processors available; with more
     than one, and several stages per device, part of the search runs in a process of its own.
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
@@ -98,7 +100,7 @@ def solve(
     polled between steps. Ctrl-C ends the search and returns the best schedule so far. Raises
     InputError on misuse only; "infeasible" is a result.
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
     provenance = provenance_of(time_limit, workers, seed)
@@ -249,6 +251,12 @@ def search_from(
 
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
+    if problem.pipeline.streams:
+        from ppopt.solver.stream_search import search_streams  # noqa: PLC0415  loads on use
+
+        return search_streams(
+            search_from, start, problem, provenance, progress, began, stop, params
+        )
     search = Search(problem, provenance, params, progress, stop, began)
     search.run(start)
     with interrupts.recorded() as pressed:
@@ -282,9 +290,6 @@ class Search:
         self.clock = Clock(provenance.time_limit, began)
         bound = device_bounds.known_bound(self.problem)
         self.incumbent = Incumbent(self.problem, bound, self._announced)
-        streams = self.problem.pipeline.streams
-        self.view: View | None = links_as_delays(self.incumbent) if streams else None
-        """Links as delays, where they are streams: most methods work on that."""
         self._progress = progress
         self._phase = "bounds"
         self._stop = stop
@@ -320,7 +325,7 @@ class Search:
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         try:
-            warm_starts.apply_warm_start(incumbent, self.view, self.clock, start)
+            warm_starts.apply_warm_start(incumbent, self.clock, start)
             with interrupts.heard():
                 if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
@@ -335,8 +340,8 @@ class Search:
 
         Where backwards are mixed: with every backward split, and with every one whole.
         """
-        incumbent = self.view or self.incumbent
-        if incumbent.value is None and not self.incumbent.infeasible:
+        incumbent = self.incumbent
+        if incumbent.value is None and not incumbent.infeasible:
             for one in self.problem.restrictions:
                 incumbent.submit_orders(list_scheduling.one_at_a_time(one.instance))
 
@@ -371,7 +376,7 @@ class Search:
         """
         params = self.params
         for _, view in self.parts:
-            short = ShortRunUnrolling(self._solve_for, params.steady_state)
+            short = ShortRunUnrolling(self._solve_short, params.steady_state)
             for method in self._supported(on(view, short)):
                 yield Turn(method, 0.0)
         yield from alternate(
@@ -386,7 +391,7 @@ class Search:
                 )
             )
         )
-        for method in self._supported(on(self.view, MixedHandStrategies())):
+        for method in self._supported(MixedHandStrategies()):
             yield Turn(method, 0.0)
         for pool, _ in self.parts:
             pool.end_construction()
@@ -394,7 +399,7 @@ class Search:
     @cached_property
     def parts(self) -> list[BackwardPool]:
         """What heuristics share, per kind of backward: the pool, and who gets what they find."""
-        return backward_pools(self.view or self.incumbent, self.params)
+        return backward_pools(self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
@@ -408,11 +413,10 @@ class Search:
         if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
-            *(self.incumbent, self.view, self.clock, self.parts, self.provenance, self.params),
-            self._solve_for,
+            self.incumbent, self.clock, self.parts, self.provenance, self.params
         )
 
-    def _solve_for(self, problem: Problem, seconds: float) -> Result:
+    def _solve_short(self, problem: Problem, seconds: float) -> Result:
         provenance = replace(self.provenance, time_limit=seconds)
         return search_from(WarmStart(), problem, provenance, params=self.params)
 

@@ -28,15 +28,20 @@ from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Stop, solve
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import robustness
+from ppopt.studies.chosen_by_rule import by_rule
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.recompute_choice import choose_recompute
 from ppopt.studies.robustness import Jitter
 
 PARTITION_SECONDS = 5.0
-"""Seconds for each strategy to choose its partition, where that is to be searched."""
+"""Most seconds for each strategy to choose its partition, where that is to be searched."""
+PARTITION_SHARE = 0.5
+"""Most of the time limit for all strategies to choose their partitions."""
 FEW = 16
 """Microbatches by which the time of a strategy is judged."""
+STOPPED = "not evaluated: stopped early"
+"""Why a strategy is left out after Ctrl-C."""
 _LOG = logger(__name__)
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
@@ -85,6 +90,21 @@ class Comparison(NotebookView):
         """The search of the pipeline's own placement."""
         return self.optima[0]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it: strategies and searches may be missing."""
+        return any(one.interrupted for one in self.optima)
+
+    @property
+    def status(self) -> Status:
+        """That of the search of the pipeline's own placement, or feasible by a hand strategy.
+
+        A strategy of another placement counts where the search found nothing.
+        """
+        kept = any(row.fits_limit for row in self.rows)
+        unknown = self.optimum.status is Status.UNKNOWN
+        return Status.FEASIBLE if unknown and kept else self.optimum.status
+
     def search(self, row: ComparisonRow) -> Result | None:
         """The search that found the schedule of a row; None for a hand strategy."""
         return next((one for one in self.optima if one.schedule is row.schedule), None)
@@ -123,6 +143,7 @@ class Comparison(NotebookView):
         return [row for row in self.rows if row.jitter is not None and row.fits_limit]
 
 
+@interrupts.recorded(inner=True)
 def compare(
     pipeline: Pipeline,
     *,
@@ -142,6 +163,7 @@ def compare(
     progress: Callable[[Progress | str], None] | None = None,
     stop: Stop | None = None,
     params: SolveParams = SolveParams(),
+    began: float | None = None,
 ) -> Comparison:
     """Evaluate strategies, each in its own chunks and placement, beside the best schedule found.
 
@@ -151,12 +173,15 @@ def compare(
     (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
     every search. Of a pipeline of `partition="search"` every strategy has the best partition found
     for it within `PARTITION_SECONDS`, and so has the optimum. With `recompute="search"` every
-    strategy has as little recompute as its limits ask for. `time_limit` seconds cover all searches
-    together, not the evaluation of the strategies; Ctrl-C ends them all, and the random times. A
-    search over placements is refused: strategies have placements of their own. With `jitter` every
-    order also runs under random times of that relative standard deviation
-    (`ppopt.studies.robustness`). Raises InputError on misuse.
+    strategy has as little recompute as its limits ask for. `time_limit` seconds, from `began` (of
+    `time.monotonic`) or else from now, cover all searches together, those of partitions for
+    strategies included (`PARTITION_SHARE` of it at most), but not the evaluation of strategies;
+    Ctrl-C ends them all, and the random times, and keeps the rows that are done. A search over
+    placements is refused: strategies have placements of their own. With `jitter` every order also
+    runs under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
+    InputError on misuse.
     """
+    began = time.monotonic() if began is None else began
     asked = [_limited(one, mem_limit) for one in (pipeline, *also)]
     pipeline = asked[0]
     objective = Objective(objective)
@@ -164,14 +189,23 @@ def compare(
         refuse_placement_search(where, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
-    tell = progress or _silent
+    tell = progress or silent
     kind = BackwardKind.read(backward_kind, fused)
+    begun = time.monotonic()
+    choosing = began + PARTITION_SHARE * time_limit if pipeline.partition == SEARCH else inf
     made, skipped = evaluate_all(
-        pipeline, objective, options or Options(), kind, only=strategies, tell=tell
+        pipeline,
+        objective,
+        options or Options(),
+        kind,
+        only=strategies,
+        seconds=choosing - begun,
+        tell=tell,
     )
+    evaluating = time.monotonic() - begun if choosing == inf else 0.0
     optima = _optima(
         {one.layout: one for one in asked},
-        time_limit,
+        began + time_limit + evaluating,
         objective=objective,
         backward_kind=kind,
         workers=workers,
@@ -203,19 +237,19 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
 
 def _optima(
     problems: Mapping[Layout, Pipeline],
-    seconds: float,
+    deadline: float,
     tell: Callable[[Progress], None],
     hint: Schedule | None,
     made: Sequence[Schedule],
     objective: Objective,
     **search: Any,
 ) -> dict[Layout, Result]:
-    """Search all, each for an equal part of the time left.
+    """Search all, each for an equal part of the time left until the deadline.
 
     A search that chooses partition or recompute starts from the best strategy of its placement,
-    whose own were chosen for it, so that no such row is better than the optimum found.
+    whose own were chosen for it, so that no such row is better than the optimum found. So does
+    every search after Ctrl-C, which ends it at once.
     """
-    deadline = time.monotonic() + seconds
     found: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
         left = max(0.01, deadline - time.monotonic())
@@ -243,13 +277,14 @@ def _optima(
 
 def _start(problem: Pipeline, made: Sequence[Schedule], objective: Objective) -> Schedule | None:
     """The best schedule within the limits and of the placement of a search over configurations."""
-    if problem.recompute != SEARCH_RECOMPUTE and problem.partition != SEARCH:
+    searched = problem.recompute == SEARCH_RECOMPUTE or problem.partition == SEARCH
+    if not searched and not interrupts.pressed():
         return None
     known = [one for one in made if one.pipeline.layout == problem.layout and one.fits_limits]
     return min(known, key=lambda one: objective_value(one, objective), default=None)
 
 
-def _silent(_: Progress | str) -> None:
+def silent(_: Progress | str) -> None:
     """Tell nobody."""
 
 
@@ -288,17 +323,18 @@ def evaluate_all(
     *,
     only: Collection[str] | None = None,
     seconds: float = inf,
-    tell: Callable[[str], None] = _silent,
+    tell: Callable[[str], None] = silent,
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
 
     `only`: the names of those to evaluate; all for None. Left out are also those that would take
-    longer than what is left of `seconds`, as judged by few microbatches.
+    longer than what is left of `seconds`, as judged by few microbatches, and those that are left
+    after Ctrl-C.
     """
     made, skipped = [], []
     chosen = registry() if only is None else {name: resolve(name) for name in only}
     deadline = time.monotonic() + seconds
-    with interrupts.heard():
+    with suppress(KeyboardInterrupt), interrupts.heard():
         for place, (name, strategy) in enumerate(chosen.items()):
             if kind is BackwardKind.WHOLE and not strategy.fused:
                 skipped.append((name, "it splits the backward, which --backward whole rules out"))
@@ -319,7 +355,10 @@ def evaluate_all(
                 made.append((schedule, time.monotonic() - began))
             except NotApplicableError as error:
                 skipped.append((name, str(error)))
-    return made, tuple(skipped)
+            if interrupts.pressed():
+                break
+    left = list(chosen)[len(made) + len(skipped) :]
+    return made, (*skipped, *((name, STOPPED) for name in left))
 
 
 def _evaluated(
@@ -333,14 +372,11 @@ def _evaluated(
         make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
         return make(pipeline, name, objective, options)
     most = min(PARTITION_SECONDS, seconds)
-    found = choose_partition(pipeline, name, objective, options, time_limit=most)
-    if found.interrupted:
-        raise KeyboardInterrupt
-    return found.schedule
+    return choose_partition(pipeline, name, objective, options, time_limit=most).schedule
 
 
 def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> float:
-    """Seconds that a strategy takes, which grow with the number of microbatches.
+    """Seconds of one schedule of a strategy, which grow with the number of microbatches.
 
     0 where so few microbatches do not do for it.
     """
@@ -349,7 +385,7 @@ def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Opti
         return 0.0
     began = time.monotonic()
     try:
-        evaluate(replace(pipeline, batches=few), name, objective, options)
+        evaluate(next(by_rule(replace(pipeline, batches=few))), name, objective, options)
     except NotApplicableError:
         return 0.0
     return (time.monotonic() - began) * pipeline.batches / few

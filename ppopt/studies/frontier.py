@@ -20,7 +20,7 @@ from ppopt.solver import interrupts
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
-from ppopt.studies.compare import evaluate_all
+from ppopt.studies.compare import evaluate_all, silent
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_search import Explorer
 from ppopt.studies.frontier_space import Space, searched, space_of
@@ -126,6 +126,7 @@ class Frontier(NotebookView):
         return last is not None and last.least and self.bounds[-1][1] == last.result.value
 
 
+@interrupts.recorded(inner=True)
 def frontier(
     pipeline: Pipeline,
     *,
@@ -137,6 +138,7 @@ def frontier(
     workers: int | None = None,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
+    began: float | None = None,
 ) -> Frontier:
     """Find every memory limit at which the optimum changes, with the schedules.
 
@@ -144,27 +146,34 @@ def frontier(
     point has those that are best for it, and the bounds are over all of them.
 
     One limit holds for every device, static memory included, together with the pipeline's own
-    limits. `time_limit` seconds cover all searches; Ctrl-C ends them and keeps the points found.
+    limits. `time_limit` seconds cover all searches, from `began` (of `time.monotonic`) or else from
+    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them.
     Raises InputError on misuse only.
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     provenance = provenance_of(time_limit, workers, seed)
     kind = BackwardKind.read(backward_kind, fused)
-    problem = problem_of(pipeline, Objective(objective), kind)
+    problem, tell = problem_of(pipeline, Objective(objective), kind), progress or silent
+
+    def tell_strategy(words: str) -> None:
+        tell(Progress(time.monotonic() - began, words, None, Fraction(0)))
+
     space = space_of(problem)
     made, skipped = evaluate_all(
-        pipeline, problem.objective, options or Options(), kind, seconds=HANDS * time_limit
+        pipeline,
+        problem.objective,
+        options or Options(),
+        kind,
+        seconds=HANDS * time_limit,
+        tell=tell_strategy,
     )
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)
-    explorer = Explorer(
-        space, provenance, began + time_limit, progress or (lambda _: None), curve, began
-    )
+    explorer = Explorer(space, provenance, began + time_limit, tell, curve, began)
     if not impossible:
         explorer.run(schedule for schedule, _ in made)
-    with interrupts.recorded() as pressed:
-        points = tuple(_point(explorer, found) for found in curve.found)
-        hands = _hands(space, made, points)
+    points = tuple(_point(explorer, found) for found in curve.found)
+    hands = _hands(space, made, points)
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
@@ -177,7 +186,7 @@ def frontier(
         skipped=skipped,
         provenance=provenance,
         solve_seconds=time.monotonic() - began,
-        interrupted=explorer.interrupted or bool(pressed),
+        interrupted=explorer.interrupted or interrupts.pressed(),
     )
 
 

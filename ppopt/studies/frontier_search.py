@@ -74,10 +74,13 @@ class Explorer:
         return 0.0 if self.interrupted else self.deadline - time.monotonic()
 
     def run(self, hands: Iterable[Schedule]) -> None:
-        """Explore, starting from hand strategies, until all is proved, time is up, or Ctrl-C."""
+        """Explore, starting from hand strategies, until all is proved, time is up, or Ctrl-C.
+
+        An earlier Ctrl-C ends it with what hand strategies reach.
+        """
+        self._seed(hands)
         try:
             with interrupts.heard():
-                self._seed(hands)
                 self._search(self._last)
                 self._lessen(EDGE)
                 while self.left > LEAST and (segment := self._next()) is not None:
@@ -119,6 +122,7 @@ class Explorer:
             if edge is None or not self._bisect(*edge, until):
                 return
 
+    @interrupts.deferred()
     def _lessen_alone(self, until: float) -> None:
         """Find less memory in the configuration of the best schedule, by work."""
         made = self.curve.found[-1].schedule if self.curve.found else None
@@ -228,8 +232,12 @@ class Explorer:
         first = max(self._least, self.provenance.time_limit / matter)
         return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
 
+    @interrupts.deferred()
     def _search(self, place: int, target: Fraction | None = None) -> None:
-        """Search a limit; where there is a target, only until it is reached or ruled out."""
+        """Search a limit; where there is a target, only until it is reached or ruled out.
+
+        Ctrl-C ends the search, and what it found is kept.
+        """
         limit = self.curve.limits[place]
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.most_level is not None

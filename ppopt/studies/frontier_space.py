@@ -26,6 +26,7 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders, codes, of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.configurations import (
@@ -42,6 +43,7 @@ from ppopt.solver.search import candidates_of, search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import memory_limits
 from ppopt.studies.baseline import comparable
+from ppopt.studies.chosen_by_rule import by_rule
 from ppopt.studies.frontier_curve import Proved
 
 BOUNDING = 0.5
@@ -298,12 +300,16 @@ class EveryConfiguration(Space):
         return [getattr(layer, field) for layer in pipeline.model.layers]
 
     def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
-        """Hand strategies whose configuration is among these."""
+        """One microbatch at a time as rules choose, and hand strategies among these."""
+        objective = self.problem.objective
+        for pipeline in by_rule(self.problem.pipeline):
+            for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
+                yield timing.schedule(pipeline, one_at_a_time(one.instance), objective)
         for hand in filter(self.comparable, hands):
             problem = replace(self.problem, pipeline=hand.pipeline)
             for one in problem.reduced.restrictions:
                 orders = of_kind(hand.pipeline, hand.orders, one.backward_kind)
-                yield timing.schedule(hand.pipeline, orders, self.problem.objective)
+                yield timing.schedule(hand.pipeline, orders, objective)
 
     def search(
         self,
@@ -319,7 +325,8 @@ class EveryConfiguration(Space):
         began = time.monotonic()
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         problem = replace(self.problem, pipeline=pipeline)
-        candidates = candidates_of(problem, began + provenance.time_limit)
+        with interrupts.heard():
+            candidates = candidates_of(problem, began + provenance.time_limit)
         assert candidates is not None
         request = SolveRequest(
             self._solve_one,
@@ -334,7 +341,8 @@ class EveryConfiguration(Space):
         )
         search = ConfigurationSearch(candidates, request)
         if target is not None:
-            search.bound(began + BOUNDING * provenance.time_limit, target)
+            with interrupts.heard():
+                search.bound(began + BOUNDING * provenance.time_limit, target)
         return search.run(ANY_EFFORT if level is None else Effort(level, QUICK << level))
 
     def alone(self, made: Schedule) -> Space | None:

@@ -77,17 +77,20 @@ def choose_partition(
     *,
     time_limit: float = TIME_LIMIT,
     progress: Callable[[str], None] = lambda _: None,
+    began: float | None = None,
 ) -> PartitionChoice:
     """Choose the partition on which a strategy has the least value; limits are not enforced.
 
     The pipeline has a model in layers; its own partition does not matter. With
     `recompute="search"` the layers that recompute are chosen too, and a partition that keeps the
-    limits comes before all that do not. Ctrl-C ends the choice with the best so far. Raises
+    limits comes before all that do not. `time_limit` is in seconds, from `began` (of
+    `time.monotonic`) or else from now. Ctrl-C ends the choice with the best so far. Raises
     InputError where the strategy is unknown, and NotApplicableError where it does not apply or
     partitions of its pipeline are not searched (routes, slices).
     """
+    deadline = (time.monotonic() if began is None else began) + time_limit
     return _Choice(
-        pipeline, strategy, Objective(objective), options or Options(), time_limit, progress
+        pipeline, strategy, Objective(objective), options or Options(), deadline, progress
     ).run()
 
 
@@ -100,12 +103,12 @@ class _Choice:
         strategy: str,
         objective: Objective,
         options: Options,
-        time_limit: float,
+        deadline: float,
         progress: Callable[[str], None],
     ) -> None:
         self._pipeline, self._strategy = pipeline, strategy
         self._objective, self._options, self._progress = objective, options, progress
-        self._deadline = time.monotonic() + time_limit
+        self._deadline = deadline
         self._recomputing = pipeline.recompute == SEARCH_RECOMPUTE
         if self._recomputing:
             self._pipeline = replace(pipeline, mem_limit=pipeline.limits)

@@ -79,6 +79,7 @@ TURN = 2.0
 with those that wait and one more."""
 
 
+@interrupts.recorded(inner=True)
 def plan(
     model: Model,
     *,
@@ -101,6 +102,7 @@ def plan(
     progress: Callback | None = None,
     stop: Stop | None = None,
     params: SolveParams = SolveParams(),
+    began: float | None = None,
     **fields: Any,
 ) -> Plan:
     """Find the best configuration to train a model with, and its schedule.
@@ -118,11 +120,11 @@ def plan(
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
     of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
     `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
-    for the whole plan. With one worker a plan that ends by proof repeats itself. Ctrl-C ends it
-    with the best so far. Raises InputError on misuse, also where no configuration can be set up;
-    "infeasible" is a result.
+    for the whole plan, from `began` on. With one worker a plan that ends by proof repeats itself.
+    Ctrl-C ends it with the best so far. Raises InputError on misuse, also where no configuration
+    can be set up; "infeasible" is a result.
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     provenance = provenance_of(time_limit, workers, seed)
     if not isinstance(model, Model):
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
@@ -164,6 +166,7 @@ def plan(
         found,
         hands=beside.found,
         late_hands=beside.late,
+        interrupted=interrupts.pressed(),
         solve_seconds=time.monotonic() - began,
     )
 

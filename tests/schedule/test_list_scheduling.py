@@ -6,14 +6,13 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, verify
-from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import Instance
+from ppopt.problem.instance import SPLIT, Instance
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import (
     ListScheduler,
     PriorityRule,
     RuleStyle,
-    _RuleGeneration,
+    _ParallelGeneration,
     one_at_a_time,
     uniform_rule,
 )
@@ -38,7 +37,7 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
 
 
 def split(pipeline: Pipeline) -> Instance:
-    return Instance(pipeline, BackwardKind.SPLIT)
+    return Instance(pipeline, SPLIT)
 
 
 def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
@@ -62,7 +61,7 @@ def test_the_short_loop_is_the_long_one() -> None:
         scheduler = ListScheduler(Instance.uniform(pipeline, fused=rng.random() < 0.3))
         rule = draw_rule(rng, pipeline)
         assert scheduler.plain
-        assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
+        assert scheduler.build(rule) == _ParallelGeneration(scheduler, rule).result()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE
 from ppopt.solver.result import Provenance
 from ppopt.solver.search import problem_of
+from ppopt.studies.compare import FEW
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_search import Explorer
 from ppopt.studies.frontier_space import space_of
@@ -201,3 +202,12 @@ def test_a_search_with_a_target_ends_when_it_is_settled(given: dict[str, Any]) -
         ruled_out = asked.lower_bound is None or asked.lower_bound > best
         assert reached == (whole.value == best)
         assert ruled_out == (whole.value is None or whole.value > best)
+
+
+def test_strategies_are_timed_where_a_partition_is_searched() -> None:
+    """Of more microbatches than those by which their time is estimated."""
+    model = Model([Layer(1, activation=1)] * 4)
+    found = frontier(
+        model.pipeline(devices=2, batches=2 * FEW, partition="search"), time_limit=2, workers=1
+    )
+    assert {hand.schedule.origin.strategy for hand in found.hands} >= {"1f1b", "gpipe"}

@@ -1,0 +1,52 @@
+"""Runs of CP-SAT for the re-checker: an answer, the clock or Ctrl-C ends them."""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+
+from ortools.sat.python import cp_model
+
+POLL = 0.05
+"""Seconds between two looks at the clock, in which Ctrl-C is heard."""
+ENDING = 0.1
+"""Share of the time of a run that is left for its end: presolve and threads look at the time at
+steps of their own, which take longer on a busy machine."""
+NO_ORDERS = 0
+"""Most operations of a device whose orders CP-SAT may state by literals, where some have no length:
+it takes the literal and its negation for "before" and "after", and of two such operations at one
+instant both hold (9.15; its reduced_costs, lb_tree_search and probing do so)."""
+
+
+def run(
+    cp: cp_model.CpModel, seconds: float, workers: int, seed: int, *, instants: bool
+) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+    """Solve for so many seconds; `instants`: some operations have no length.
+
+    CP-SAT runs in a thread of its own, so that Ctrl-C reaches this one, and has ended on return.
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = (1 - ENDING) * seconds
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    solver.parameters.catch_sigint_signal = False
+    if instants:
+        solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
+    until, found, done = monotonic() + seconds, [cp_model.UNKNOWN], threading.Event()
+
+    def solve() -> None:
+        try:
+            found[0] = solver.solve(cp)
+        finally:
+            done.set()
+
+    threading.Thread(target=solve, daemon=True).start()
+    try:
+        while not done.wait(POLL) and monotonic() < until:
+            pass
+    finally:
+        while not done.wait(POLL):
+            solver.stop_search()
+    if found[0] == cp_model.MODEL_INVALID:
+        raise AssertionError(f"invalid model: {cp.validate()}")
+    return found[0], solver

@@ -1,0 +1,84 @@
+"""Commands that a signal ends at a random moment exit with what is known by then."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.cli.cli_run import HARD, process
+
+CUT = "--config layers.yaml --partition search"
+LAYERS = """
+{stages: 4, batches: 16, p2p_time: 0.2, mem_limit: 24, layers: [
+  {forward: 1.1, backward: 2.3, weight: 1, activation: 1.1, kept: 0.1, static: 1, count: 17},
+  {forward: 3, backward: 6, weight: 2.8, activation: 2, static: 1}]}
+"""
+COMMANDS = {
+    "solve": f"solve {HARD}",
+    "solve, partition": f"solve {CUT} --recompute search",
+    "solve, placement": "solve --stages 4 --chunks 2 --batches 16 --placement search --mem-limit 9",
+    "plan": "plan --config layers.yaml",
+    "plan for Megatron-LM": "plan --config layers.yaml --runtime megatron",
+    "compare": f"compare {HARD}",
+    "compare, partition": f"compare {CUT}",
+    "frontier": f"frontier {HARD}",
+    "frontier, partition": f"frontier {CUT}",
+    "eval, partition": f"eval 1f1b {CUT}",
+    "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,optimal",
+}
+MOMENTS = 8
+LONGEST = 6.0
+"""Seconds after which the signal comes, at most."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_known_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0 with something known, of some moments at least; 4 with nothing at all."""
+    monkeypatch.chdir(tmp_path)
+    Path("layers.yaml").write_text(LAYERS)
+    rng, codes = Random(name), []
+    for moment in range(MOMENTS):
+        after = LONGEST if moment == 0 else rng.uniform(0, LONGEST)
+        number = rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        code, found = ended_by(number, after, f"{COMMANDS[name]} --time-limit 600 --json")
+        assert code in (0, 4), (code, after)
+        assert known(found) == (code == 0), (after, found)
+        codes.append(code)
+    assert 0 in codes
+
+
+def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of a command that a signal ends so many seconds after it has begun."""
+    ran = process(line)
+    deadline = time.monotonic() + 60
+    while not hears(ran.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(after)
+    ran.send_signal(number)
+    out, _ = ran.communicate(timeout=120)
+    return ran.returncode, json.loads(out)
+
+
+def hears(process_id: int) -> bool:
+    """Whether a process holds back or catches SIGTERM: its program has begun."""
+    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line[:7] in ("SigBlk:", "SigCgt:")]
+    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+def known(found: dict[str, Any]) -> bool:
+    """Whether the JSON of a command has a schedule, a point, or a row that is done."""
+    rows = found.get("rows", [])
+    return (
+        found.get("value") is not None
+        or bool(found.get("points"))
+        or any(row.get("value") is not None and row.get("fits_limit", True) for row in rows)
+    )

@@ -1,0 +1,149 @@
+"""Studies that Ctrl-C ends after some steps return what they had found by then."""
+
+from __future__ import annotations
+
+import signal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Pipeline, Progress, Status, verify
+from ppopt.solver import interrupts
+from ppopt.studies.compare import STOPPED
+
+LAYERS: dict[str, Any] = {
+    "layers": [{"forward": 1, "activation": 1, "count": 5}, {"forward": 2, "activation": 2}]
+}
+PIPELINE = Pipeline(stages=3, batches=8, forward=10, weight=9, backward=21, p2p=1, mem_limit=2)
+"""A search of some seconds."""
+CUT = Pipeline(stages=3, batches=6, model=LAYERS["layers"], partition="search", mem_limit=6)
+CHOSEN = Pipeline(
+    stages=2, batches=4, model=LAYERS["layers"], partition="search", recompute="search",
+    placement="search", device_speed=[1, 2], mem_limit=5,
+)  # fmt: skip
+STEPS = (0, 1, 2, 4, 8, 16, 32)
+
+
+class Press:
+    """Presses Ctrl-C at one of the steps that a study tells of; notes the values told till then."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.values: list[Fraction] = []
+        self.words: list[str] = []
+
+    @property
+    def pressed(self) -> bool:
+        return self.left < 0
+
+    def __call__(self, state: Progress | str) -> None:
+        if self.pressed:
+            return
+        if isinstance(state, str):
+            self.words.append(state)
+        elif state.value is not None:
+            self.values.append(state.value)
+        self.left -= 1
+        if self.pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
+def check(found: Any, press: Press) -> None:
+    """The best value told, or a better one, with a schedule; a bound that is not above it."""
+    assert found.interrupted is press.pressed
+    if press.values:
+        assert found.schedule is not None
+        assert found.value <= min(press.values)
+    if found.schedule is not None:
+        assert verify(found.schedule) == []
+        assert found.lower_bound <= found.value
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
+def test_a_search_keeps_its_best_schedule(pipeline: Pipeline, steps: int) -> None:
+    press = Press(steps)
+    check(ppopt.solve(pipeline, workers=1, time_limit=60, progress=press), press)
+
+
+@pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
+def test_a_search_keeps_the_schedule_that_it_was_given(pipeline: Pipeline) -> None:
+    """Whether Ctrl-C comes before its first step or before it begins."""
+    given = ppopt.solve(pipeline, workers=1, stop=lambda state: state.value is not None)
+    assert given.schedule is not None
+    with interrupts.recorded():
+        signal.raise_signal(signal.SIGINT)
+        found = ppopt.solve(pipeline, workers=1, hint=given.schedule)
+    assert (found.interrupted, found.value) == (True, given.value)
+    press = Press(0)
+    found = ppopt.solve(pipeline, workers=1, hint=given.schedule, progress=press)
+    check(found, press)
+    assert found.value is not None and given.value is not None
+    assert found.value <= given.value
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("pipeline", [PIPELINE, CUT])
+def test_a_frontier_keeps_its_points(pipeline: Pipeline, steps: int) -> None:
+    """One microbatch at a time is a point, whenever it ends; a search adds the best value told."""
+    press = Press(steps)
+    found = ppopt.frontier(pipeline, workers=1, time_limit=60, progress=press)
+    assert found.interrupted is press.pressed
+    assert found.status is (Status.FEASIBLE if press.pressed else Status.OPTIMAL)
+    values = [one.result.value for one in found.points if one.result.value is not None]
+    assert min(values) <= min(press.values, default=min(values))
+    for point in found.points:
+        assert point.result.schedule is not None
+        assert verify(point.result.schedule) == []
+    evaluated = {hand.schedule.origin.strategy for hand in found.hands}
+    left_out = {name for name, _ in found.skipped}
+    assert evaluated | left_out == set(ppopt.strategies())
+    for hand in found.hands:
+        if hand.ratio is not None:
+            best = found.at(hand.memory)
+            assert best is not None and best.result.value is not None
+            assert best.result.value <= hand.value
+
+
+@pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
+def test_a_frontier_has_a_point_where_it_is_ended_before_it_begins(pipeline: Pipeline) -> None:
+    """That of one microbatch at a time."""
+    with interrupts.recorded():
+        signal.raise_signal(signal.SIGINT)
+        found = ppopt.frontier(pipeline, workers=1)
+    assert (found.interrupted, found.status) == (True, Status.FEASIBLE)
+    assert found.points
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("pipeline", [PIPELINE, CUT])
+def test_a_comparison_keeps_its_rows(pipeline: Pipeline, steps: int) -> None:
+    """Strategies done before the last one told of, and the best value told."""
+    press = Press(steps)
+    found = ppopt.compare(pipeline, workers=1, time_limit=60, progress=press)
+    assert found.interrupted is press.pressed
+    done = {words.removeprefix("strategy ") for words in press.words[:-1]}
+    rows = {row.schedule.origin.strategy for row in found.hands}
+    missing = {name for name, reason in found.skipped if reason == STOPPED}
+    assert not done & missing
+    assert rows | {name for name, _ in found.skipped} == set(ppopt.strategies())
+    kept = [row for row in found.rows if row.fits_limit]
+    assert found.status is not Status.UNKNOWN or not kept
+    if press.values:
+        assert found.optimum.value is not None
+        assert found.optimum.value <= min(press.values)
+    if pipeline is CUT:
+        own = [row.value for row in kept if row.schedule.pipeline.layout == pipeline.layout]
+        assert found.optimum.schedule is not None or not own
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_a_plan_keeps_its_best_configuration(steps: int) -> None:
+    press = Press(steps)
+    model = ppopt.Model(LAYERS["layers"])
+    found = ppopt.plan(
+        model, devices=3, batches=6, mem_limit=5, workers=1, time_limit=60, progress=press
+    )
+    check(found, press)
