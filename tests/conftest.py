@@ -5,19 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from tests import browser
 from tests.browser import View
-
-NO_TORCHTITAN = (
-    "tests with torchtitan and megatron-core were skipped: pip install spmd_types==0.2.3 tyro, and "
-    "pip install --no-deps torchtitan==0.3.0 megatron-core==0.16.1"
-)
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +49,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say loudly where the page could not be tested."""
-    if browser.found() is None:
-        terminalreporter.section("no browser", red=True, bold=True)
-        terminalreporter.write_line(browser.ABSENT, red=True, bold=True)
-    if find_spec("torchtitan") is None:
-        terminalreporter.section("no torchtitan", red=True, bold=True)
-        terminalreporter.write_line(NO_TORCHTITAN, red=True, bold=True)
+    """Say loudly what was not tested, a line for each reason. A file may be skipped as a whole."""
+    skipped: dict[str, Counter[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        thing = "test" if isinstance(report, pytest.TestReport) else "file"
+        skipped.setdefault(reason, Counter())[thing] += 1
+    if skipped:
+        terminalreporter.section("not tested", red=True, bold=True)
+    for reason, counts in sorted(skipped.items()):
+        counted = ", ".join(
+            f"{count} {thing}{'s' * (count > 1)}" for thing, count in sorted(counts.items())
+        )
+        terminalreporter.write_line(f"{counted}: {reason}", red=True, bold=True)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import needed
+
+torch = needed("torch")
+
 from ppopt.formats.config import read_config
 from ppopt.formats.models import read_model
 from ppopt.problem.operation import OpKind
 from tests.cli.cli_run import shown, words
-from tests.torch.torch_world import torch
 
 from benchmarks import layers  # isort: skip  it loads PyTorch
 

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import needed
+
+torch = needed("torch")
+
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.torch import pipeline_runtime, require
 from ppopt.torch.world import PATIENCE, World
 from tests.cli.cli_run import done, run
 from tests.cli.terminal import of_session, on_terminal, read_until
-from tests.torch.torch_world import VERSION
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     assert found["measured_seconds"] >= 0.1
     assert found["ratio"] == pytest.approx(found["measured_seconds"] / 0.1, rel=1e-3)
     assert len(found["steps"]) == 2
-    assert found["versions"] == {"torch": VERSION}
+    assert found["versions"] == {"torch": torch.__version__}
     measured, _ = read_schedule(tmp_path / "m.json")
     assert measured.origin.strategy == "measured"
     assert len(measured) == len(read_schedule(native)[0])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbconvert
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tests.browser import View
+from tests.packages import needed
+
+nbconvert, nbformat, nbclient = map(needed, ("nbconvert", "nbformat", "nbclient"))
 
 ROOT = Path(__file__).parents[2]
 CODE = """import ppopt
@@ -22,7 +22,9 @@ def exported() -> str:
     """What nbconvert makes of the notebook, without the page around it, which loads MathJax."""
     cells = [nbformat.v4.new_code_cell(CODE), nbformat.v4.new_code_cell("_")]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": str(ROOT)}}
+    ).execute()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(Path(nbconvert.__file__).parents[4] / "share" / "jupyter"))
         body, _ = nbconvert.HTMLExporter(template_name="basic").from_notebook_node(notebook)

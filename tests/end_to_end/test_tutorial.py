@@ -16,7 +16,9 @@ from ppopt import evaluate
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.strategies import registry
-from tests.torch.torch_world import torch
+from tests.packages import needed
+
+torch = needed("torch")
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

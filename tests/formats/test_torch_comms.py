@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from torch.distributed.pipelining import schedules as torch_schedules
 
 from ppopt import Pipeline, Schedule, evaluate, verify
 from ppopt.errors import InputError
@@ -17,6 +16,7 @@ from ppopt.problem.costs import StageCosts
 from ppopt.schedule import communication
 from tests.cli.cli_run import done, run
 from tests.factories.streams import Built, built
+from tests.packages import needed
 
 SLOW = settings(deadline=None, max_examples=60)
 SMALL = Pipeline(stages=2, batches=2, weight=1, p2p="0.5", link_mode="streams")
@@ -82,6 +82,7 @@ def _torch_text(cell: communication.Cell) -> str:
 @given(built())
 def test_the_lowering_is_that_of_pytorch(made: Built) -> None:
     """`_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` of the installed torch."""
+    torch_schedules = needed("torch.distributed.pipelining.schedules")
     pipeline, orders = made.schedule.pipeline, made.schedule.orders
     (hosts,) = pipeline.hosts
     lowered = {}
@@ -90,7 +91,7 @@ def test_the_lowering_is_that_of_pytorch(made: Built) -> None:
         gathered: Any = torch_schedules._add_unshard_reshard(actions)
         lowered[rank] = torch_schedules._add_reduce_grad(gathered, pipeline.batches)
     complete: Any = torch_schedules._add_send_recv(
-        lowered,  # type: ignore[arg-type]
+        lowered,
         stage_to_rank=lambda stage: hosts[stage],
         num_stages=pipeline.num_stages,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ppopt.formats.trainer_partition import (
 from ppopt.problem.layers import Layer
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.cli.cli_run import done, run
+from tests.packages import needed
 
 DECODERS = Layer(1, count=61)
 STACK = Model((Layer(1, role="embedding"), DECODERS, Layer(1, role="mtp"), Layer(1, role="head")))
@@ -227,7 +227,6 @@ def test_what_torchtitan_cannot_place(tmp_path: Any, monkeypatch: pytest.MonkeyP
     assert not {"odd.toml", "odd.csv"} & {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("placement", "partition"),
@@ -235,16 +234,13 @@ def test_what_torchtitan_cannot_place(tmp_path: Any, monkeypatch: pytest.MonkeyP
 )
 def test_megatron_core_reads_the_layout(placement: str, partition: list[int]) -> None:
     """Its own parser and its own checks; rank r, chunk c is stage c x ranks + r."""
-    from megatron.core.transformer.pipeline_parallel_layer_layout import (  # noqa: PLC0415
-        PipelineParallelLayerLayout,
-    )
-
+    layout = needed("megatron.core.transformer.pipeline_parallel_layer_layout")
     layers = (Layer(1, role="embedding"), Layer(1, count=9), Layer(1, role="head"))
     pipe = Model(layers).pipeline(devices=4, batches=4, placement=placement, partition=partition)
     words = shlex.split(megatron_arguments(pipe))
     given = dict(zip(words[::2], words[1::2], strict=True))
     ranks = int(given["--pipeline-model-parallel-size"])
-    read = PipelineParallelLayerLayout(given["--pipeline-model-parallel-layout"], ranks)
+    read = layout.PipelineParallelLayerLayout(given["--pipeline-model-parallel-layout"], ranks)
     read.validate_layer_layout(int(given["--num-layers"]), 0)
     stages = [read.layout[s % ranks][s // ranks] for s in range(len(partition))]
     assert [len(stage) for stage in stages] == partition

@@ -8,11 +8,11 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-import deno
 import pytest
 
 import ppopt
 from ppopt.report.script import MODULES, module, script
+from tests.packages import needed
 
 FOLDER = Path(ppopt.__file__).parent / "report" / "script"
 
@@ -21,7 +21,7 @@ FOLDER = Path(ppopt.__file__).parent / "report" / "script"
 def test_deno_is_content(command: str, tmp_path: Path) -> None:
     """`check` reads the types in the comments, strictly (deno.json)."""
     done = subprocess.run(
-        [deno.find_deno_bin(), *command.split()],
+        [needed("deno").find_deno_bin(), *command.split()],
         cwd=FOLDER,
         env=os.environ | {"DENO_DIR": str(tmp_path), "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"},
         capture_output=True,

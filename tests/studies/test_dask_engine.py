@@ -7,10 +7,9 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from distributed import Client, LocalCluster
 
 import ppopt
 from ppopt.errors import InputError
@@ -19,6 +18,12 @@ from ppopt.studies.engines.dask import DaskEngine
 from ppopt.studies.job import SolveJob, version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Task, perform
+from tests.packages import needed
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+distributed = needed("distributed")
 
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
 AXES = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"]}
@@ -28,14 +33,14 @@ AXES = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"
 def client() -> Iterator[Client]:
     """A client of two worker processes of one thread each."""
     with (
-        LocalCluster(
+        distributed.LocalCluster(
             n_workers=2,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address=":0",
             resources={dask.RESOURCE: 1},
         ) as cluster,
-        Client(cluster, set_as_default=False) as client,
+        distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
 

@@ -7,6 +7,10 @@ from random import Random
 
 import pytest
 
+from tests.packages import needed
+
+needed("torch")
+
 from ppopt import Pipeline
 from ppopt.torch.world import World
 from tests.factories.schedules import build

@@ -9,6 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from tests.packages import needed
+
+needed("torch")
+
 from ppopt import Pipeline
 from ppopt.errors import InputError, VerificationError
 from ppopt.formats.config import parse_config, pipeline_of

@@ -7,6 +7,10 @@ from random import Random
 
 import pytest
 
+from tests.packages import needed
+
+needed("torch")
+
 from ppopt import Pipeline, evaluate, solve
 from ppopt.errors import RunError
 from ppopt.formats import torch_comms, torch_csv

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.packages import needed
+
+needed("torch")
+needed("torchtitan")
 
 from ppopt.errors import RunError
 from ppopt.torch.world import World
@@ -20,10 +24,6 @@ layers:
   - {{forward: 2, count: {LAYERS}}}
   - {{role: head, forward: 1}}
 """
-
-pytestmark = pytest.mark.skipif(
-    find_spec("torchtitan") is None, reason="torchtitan is not installed"
-)
 
 
 def exported(folder: Path, options: str) -> Path:
