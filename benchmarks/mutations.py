@@ -7,9 +7,9 @@ python -m benchmarks.mutations report RECORD.jsonl
 `draw` takes the number of mutations per package that `PACKAGES` states, five of each kind of
 mistake, and writes them down with spares: `run` takes a spare where `EQUIVALENT` says why a
 mutation changes nothing that anybody can see. `run` clones the checkout, puts one mutation at a
-time into the clone, and runs the tests there until one fails: first those of the folder of its
-package, then all others of the tier. What the fast tier catches, the whole catches, too: run the
-whole for the others alone. A record is resumed where it was left.
+time into the clone, and runs the tests there until one fails: those that import its module, then
+those of its folder, then all others of the tier. What the fast tier catches, the whole catches,
+too: run the whole for the others alone. A record is resumed where it was left.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ PACKAGES = {
 sees the rest; `report`, which tests compare letter by letter; `torch`, which needs PyTorch."""
 SPARES = 3
 """Further mutations of the same package and kind, for one that changes nothing."""
-LIMIT = 1800
-"""Seconds of the processor for one run of tests: what takes longer hangs, and is caught."""
+LIMIT = 7200
+"""Seconds for one run of tests: what takes longer hangs, and is caught."""
 TIERS = ("fast", "whole")
+PASSED = (0, 5)
+"""Exit codes of pytest: nothing failed, or there was nothing to run."""
 Edit = tuple[ast.AST, str]
 """What is replaced, and by what."""
 
@@ -274,12 +276,11 @@ def _processor_seconds() -> float:
 
 
 def _first_failure(copy: Path, mutation: Mutation, tier: str) -> str:
-    near = f"tests/{mutation.file.split('/')[1]}"
     words = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
     words += ["-m", ""] if tier == "whole" else []
-    for folders in ([near], ["tests", "--ignore", near]):
+    for chosen_tests in groups_of_tests(copy, mutation.file):
         with subprocess.Popen(
-            [*words, *folders],
+            [*words, *chosen_tests],
             cwd=copy,
             env=os.environ | {"PYTHONPATH": str(copy), "CI": "1"},
             stdout=subprocess.PIPE,
@@ -292,10 +293,24 @@ def _first_failure(copy: Path, mutation: Mutation, tier: str) -> str:
             except subprocess.TimeoutExpired:
                 os.killpg(run.pid, signal.SIGKILL)
                 return "hangs"
-        if run.returncode:
-            failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        if run.returncode not in PASSED:
+            failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
             return failed[1] if failed else output[-500:]
     return ""
+
+
+def groups_of_tests(root: Path, file: str) -> list[list[str]]:
+    """All tests as arguments of pytest, in three runs: what sees a mistake in a file comes first.
+
+    Tests that import its module, those of the folder of its package, and all others.
+    """
+    module = file.removesuffix(".py").replace("/", ".")
+    files = sorted(path.relative_to(root).as_posix() for path in root.glob("tests/**/test_*.py"))
+    near = [path for path in files if module in (root / path).read_text(encoding="utf-8")]
+    folder = f"tests/{file.split('/')[1]}/"
+    beside = [path for path in files if path.startswith(folder) and path not in near]
+    others = [path for path in files if path not in {*near, *beside}]
+    return [group for group in (near, beside, others) if group]
 
 
 def run(drawn: Sequence[Mutation], record: Path, tier: str, only: frozenset[int]) -> None:

@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests import browser
 from tests.browser import View
+
+EXAMPLES = 400
+"""Of every property that states no number of its own, where slow tests run."""
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +33,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Signals reach what the tests start, also where the run itself was started to ignore them.
 
+    Where slow tests run, too, Hypothesis draws more examples than its default of 100.
     Under `nohup` the run ignores SIGHUP still, by a handler that what it starts does not inherit.
     Commands that they start keep compiled modules, which take a third of a short command's time.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if config.option.markexpr != "not slow":
+        settings.register_profile("whole", settings(), max_examples=EXAMPLES)
+        settings.load_profile("whole")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

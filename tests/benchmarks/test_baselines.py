@@ -20,6 +20,8 @@ from ppopt.verifier import verify
 from tests.factories.instances import tiny_cases
 from tests.oracles import exhaustive
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(seconds=60.0, workers=1, seed=0)
 Question = tuple[Pipeline, Objective]
 

@@ -13,6 +13,8 @@ from benchmarks.baselines.problem import Limits
 from benchmarks.suite import Instance
 from ppopt import evaluate
 
+pytestmark = pytest.mark.slow
+
 
 def made(**given: Any) -> Attempt:
     """A proved attempt of 40 units of 10 ticks, but for what is given."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import core_sides
 from benchmarks.core_sides import Row
+
+pytestmark = pytest.mark.slow
 
 TREE = Path(__file__).parents[2]
 

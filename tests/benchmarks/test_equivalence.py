@@ -17,6 +17,8 @@ from benchmarks.equivalence import models, pipelines, records, runs
 from benchmarks.equivalence.__main__ import main
 from ppopt import Layer, Model, Pipeline
 
+pytestmark = pytest.mark.slow
+
 ROW: dict[str, Any] = {
     "name": "linear-00",
     "study": "solve",

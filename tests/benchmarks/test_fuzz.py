@@ -24,6 +24,8 @@ from ppopt import InputError, Pipeline, Verdict
 from ppopt.problem import partition
 from tests.oracles import exhaustive
 
+pytestmark = pytest.mark.slow
+
 SLICE = {
     "tiny": 20,
     "mixed": 10,

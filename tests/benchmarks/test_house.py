@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.house import House, table
 
+pytestmark = pytest.mark.slow
+
 ARRIVALS = """
 def arrivals(pipeline, end):
     for stage in pipeline.stages:

@@ -17,6 +17,8 @@ from tests.cli.cli_run import shown, words
 
 from benchmarks import layers  # isort: skip  it loads PyTorch
 
+pytestmark = pytest.mark.slow
+
 TINY = layers.SIZES["tiny"]
 TENSOR = TINY.sequence * TINY.hidden * 4
 """Bytes of a tensor between layers."""

@@ -10,6 +10,8 @@ from benchmarks import mixed
 from benchmarks.mixed import KINDS, Case, Row
 from ppopt.problem.backward_choice import BackwardChoice
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_instances_are_of_their_kind(kind: str) -> None:

@@ -12,6 +12,8 @@ import ppopt
 from benchmarks import partitions
 from benchmarks.partitions import Row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("blocks", [43, 61])
 def test_the_models_have_so_many_blocks_and_three_layers_more(blocks: int) -> None:

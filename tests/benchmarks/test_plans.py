@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import ppopt
 from benchmarks import plans
+
+pytestmark = pytest.mark.slow
 
 
 def test_published_configurations_fit_the_model() -> None:

@@ -6,8 +6,12 @@ from fractions import Fraction
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from benchmarks import recompute
 from benchmarks.recompute import Point
+
+pytestmark = pytest.mark.slow
 
 
 def made(limit: int, none: int | None, full: int, search: int | None) -> Point:

@@ -23,6 +23,8 @@ from ppopt import Pipeline, evaluate
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.report.svg import svg
 
+pytestmark = pytest.mark.slow
+
 TEXT = PAGE.read_text(encoding="utf-8")
 
 

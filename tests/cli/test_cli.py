@@ -15,6 +15,7 @@ from ppopt.formats.models import model_names
 from ppopt.verifier import Rule, Violation
 from tests.cli.cli_json import OF_SOLVE, UNSOLVED, assert_types
 from tests.cli.cli_run import done, run, shown
+from tests.tiers import slow
 
 UNIT = "--stages 4 --batches 8"
 SEARCHED = (
@@ -272,12 +273,18 @@ class TestPlacement:
         assert ran.err == "note: finer than 10^-6 and rounded to it: forward\n"
 
 
+LONG = ("zb-28.3b-m256", "zb-28.3b-m128", "zb-28.3b-m96", "zb-14.6b-m128", "zb-14.6b-m64")
+"""Models of many microbatches; smaller ones have the same stages."""
+
+
 class TestModels:
     def test_list(self) -> None:
         lines = done("models").out.splitlines()
         assert [line.split()[0] for line in lines] == list(model_names())
 
-    @pytest.mark.parametrize("name", model_names())
+    @pytest.mark.parametrize(
+        "name", [slow(name) if name in LONG else name for name in model_names()]
+    )
     def test_each_is_solved(self, name: str) -> None:
         found = shown(f"solve --model {name} --time-limit 2")
         assert found["verified"] is True

@@ -60,7 +60,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) -> None:
-    found = shown("plan --workers 1 --mem-limit 8 --config", config)
+    found = shown("plan --workers 1 --mem-limit 8 --batches 2 --config", config)
     assert_types(found, PLANNED)
     assert found["status"] == "optimal" and found["gap"] == 0
     rows = found["rows"]
@@ -91,7 +91,7 @@ def test_flags_take_lists_and_override_the_file(config: Path) -> None:
 
 
 def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> None:
-    out = done("plan --workers 1 --mem-limit 8 --config", config).out
+    out = done("plan --workers 1 --mem-limit 8 --batches 2 --config", config).out
     lines = out.splitlines()
     assert lines[0].startswith("best: ") and lines[1].startswith("status")
     assert "proved optimal" in lines[1]

@@ -56,6 +56,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestCtrlC:
+    @pytest.mark.slow
     def test_the_best_so_far_is_kept(self, tmp_path: Path) -> None:
         path = tmp_path / "best.json"
         search, terminal = on_terminal(f"solve {HARD} --json --time-limit 600 -o {path}")
@@ -93,6 +94,7 @@ class TestCtrlC:
         assert ran.stderr == "error: interrupted before there was a result\n"
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_kept() -> None:
     """Generously: the machine that runs this may be busy. No progress: stderr is no terminal."""
     began = time.monotonic()
@@ -151,6 +153,7 @@ class TestTerminal:
         assert seen.endswith("\r")
         assert seen.split("\r")[-2].strip() == ""
 
+    @pytest.mark.slow
     def test_quiet(self) -> None:
         search, terminal = on_terminal(f"solve {HARD} --quiet --time-limit 1.5")
         assert read_until(terminal, None) == ""

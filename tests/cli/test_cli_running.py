@@ -31,6 +31,7 @@ def native(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     """ZB-H1 of 2 x 3 at unit times ends at 10: F, F, B, W, ... of 9 on device 0 and one gap."""
     line = "run --sleep 0.01 --steps 2 --json"
@@ -55,6 +56,7 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     assert "measured" in page
 
 
+@pytest.mark.slow
 def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
     """1F1B of 2 x 1 at unit times ends at 6, and at 10 over links of 2."""
     done("eval 1f1b --stages 2 --batches 1 --p2p-time 2 --quiet -o", tmp_path / "a.json")
@@ -63,12 +65,14 @@ def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
     assert float(told.split("measured   ")[1].split()[0]) >= 100
 
 
+@pytest.mark.slow
 def test_without_a_length_of_the_unit_the_prediction_stays_in_it(native: Path) -> None:
     told = done("run --steps 1", native).out
     assert "predicted  10 a step, in the file's unit of time; --sleep, or your own model" in told
     assert "of the prediction" not in told
 
 
+@pytest.mark.slow
 def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:
     """Its operations take their own times: `view` draws it, `verify` says that it is measured."""
     path = tmp_path / "m.json"
@@ -107,6 +111,7 @@ def test_ranks_wait_as_long_as_others_sleep(native: Path, monkeypatch: pytest.Mo
     assert given[1] >= PATIENCE + 2 * 10 * 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["starting 2 processes", "running 4 steps"])
 def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
     """One line, and soon nothing left of it; the signal goes to all its processes, as a terminal

@@ -24,6 +24,7 @@ from ppopt.solver import search
 from ppopt.studies import compare, frontier  # noqa: F401  bound before `solve` is replaced
 from tests.cli.cli_run import ENTRY, HARD, process, run
 from tests.cli.terminal import on_terminal, read_until
+from tests.tiers import first, slow
 
 SMALL = "--stages 3 --batches 6 --workers 1"
 
@@ -145,7 +146,7 @@ PRESS = "press = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
 
 
 class TestSignals:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGHUP)])
     def test_a_request_to_end_is_as_ctrl_c(self, number: int, folder: Path) -> None:
         search, terminal = on_terminal(f"solve {HARD} --json --time-limit 600 -o a.json")
         read_until(terminal, r"best [\d.]+, gap \d")
@@ -157,6 +158,7 @@ class TestSignals:
         assert (found["status"], found["verified"]) == ("feasible", True)
         assert json.loads((folder / "a.json").read_text())["ops"]
 
+    @pytest.mark.slow
     def test_the_table_says_that_it_stopped_early(self) -> None:
         search, terminal = on_terminal(f"solve {HARD} --time-limit 600")
         read_until(terminal, r"best [\d.]+, gap \d")
@@ -175,7 +177,7 @@ class TestSignals:
         )
         assert python(code).returncode == 0
 
-    @pytest.mark.parametrize("command", ["solve", "eval 1f1b", "frontier", "compare"])
+    @pytest.mark.parametrize("command", first(1, ["solve", "eval 1f1b", "frontier", "compare"]))
     def test_ctrl_c_while_files_are_written(self, command: str, folder: Path) -> None:
         """Twice, at every file."""
         line = f"{command} {SMALL} --json -o a.json -o b.html -o c.json"
@@ -373,7 +375,7 @@ class TestStreams:
         "strategies",
     )
 
-    @pytest.mark.parametrize("line", LINES)
+    @pytest.mark.parametrize("line", first(1, LINES))
     @pytest.mark.parametrize("closed", [(2,), (1,), (0, 1, 2)])
     def test_closed(self, line: str, closed: tuple[int, ...], folder: Path) -> None:
         ran = subprocess.run(

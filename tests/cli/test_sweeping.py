@@ -230,6 +230,7 @@ def test_bad_usage_of_studies(line: str, words: str) -> None:
     assert words in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int) -> None:
     line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,optimal"
@@ -267,6 +268,7 @@ def rows_stored() -> int:
     return 0
 
 
+@pytest.mark.slow
 class TestFullDisk:
     """The sweep ends with exit code 7 and says why; what was stored is not done again."""
 
@@ -323,6 +325,7 @@ class TestFullDisk:
         assert found["cached"] == stored
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_again_and_again_has_lost_nothing() -> None:
     """Its processes end by themselves, and the rows that it had stored are taken from there."""
     line = "sweep --stages 3 --jobs 1 batches=range(2,60) strategy=1f1b"

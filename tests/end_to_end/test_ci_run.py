@@ -7,8 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-RUN = Path(__file__).parents[2] / ".ci" / "run"
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / ".ci" / "run"
+JOBS = ROOT / ".github" / "workflows" / "tests.yml"
 APT = """#!/bin/bash
 echo "$DEBIAN_FRONTEND $*" >> "{log}"
 [[ $1 != {fails} ]] || exit 100
@@ -39,15 +42,15 @@ def apt(bare: Path, fails: str = "nothing") -> None:
     put(bare, "apt-get", APT.format(log=bare / "log", folder=bare / "bin", fails=fails))
 
 
-def said(bare: Path) -> str:
+def said(bare: Path, *parts: str, code: int = 1) -> str:
     done = subprocess.run(
-        [bare / ".ci" / "run"],
+        [bare / ".ci" / "run", *parts],
         env={"PATH": str(bare / "bin")},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == code
     return done.stderr
 
 
@@ -79,3 +82,10 @@ def test_without_apt_get_or_the_right_to_use_it_the_reason_is_told(bare: Path) -
     assert "and only root may install it (there is no sudo): " in said(bare)
     put(bare, "sudo", '#!/bin/bash\nexec "$@"\n')
     assert "no command is marked" in said(bare)
+
+
+def test_every_part_has_a_job(bare: Path) -> None:
+    (job,) = yaml.safe_load(JOBS.read_text(encoding="utf-8"))["jobs"].values()
+    *parts, last = job["strategy"]["matrix"]["part"]
+    told = f"luck: no part of .ci/run; {', '.join(parts)} or {last}\n"
+    assert said(bare, "luck", code=2) == told

@@ -14,6 +14,7 @@ PAGES = ("index.html", "command-line.html", "gallery.html")
 """Cards, console blocks and tables, pictures."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_serious(name: str, view: View) -> None:
     """Skipped where the site was not built; `.ci/run` builds it, and there it must be."""

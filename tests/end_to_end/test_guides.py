@@ -10,6 +10,7 @@ import pytest
 
 from ppopt.cli.schedule_files import ExportFormat
 from tests.end_to_end.documents import ROOT, load
+from tests.tiers import slow
 
 make = load("make")
 GUIDES = make.guides()
@@ -20,7 +21,11 @@ def test_no_guide_is_left_out() -> None:
     assert {"README.md", "layers.md", "plan.md", "heterogeneous.md", "sweeps.md"} <= names
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "guide",
+    [guide if guide == ROOT / "README.md" else slow(guide) for guide in GUIDES],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_the_guide_is_true(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most one block of a guide is too slow to be run again. Its Python comes last."""
     text = guide.read_text(encoding="utf-8")

@@ -9,6 +9,8 @@ import pytest
 from tests.browser import View
 from tests.packages import needed
 
+pytestmark = pytest.mark.slow
+
 nbconvert, nbformat, nbclient = map(needed, ("nbconvert", "nbformat", "nbclient"))
 
 ROOT = Path(__file__).parents[2]

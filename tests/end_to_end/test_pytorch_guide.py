@@ -11,6 +11,8 @@ from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
 from tests.cli.cli_run import done, run
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "pytorch.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -14,6 +14,7 @@ import ppopt
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.report.svg import svg
 from ppopt.strategies import names
+from tests.cli.cli_run import done
 from tests.end_to_end.documents import ROOT, load
 
 DOCUMENTS = (
@@ -80,10 +81,10 @@ def test_the_example_strategy_of_contributing_works() -> None:
         "made = ppopt.evaluate(ppopt.Pipeline(stages=4, batches=8), 'one-at-a-time')\n"
         "print(made.metrics.makespan, made.metrics.peak_memory)\n"
     )
-    done = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-c", example + use], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "72 (1, 1, 1, 1)\n"
+    assert ran.stdout == "72 (1, 1, 1, 1)\n"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -93,9 +94,9 @@ def test_links_lead_to_files(document: str) -> None:
         assert target.startswith("https://") or (ROOT / document).parent.joinpath(target).exists()
 
 
-def test_options_named_are_options(tmp_path: Path) -> None:
+def test_options_named_are_options() -> None:
     commands = ("solve", "eval", "compare", "verify", "run")
-    helps = [make.run(f"ppopt {name} --help", tmp_path) for name in (*commands, "")]
+    helps = [done(f"{name} --help").out for name in (*commands, "")]
     moved = ("command-line.md", "strategies.md")
     texts = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in moved)
     text = "\n".join([README, *texts])

@@ -20,6 +20,8 @@ from tests.packages import needed
 
 torch = needed("torch")
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(python|console)\n(.*?)```", re.DOTALL)

@@ -297,7 +297,7 @@ class TestPipelineOf:
 
 
 @given(st.text(max_size=60), st.sampled_from([".yaml", ".json", ".toml"]))
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_any_text_is_settings_or_refused(text: str, suffix: str) -> None:
     outcome = read_or_refusal(text, suffix)
     assert isinstance(outcome, dict) or re.fullmatch(r"x: .+", outcome)
@@ -334,7 +334,7 @@ values = st.recursive(
         max_size=5,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_any_value_is_a_pipeline_or_refused(document: dict[str, object]) -> None:
     try:
         pipeline = pipeline_of(

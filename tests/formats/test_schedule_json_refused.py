@@ -246,7 +246,7 @@ junk = st.recursive(
 
 
 @given(st.sampled_from(places(schedule_to_object(tiny()))), junk)
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 def test_any_change_is_read_or_refused(path: tuple[Any, ...], value: object) -> None:
     """Nothing but InputError comes of a reader; what is read can be verified and written."""
     outcome = read_or_refusal(json.dumps(changed(path, value)))

@@ -71,7 +71,7 @@ def test_defects_of_type_are_refused(case: str) -> None:
 
 
 @given(st.sampled_from(sorted(NAMED)), values)
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_what_the_reader_takes_is_valid(name: str, value: object) -> None:
     text = json.dumps({name: value})
     assume("e-" not in text)  # below 0, and read as 0

@@ -181,14 +181,14 @@ class TestRefused:
         with pytest.raises(InputError, match=r"a\.csv: rank 0: cell 0: "):
             read_order(path)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(deadline=None)
     @given(st.text(st.sampled_from("0123FIWB,\n ();OVERLAP_.x\r\t\x00é"), max_size=40))
     @example("0F0,0B0")
     def test_any_text_is_an_order_or_one_line(self, text: str) -> None:
         """Whatever is taken is verified; the rest is refused in one line."""
         assert outcome(text) in ("order", "refused")
 
-    @settings(max_examples=200, deadline=None)
+    @settings(deadline=None)
     @given(st.integers(0, 2**32))
     def test_a_damaged_file_is_an_order_or_one_line(self, seed: int) -> None:
         random = Random(seed)

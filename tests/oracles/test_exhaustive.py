@@ -15,6 +15,7 @@ from tests.oracles import exhaustive
 from tests.oracles.exhaustive import best
 from tests.oracles.least_limit import design_limit, least_limit
 from tests.oracles.pyjobshop import best_device_span, best_makespan
+from tests.tiers import slow
 
 AMPLE = 10**4
 
@@ -154,44 +155,53 @@ def assert_agree(cases: list[Case], *, symmetry: bool = False) -> None:
     assert 0.1 < infeasible / len(cases) < 0.6
 
 
-def test_agrees_with_pyjobshop_on_makespan() -> None:
-    assert_agree(list(tiny_cases(11, 250)))
+@pytest.mark.parametrize("count", [60, slow(250)])
+def test_agrees_with_pyjobshop_on_makespan(count: int) -> None:
+    assert_agree(list(tiny_cases(11, count)))
 
 
-def test_agrees_with_pyjobshop_on_makespan_of_two_routes() -> None:
-    assert_agree(list(tiny_cases(12, 60, ops=24, routes=2)))
+@pytest.mark.parametrize("count", [20, slow(60)])
+def test_agrees_with_pyjobshop_on_makespan_of_two_routes(count: int) -> None:
+    assert_agree(list(tiny_cases(12, count, ops=24, routes=2)))
 
 
-def test_agrees_with_pyjobshop_on_workspace_and_recompute() -> None:
-    assert_agree(list(tiny_cases(29, 200, heavy=True)))
+@pytest.mark.parametrize("count", [50, slow(200)])
+def test_agrees_with_pyjobshop_on_workspace_and_recompute(count: int) -> None:
+    assert_agree(list(tiny_cases(29, count, heavy=True)))
 
 
-def test_agrees_with_pyjobshop_on_delays_per_boundary() -> None:
-    assert_agree(list(tiny_cases(30, 120, boundaries=True)))
+@pytest.mark.parametrize("count", [40, slow(120)])
+def test_agrees_with_pyjobshop_on_delays_per_boundary(count: int) -> None:
+    assert_agree(list(tiny_cases(30, count, boundaries=True)))
 
 
-def test_agrees_with_pyjobshop_within_an_instant() -> None:
-    assert_agree([Case(pipeline, fused=False) for pipeline in instant_cases(13, 250)])
+@pytest.mark.parametrize("count", [60, slow(250)])
+def test_agrees_with_pyjobshop_within_an_instant(count: int) -> None:
+    assert_agree([Case(pipeline, fused=False) for pipeline in instant_cases(13, count)])
 
 
 def test_agrees_with_pyjobshop_on_middle_pipelines() -> None:
     assert_agree(list(middle_cases(14, 15, ops=48)), symmetry=True)
 
 
-def test_agrees_with_pyjobshop_on_device_span() -> None:
+@pytest.mark.parametrize("count", [10, slow(30)])
+def test_agrees_with_pyjobshop_on_device_span(count: int) -> None:
     shorter = 0
-    cases = [*tiny_cases(15, 30, ops=14), *tiny_cases(27, 10, fused=False, mem_limit=None)]
-    both_routes = tiny_cases(26, 80, ops=12, routes=2)
+    cases = [
+        *tiny_cases(15, count, ops=14),
+        *tiny_cases(27, count // 3, fused=False, mem_limit=None),
+    ]
+    both_routes = tiny_cases(26, 8 * count // 3, ops=12, routes=2)
     cases += [case for case in both_routes if case.pipeline.num_stages <= 3]
     for case in cases:
         expected = best_device_span(case.pipeline, fused=case.fused)
         assert span(case.pipeline, case.fused) == expected, case
         shorter += expected != makespan(case.pipeline, case.fused)
-    assert shorter > 5
+    assert shorter > count // 6
 
 
 @pytest.mark.parametrize("objective", ["makespan", "device-span"])
-@pytest.mark.parametrize(("routes", "count"), [(1, 300), (2, 40)])
+@pytest.mark.parametrize(("routes", "count"), [(1, 75), (2, 10), slow(1, 300), slow(2, 40)])
 def test_microbatches_in_order_lose_nothing(
     objective: exhaustive.Goal, routes: int, count: int
 ) -> None:

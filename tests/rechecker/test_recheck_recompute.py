@@ -66,6 +66,7 @@ def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None
         ppopt.recheck(bare)
 
 
+@pytest.mark.slow
 def test_too_many_choices_are_left_undecided() -> None:
     """Times and savings of layers that all differ: every device has hundreds of choices."""
     layers = [

@@ -21,6 +21,7 @@ from ppopt.studies.evaluate import evaluate
 from ppopt.verifier import verify
 from tests.browser import View, rgb, serious
 from tests.factories.schedules import BW, F
+from tests.tiers import slow
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">&lt;b>"
 
@@ -80,6 +81,7 @@ def test_4_x_8_draws_every_operation_once(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_16_x_64_draws_every_operation_once(view: View) -> None:
     made = hand("1f1b", 16, 64, p2p=0.5)
     view.open(page([made]))
@@ -113,6 +115,7 @@ def test_hover_tells_figures_and_causes(view: View) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_limit_is_named_as_the_cause(view: View) -> None:
     view.open(page([hand("zb-1p", mem_limit="1f1b")]))
     told = view.point(0, 5.5, 0)
@@ -187,6 +190,7 @@ def test_keys_drags_and_the_strip_move_the_window(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_a_link_restores_the_view(view: View) -> None:
     text = page([small()])
     view.open(text)
@@ -206,6 +210,7 @@ def test_a_link_restores_the_view(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_search_finds_microbatches_and_operations(view: View) -> None:
     view.open(page([small()]), "#x=0,3")
     field = (
@@ -225,6 +230,7 @@ def test_search_finds_microbatches_and_operations(view: View) -> None:
     assert view.run("return ppopt.view.microbatch") == 2
 
 
+@pytest.mark.slow
 def test_six_schedules_stand_on_one_axis_the_best_on_top(view: View) -> None:
     view.open(six())
     panels = view.run("return ppopt.frame.panels.map((p) => [p.kind, p.schedule.raw.title])")
@@ -245,6 +251,7 @@ def test_six_schedules_stand_on_one_axis_the_best_on_top(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_pairs_and_routes_share_a_row(view: View) -> None:
     """F of route 0 above BW of route 1, run as one from 2 to 5 on both of two devices."""
     pipeline = Pipeline(stages=2, batches=2, routes=2, overlap=3)
@@ -265,6 +272,7 @@ def test_pairs_and_routes_share_a_row(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_64_x_512_is_drawn_in_cells_and_close_up_in_shapes(view: View) -> None:
     view.open(large())
     assert view.run("return ppopt.schedules[0].ops.length") == 64 * 512 * 3
@@ -292,6 +300,7 @@ const codes = cells.z.flat().filter((code) => code !== null);
 return [...new Set(codes.map((code) => cells.colorscale[2 * code][1]))];"""
 
 
+@pytest.mark.slow
 def test_from_afar_no_spot_has_a_mixed_colour(view: View) -> None:
     """F is blue, B orange, W green: the mean of F and B would be a green too. So a spot has the
     colour of one kind, or that of several, paler where the device idles."""
@@ -306,6 +315,7 @@ def test_from_afar_no_spot_has_a_mixed_colour(view: View) -> None:
         assert min(away) <= 16, text
 
 
+@pytest.mark.slow
 def test_all_of_a_stage_are_labelled_or_none(view: View) -> None:
     """12 microbatches: in bars that have room for one digit only, no number is shown at all."""
     made = hand("1f1b", 2, 12)
@@ -326,6 +336,7 @@ def test_all_of_a_stage_are_labelled_or_none(view: View) -> None:
     assert len(counts) > 1
 
 
+@pytest.mark.slow
 def test_many_schedules_open_with_the_best_and_show_all_on_request(view: View) -> None:
     names = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-h2", "zb-2p", "interleaved", "zbv")
     view.open(page([hand(name) for name in names]))
@@ -343,8 +354,8 @@ def test_many_schedules_open_with_the_best_and_show_all_on_request(view: View) -
     view.quiet()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("count", ["one", "several"])
+@pytest.mark.parametrize("theme", ["light", slow("dark")])
+@pytest.mark.parametrize("count", [slow("one"), "several"])
 def test_axe_finds_nothing_serious(view: View, theme: str, count: str) -> None:
     """axe-core, the accessibility checker: rules of WCAG 2.1, levels A and AA."""
     view.open(page([small()]) if count == "one" else several(), f"#theme={theme}", fresh=True)
@@ -361,6 +372,7 @@ def test_hostile_names_stay_words(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_dark_narrow_and_printed(view: View) -> None:
     view.open(page([small()]))
     paper = "return ppopt.plot.layout.paper_bgcolor"
@@ -383,6 +395,7 @@ def test_dark_narrow_and_printed(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_a_page_is_usable_on_a_telephone(view: View) -> None:
     """400 pixels: nothing sticks out, and operations answer to the pointer."""
     size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
@@ -404,6 +417,7 @@ def test_a_page_is_usable_on_a_telephone(view: View) -> None:
     view.quiet()
 
 
+@pytest.mark.slow
 def test_the_picture_is_saved_with_a_legend(view: View) -> None:
     view.open(page([small()]))
     for kind, beginning in (("png", b"\x89PNG"), ("svg", b"<svg")):

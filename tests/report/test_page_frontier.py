@@ -14,6 +14,8 @@ from ppopt.report.objects import of_frontier
 from ppopt.studies.frontier import frontier
 from tests.browser import HEIGHT, WIDTH, View, serious
 
+pytestmark = pytest.mark.slow
+
 SPOTS = """const plot = document.getElementById("curve");
 plot.scrollIntoView({ block: "center" });
 const { traces, points } = JSON.parse(document.getElementById("curve-data").textContent);

@@ -16,6 +16,8 @@ from ppopt.studies.evaluate import evaluate
 from tests.browser import View, rgb, serious
 from tests.report.drawn import data_of
 
+pytestmark = pytest.mark.slow
+
 ROWS = "ppopt.frame.panels.filter((panel) => panel.kind === 'links')"
 
 

@@ -15,6 +15,8 @@ from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_page import plan_page
 from tests.browser import View, serious
 
+pytestmark = pytest.mark.slow
+
 MODEL = ppopt.Model(
     [ppopt.Layer(forward=time, activation=4, recompute={"time": 40}) for time in (3, 1, 4, 1, 5)],
     name="tiny",

@@ -22,6 +22,8 @@ from ppopt.report.words import NONE
 from ppopt.schedule.schedule import Schedule
 from tests.browser import HEIGHT, WIDTH, View, serious
 
+pytestmark = pytest.mark.slow
+
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
 GRID: dict[str, list[Any]] = {
     "batches": [2, 4, 6],

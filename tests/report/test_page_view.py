@@ -17,6 +17,8 @@ from tests.browser import View, rgb
 from tests.factories.schedules import held, peaks, table
 from tests.report.test_page import hand
 
+pytestmark = pytest.mark.slow
+
 VIEW = "const { from, to, low, high } = ppopt.view; return [from, to, low, high]"
 ALL = [0, 13.5, 0, 4]
 """The whole of ZB-1P, F = 0.5, on 4 devices with 8 microbatches: half of 27."""

@@ -75,7 +75,7 @@ def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> N
     assert metrics(made).value(objective) == cp_sat_value(pipeline, orders, objective)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(schedules())
 def test_earliest_starts_of_any_order_are_valid_and_no_later(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)

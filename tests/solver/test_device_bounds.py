@@ -20,6 +20,7 @@ from ppopt.solver.relaxation.delays import Delays
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
 from tests.oracles.bounds import Sample
+from tests.tiers import slow
 
 Patch = pytest.MonkeyPatch
 
@@ -103,11 +104,14 @@ PLANTED = (
 )
 
 
+@pytest.mark.parametrize("count", [20, slow(80)])
 @pytest.mark.parametrize("plant", PLANTED)
-def test_a_wrong_bound_is_caught(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+def test_a_wrong_bound_is_caught(
+    plant: Callable[[Patch], None], count: int, monkeypatch: Patch
+) -> None:
     """The re-checker answers every wrong bound with a schedule below it, and the search stops
     where it has met one; a claim that it makes all the same is either right or answered."""
-    cases = [case for case in tiny_cases(seed=4, count=80, ops=24) if best_of(case) is not None]
+    cases = [case for case in tiny_cases(seed=4, count=count, ops=24) if best_of(case) is not None]
     plant(monkeypatch)
     answered, stopped = 0, 0
     for case in cases:

@@ -101,6 +101,7 @@ def test_few_devices_never_need_more_than_all() -> None:
     assert tight > 40
 
 
+@pytest.mark.slow
 def test_the_optimum_of_pyjobshop_is_found_on_larger_ones() -> None:
     compared = 0
     for problem in fitting(middle_cases(83, 60, ops=36)):
@@ -119,6 +120,7 @@ def test_the_optimum_of_pyjobshop_is_found_on_larger_ones() -> None:
     assert compared > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds_first", [False, True])
 def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_first: bool) -> None:
     """A narrow one finds what it finds, never below the optimum; a wide one is the whole search."""
@@ -225,6 +227,7 @@ def test_what_grows_too_fast_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert search.incumbent.bound.value >= before
 
 
+@pytest.mark.slow
 def test_a_device_of_several_stages_alone_proves_what_the_whole_needs() -> None:
     """No schedule of the last device, which has the middle of the V, ends before 595."""
     assert solve(V, time_limit=60, workers=2).value == 595
@@ -275,6 +278,7 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert -1 < search.clock.left <= 2 * steps[-1] or search.incumbent.closed
 
 
+@pytest.mark.slow
 def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much() -> None:
     """With no hope of following all that is better than the best schedule."""
     search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))

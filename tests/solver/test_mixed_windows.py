@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from ppopt import Objective, Pipeline, Schedule, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
@@ -116,6 +118,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     assert flips > 10
 
 
+@pytest.mark.slow
 def test_the_search_is_better_than_either_kind_alone() -> None:
     """In so many rounds of all heuristics."""
     pipeline = Pipeline(

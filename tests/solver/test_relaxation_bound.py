@@ -28,6 +28,7 @@ from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import schedules
 from tests.oracles import exhaustive
+from tests.tiers import slow
 
 
 def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
@@ -57,7 +58,7 @@ def subsets(schedule: Schedule, kept: list[int]) -> list[DeviceSubset]:
     return [DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(schedules(backwards=("split", "fused")), st.lists(st.integers(0, 5), max_size=3))
 def test_constraints_hold_in_any_valid_schedule(schedule: Schedule, kept: list[int]) -> None:
     for subset in subsets(schedule, kept):
@@ -101,11 +102,12 @@ def test_constraints_hold_in_dense_schedules_under_tight_limits() -> None:
             assert_all_hold(schedule, subset)
 
 
+@pytest.mark.parametrize("count", [40, slow(120)])
 @pytest.mark.parametrize("objective", Objective)
-def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
+def test_no_bound_is_above_the_optimum(objective: Objective, count: int) -> None:
     """Exhaustive optima: every device alone and every pair stays at or below them."""
     tight = checked = 0
-    for case in tiny_cases(seed=11, count=120, ops=14):
+    for case in tiny_cases(seed=11, count=count, ops=14):
         best = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
         if best is None:
             continue
@@ -123,7 +125,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
             assert bound.value <= best, (case, devices)
             checked += 1
             tight += bound.value == best
-    assert checked > 100
+    assert checked > 5 * count // 6
     assert tight > checked / 2
 
 

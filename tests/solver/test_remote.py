@@ -122,6 +122,7 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_where_no_process_can_be_started_they_are_done_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -156,6 +157,7 @@ def test_the_path_of_modules_may_hold_what_is_none(
         wait_for(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
 
 
+@pytest.mark.slow
 def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> None:
     """Up to a turn that follows those of the subsets."""
     phases: list[str] = []
@@ -169,6 +171,7 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
     assert not started
 
 
+@pytest.mark.slow
 def test_what_is_told_of_progress_never_worsens() -> None:
     """From threads of CP-SAT, and of a bound that comes while it runs."""
     seen: list[Progress] = []
@@ -292,6 +295,7 @@ def test_cp_sat_stops_when_there_is_enough() -> None:
     assert time.monotonic() < until + 60
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     """The signal goes to the whole group, as a terminal sends it."""
     path = tmp_path / "long.json"

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.fuzz.searches import processor_clock
 from ppopt import Pipeline, Status, evaluate, solve, verify
+from tests.tiers import first
 
 BUSY = 0.5
 """Seconds of the processor beyond it: those of a busy processor are longer."""
@@ -26,7 +27,7 @@ WIDE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", WIDE)
+@pytest.mark.parametrize("case", first(1, WIDE))
 def test_many_devices_have_a_schedule_within_the_limit(case: str) -> None:
     """Bounds and memory figures take time in proportion to the devices, not to their square."""
     pipeline = Pipeline(stages=1024, batches=2, **WIDE[case])
@@ -45,6 +46,7 @@ LARGE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LARGE)
 def test_large_pipelines_keep_the_limit_in_time_of_the_processor(case: str) -> None:
     """No method begins what it cannot end: models and networks take seconds to prepare."""

@@ -7,6 +7,8 @@ from fractions import Fraction
 from itertools import chain, permutations, repeat
 from random import Random
 
+import pytest
+
 from ppopt import Objective, Pipeline, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
@@ -170,6 +172,7 @@ def test_memory_that_goes_in_a_circle_keeps_the_schedule() -> None:
     assert result.status in (Status.FEASIBLE, Status.OPTIMAL)
 
 
+@pytest.mark.slow
 def test_expedited_backwards_make_valid_schedules_within_limits() -> None:
     """Whatever is expedited, and by how much: data flow and memory limits are kept."""
     rng, other = Random(76), 0

@@ -78,7 +78,7 @@ def test_published_bubble_rates(model: str, name: str) -> None:
     assert round(float(rate), 4) == PUBLISHED[model][name]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_zero_bubble_closed_forms(data: st.DataObject) -> None:
     """Idle of H1 and H2 with link delay, 2c <= W <= min(F, B) (table 2, and runs with c)."""

@@ -98,6 +98,7 @@ def unequal(data: st.DataObject, longest: int) -> tuple[int, int, dict[str, list
     return p, m, {kind: data.draw(times) for kind in kinds}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_memory_is_kept_on_unequal_stages(data: st.DataObject) -> None:
@@ -138,6 +139,7 @@ def test_real_times_are_used(times: dict) -> None:
     assert shorter
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> None:

@@ -44,6 +44,7 @@ from tests.cli.cli_run import done, run, shown
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import exhaustive
 from tests.report.drawn import Content
+from tests.tiers import slow
 
 FRONTIER = {
     "schema": INT,
@@ -147,7 +148,8 @@ def assert_sound(found: Frontier) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "seed", "count"), [(Objective.MAKESPAN, 51, 15), (Objective.DEVICE_SPAN, 52, 5)]
+    ("objective", "seed", "count"),
+    [(Objective.MAKESPAN, 51, 5), slow(Objective.MAKESPAN, 51, 15), (Objective.DEVICE_SPAN, 52, 5)],
 )
 def test_every_point_is_that_of_exhaustive_search(
     objective: Objective, seed: int, count: int

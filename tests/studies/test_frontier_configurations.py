@@ -28,13 +28,14 @@ from ppopt.studies.frontier_search import Explorer
 from ppopt.studies.frontier_space import space_of
 from tests.cli.cli_run import done, shown
 from tests.oracles import exhaustive
+from tests.tiers import slow
 
-SEARCHES: list[dict[str, Any]] = [
+SEARCHES: list[Any] = [
     {"recompute": "search"},
     {"partition": "search"},
     {"placement": "search", "chunks": 2},
     {"partition": "search", "recompute": "search"},
-    {"placement": "search", "partition": "search", "chunks": 2},
+    slow({"placement": "search", "partition": "search", "chunks": 2}),
 ]
 
 
@@ -156,6 +157,7 @@ layers:
 """
 
 
+@pytest.mark.slow
 def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(FILE)

@@ -21,6 +21,7 @@ from ppopt.studies.plan import _PlanSearch
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_space import PlanConfiguration
 from tests.oracles import exhaustive
+from tests.tiers import first
 
 UNEVEN = Model([{"forward": time} for time in (3, 1, 2, 1, 4, 1, 2, 3, 1, 2, 5, 1)])
 SIZES = (((1, 2), (1,)), ((1,), (1, 2)), ((1,), (3, 2)))
@@ -83,7 +84,7 @@ def least(space: PlanSpace, one: PlanConfiguration, objective: Any) -> Fraction 
     return min(found, default=None)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first(3, range(8)))
 def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     """All of a tiny space, enumerated: same best, and no bound above any value."""
     given = draw(Random(seed))
@@ -110,7 +111,7 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, range(4)))
 def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
     """Every strategy on all partitions within the limit: same best, and no bound above it."""
     given = draw(Random(100 + seed)) | {"chunks": (1, 2)}
@@ -217,7 +218,7 @@ def test_what_more_memory_brings() -> None:
     assert ppopt.plan(model, **given).more_memory is None
 
 
-@pytest.mark.parametrize("seed", [0, 3, 5, 6])
+@pytest.mark.parametrize("seed", first(1, [0, 3, 5, 6]))
 def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
     """Limits that matter; every partition of every configuration by exhaustive search."""
     given = draw(Random(seed)) | {"mem_limit": 12}
@@ -247,7 +248,7 @@ def least_peak(space: PlanSpace, one: PlanConfiguration, objective: Any, value: 
     return bisect_left(range(100), True, key=reached)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(2, range(6)))
 def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     """The best configuration under every limit, by exhaustive search of all partitions."""
     given = draw(Random(seed))
@@ -341,6 +342,7 @@ def test_no_configuration_fits() -> None:
     assert "infeasible" in repr(plan)
 
 
+@pytest.mark.slow
 def test_one_worker_repeats_itself() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 5}, HEAD])
     given: dict[str, Any] = {"devices": 2, "batches": 4, "mem_limit": 12, "workers": 1}
@@ -360,6 +362,7 @@ def test_a_tiny_time_limit_still_gives_a_plan() -> None:
     assert 0 < plan.lower_bound < plan.value
 
 
+@pytest.mark.slow
 def test_stop_and_progress_are_of_the_whole_plan() -> None:
     seen: list[ppopt.Progress] = []
     plan = ppopt.plan(
@@ -426,6 +429,7 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     assert plan.lower_bound is not None and plan.lower_bound <= min(values)
 
 
+@pytest.mark.slow
 def test_megatron_is_planned_as_well_as_its_strategy_is_evaluated() -> None:
     """The same strategy over the same partitions."""
     model, shared = UNEVEN, {"placement": "interleaved", "chunks": 2}
@@ -470,6 +474,7 @@ def test_misuse(fields: dict[str, Any], words: str) -> None:
         ppopt.plan(model, **{"devices": 2, "batches": 4, **fields})
 
 
+@pytest.mark.slow
 def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> None:
     """Five chunks: 820 partitions, bounded in the time of the processor that the plan has."""
     model = ppopt.Model(
@@ -484,6 +489,7 @@ def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> No
     assert found.solve_seconds < 1 * 1.1 + 1
 
 
+@pytest.mark.slow
 def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve stages: partitions have no order, and none that differs by a layer is better."""
     rounds: list[int] = []

@@ -6,6 +6,8 @@ import time
 from dataclasses import replace
 from math import inf
 
+import pytest
+
 import ppopt
 from ppopt import Model, Status
 from ppopt.problem.backward_kind import BackwardKind
@@ -43,6 +45,7 @@ def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -
         assert hand.within == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
 
 
+@pytest.mark.slow
 def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
     """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, beside 4 that
     are static, 2 above the limit. One layer that recomputes is enough."""

@@ -14,6 +14,7 @@ import ppopt
 from ppopt import Layer, Model, Pipeline, Schedule
 from ppopt.studies.compare import compare
 from ppopt.studies.recompute_choice import choose_recompute
+from tests.tiers import first, slow
 
 
 def drawn(seed: int, layers: int = 6) -> Model:
@@ -106,7 +107,7 @@ def test_everything_recomputes_where_nothing_fits() -> None:
     assert peak_of(made) == peak_of(full)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(1, range(3)))
 def test_the_best_partition_and_recompute_together(seed: int) -> None:
     """Against every partition with every set of layers that recompute."""
     pipeline = limited(seed, "1f1b", Fraction(1, 2))
@@ -121,7 +122,7 @@ def test_the_best_partition_and_recompute_together(seed: int) -> None:
     assert found.lower_bound <= best
 
 
-@pytest.mark.parametrize("partition", ["balanced", "search"])
+@pytest.mark.parametrize("partition", ["balanced", slow("search")])
 def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
     """The optimum, which chooses recompute too, is no slower than any row that fits."""
     pipeline = replace(limited(1, "1f1b", Fraction(0)), partition=partition)

@@ -647,6 +647,7 @@ class TestProcesses:
         engine.close()
         assert [row.failed for row in study.rows] == [None, "its process ran out of memory"]
 
+    @pytest.mark.slow
     def test_ctrl_c_ends_searches_with_what_they_have(self, engine: LocalEngine, url: str) -> None:
         asked = grid_of(base_of(HARD, {"time_limit": 600}), {"seed": [0, 1, 2, 3, 4]})
         presser = threading.Thread(target=press_at_work, args=(engine,))

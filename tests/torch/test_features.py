@@ -17,6 +17,8 @@ from tests.factories.schedules import build
 from tests.torch.torch_features import FEATURES, MICROBATCHES, TOGETHER, ran
 from tests.torch.torch_jobs import RANKS
 
+pytestmark = pytest.mark.slow
+
 TABLE = Path(__file__).parents[2] / "docs" / "pytorch.md"
 UNEVEN, V = [0, 1, 2, 3, 3, 1], [0, 1, 1, 0]
 """Placements without and with a second replica."""

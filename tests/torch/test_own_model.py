@@ -23,6 +23,8 @@ from ppopt.torch.world import World
 from tests.factories.schedules import build
 from tests.torch.torch_jobs import RANKS
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(__file__).with_name("own_models.py")
 BATCHES = 4
 TRAINING = pipeline_file.Training(RANKS, BATCHES)

@@ -29,6 +29,8 @@ import ppopt.torch  # isort: skip
 from ppopt.torch import execution, probe
 from ppopt.torch.world import World
 
+pytestmark = pytest.mark.slow
+
 
 def test_this_version_is_said_to_be_tested() -> None:
     assert torch.__version__.split("+")[0] in ppopt.torch.TESTED

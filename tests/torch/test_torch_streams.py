@@ -20,6 +20,8 @@ from ppopt.torch.world import World
 from tests.factories.streams import append_all
 from tests.torch.torch_jobs import RANKS, run_text
 
+pytestmark = pytest.mark.slow
+
 STREAMS = Pipeline(stages=RANKS, batches=6, p2p="0.5", link_mode="streams")
 
 

@@ -17,6 +17,8 @@ from tests.cli.cli_run import done
 from tests.torch import titan_jobs
 from tests.torch.torch_jobs import RANKS
 
+pytestmark = pytest.mark.slow
+
 LAYERS = 8
 MODEL = f"""
 layers:

@@ -70,7 +70,7 @@ def _set(row: Any, field: int, value: int) -> list[int]:
     return changed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(schedules(), SEEDS, st.integers(1, 8))
 def test_damaged_schedules_agree_with_the_rules_in_plain_python(
     schedule: Schedule, seed: int, times: int
@@ -81,7 +81,7 @@ def test_damaged_schedules_agree_with_the_rules_in_plain_python(
     assert explain(broken, found).count("\n") >= len(found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(schedules(), SEEDS, st.integers(0, 8))
 def test_figures_agree_with_brute_force(schedule: Schedule, seed: int, times: int) -> None:
     broken = damaged(schedule, Random(seed), times)

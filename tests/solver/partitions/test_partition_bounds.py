@@ -29,6 +29,7 @@ from ppopt.solver.partitions.partition_bounds import (
 from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
 from tests.oracles import exhaustive, pyjobshop
+from tests.tiers import first, slow
 
 OPERATIONS = 12
 """Most operations for exhaustive search."""
@@ -38,7 +39,7 @@ def by_enumeration(space: PartitionSpace) -> list[tuple[int, tuple[int, ...]]]:
     return sorted((partition_bound(space, counts), counts) for counts in every_partition(space))
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", first(30, range(120)))
 def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) -> None:
     rng = Random(seed)
     space = draw_space(rng)
@@ -55,7 +56,7 @@ def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) ->
     assert sorted(found) == [one for one in listed if one[0] <= min(ceiling, FOREVER - 1)]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first(15, range(60)))
 def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int) -> None:
     """A ceiling below, at and above the least bound, which is by enumeration."""
     space = draw_space(Random(2000 + seed))
@@ -72,7 +73,7 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int
             assert bounds.least > ceiling
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first(15, range(60)))
 def test_the_most_even_partition_is_of_least_squares_within_the_ceiling(seed: int) -> None:
     space = draw_space(Random(1000 + seed))
     bounds = bounds_of(space)
@@ -110,12 +111,13 @@ def test_no_bound_is_above_the_optimum() -> None:
     assert tight > looked / 4
 
 
+@pytest.mark.parametrize("count", [10, slow(40)])
 def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
-    monkeypatch: pytest.MonkeyPatch,
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a long first layer, where the pace of stage 0 raises the bound; by PyJobShop."""
     rng, raised, tight = Random(11), 0, 0
-    while raised < 40:
+    while raised < count:
         space = slow_at_first(draw_space(rng, most_layers=1, span=False), rng)
         for counts in every_partition(space):
             bound = partition_bound(space, counts)
@@ -131,12 +133,13 @@ def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
     assert tight > raised / 8
 
 
+@pytest.mark.parametrize("count", [10, slow(40)])
 def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
-    monkeypatch: pytest.MonkeyPatch,
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several stages on a device, where it raises the bound; by PyJobShop."""
     rng, raised, tight = Random(13), 0, 0
-    while raised < 40:
+    while raised < count:
         space = draw_space(rng, most_layers=1, span=False, batches=3)
         if space.limits is None or space.num_stages == space.num_devices:
             continue
@@ -160,7 +163,7 @@ def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
     return replace(space, layers=layers, batches=3)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first(15, range(60)))
 def test_the_least_limit_is_that_of_the_best_partition(seed: int) -> None:
     space = draw_space(Random(2000 + seed))
     kind = WHOLE if space.whole else SPLIT
@@ -171,7 +174,7 @@ def test_the_least_limit_is_that_of_the_best_partition(seed: int) -> None:
     assert bounds_of(space).least_limit == min(needs)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first(15, range(60)))
 def test_stages_alone_never_bound_more_than_a_partition(seed: int) -> None:
     space = draw_space(Random(3000 + seed))
     alone = _StagesAlone(space)
@@ -210,7 +213,7 @@ def clock_at(monkeypatch: pytest.MonkeyPatch, tick: Callable[[], float]) -> None
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=tick))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first(7, range(20)))
 def test_after_the_moment_the_quick_bound_alone_is_left(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +225,7 @@ def test_after_the_moment_the_quick_bound_alone_is_left(
     assert bounds.most_even(0.05) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first(7, range(20)))
 def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn ends when the clock was read a few times; no device is bounded twice."""
     space = draw_space(Random(6000 + seed))
@@ -249,7 +252,7 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     assert bounded or form_of(space) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first(7, range(20)))
 def test_partitions_in_order_stop_at_the_deadline(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

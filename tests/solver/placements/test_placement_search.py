@@ -35,6 +35,7 @@ from ppopt.verifier import verify
 from tests.cli.cli_run import done, shown
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
+from tests.tiers import slow
 
 
 def optima(cluster: Cluster, objective: Objective) -> dict[Hosts, Fraction | None]:
@@ -63,7 +64,10 @@ def problem(cluster: Cluster, objective: Objective) -> Problem:
     )
 
 
-@pytest.mark.parametrize(("objective", "count"), [("makespan", 80), ("device-span", 6)])
+@pytest.mark.parametrize(
+    ("objective", "count"),
+    [("makespan", 20), ("device-span", 2), slow("makespan", 80), slow("device-span", 6)],
+)
 def test_agrees_with_all_placements_searched_exhaustively(objective: str, count: int) -> None:
     """Value, status and infeasibility; no bound above an optimum; the schedule keeps all rules."""
     goal = Objective(objective)
@@ -82,7 +86,7 @@ def test_agrees_with_all_placements_searched_exhaustively(objective: str, count:
         better += linear is not None and least is not None and least < linear
         check_bounds(cluster, goal, wanted)
     assert infeasible > count // 40 - 1
-    assert better > count // 20
+    assert better > count // 20 or count < 6
 
 
 def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction | None]) -> None:
@@ -129,6 +133,7 @@ def test_devices_that_differ_are_not_alike() -> None:
     assert counts == {"all alike": 1, "speed": 3, "limit": 3, "link": 3, "one way": 6}
 
 
+@pytest.mark.slow
 def test_with_devices_that_are_alike_no_named_placement_is_better() -> None:
     for cluster in clusters(seed=62, count=25, equal=True):
         found = searched(cluster)
@@ -141,6 +146,7 @@ def test_with_devices_that_are_alike_no_named_placement_is_better() -> None:
                 assert found.value <= other.value
 
 
+@pytest.mark.slow
 def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of all at once holds, what is found is a schedule, and often the best."""
     monkeypatch.setattr(space, "MOST_LISTED", 0)
@@ -160,6 +166,7 @@ def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert best > total // 2
 
 
+@pytest.mark.slow
 def test_slow_devices_get_less() -> None:
     """Six equal stages on devices of speed 2 and 1: 4 and 2. Each then takes 2 + 4 = 6 per
     microbatch of B = W = 1, F = 1; the first to start is the fast one, or waits."""
@@ -203,9 +210,9 @@ def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
         device_speed=[1, "0.9", "0.7", "0.5"],
     )  # fmt: skip
     with processor_clock():
-        found = solve(pipeline, time_limit=3, workers=1)
+        found = solve(pipeline, time_limit=1, workers=1)
     assert found.schedule is not None
-    assert found.solve_seconds < 4.5
+    assert found.solve_seconds < 2.5
     assert found.lower_bound is not None
     assert found.value is not None
     assert 0 < found.lower_bound <= found.value
@@ -253,11 +260,12 @@ def test_flags_search_placements_and_print_what_is_found() -> None:
     assert "1 0, device of every stage" in text
 
 
-def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
+@pytest.mark.parametrize("count", [8, slow(25)])
+def test_a_model_in_layers_is_cut_anew_for_every_placement(count: int) -> None:
     """Against all placements, each cut by `balanced`; no bound above; the re-checker agrees."""
     rng = Random(65)
     differ = 0
-    for _ in range(25):
+    for _ in range(count):
         layers = tuple(
             Layer(forward=rng.randint(1, 4), weight=rng.randint(0, 2), activation=rng.randint(0, 2))
             for _ in range(rng.randint(3, 6))
@@ -280,9 +288,10 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement() -> None:
         assert all(made.least <= value for value in known)
         assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
         differ += len(counts) > 1
-    assert differ > 12
+    assert differ > count // 2
 
 
+@pytest.mark.slow
 def test_delays_per_boundary_and_on_the_way_back() -> None:
     """Against all placements: value, bound, and the re-checker's own enumeration."""
     for cluster in clusters(seed=66, count=20):

@@ -1,0 +1,107 @@
+"""The script of the mutation check: what it draws, puts into a checkout and reports."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks import mutations
+from benchmarks.mutations import KINDS, PACKAGES, ROOT, Mutation, Row
+
+pytestmark = pytest.mark.slow
+
+CODE = """def later(start: int, by: int) -> int:
+    \"\"\"0 is not drawn here.\"\"\"
+    if by < 0:
+        log(by)
+    return max(start + by, 0)
+"""
+CHANGED = {
+    "off by one": ["if by < 1:", "return max(start + by, 1)"],
+    "boundary": ["if by <= 0:"],
+    "negated": ["if not (by < 0):"],
+    "sign": ["return max((start - by), 0)"],
+    "extreme": ["return min(start + by, 0)"],
+    "dropped condition": ["if False:"],
+    "dropped statement": ["pass"],
+    "one tick more": ["return (max(start + by, 0)) + 1"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mutation_changes_one_line(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutations, "ROOT", tmp_path)
+    file = tmp_path / "later.py"
+    file.write_text(CODE)
+    changed = []
+    for mutation in mutations.places(file, KINDS[kind]):
+        mutation.apply(tmp_path)
+        lines = zip(CODE.splitlines(), file.read_text().splitlines(), strict=True)
+        (line,) = [new.strip() for old, new in lines if old != new]
+        changed.append(line)
+        with pytest.raises(ValueError, match="not there any more"):
+            mutation.apply(tmp_path)
+        file.write_text(CODE)
+    assert changed == CHANGED[kind]
+
+
+def test_the_draw_repeats_and_has_every_package_and_kind() -> None:
+    drawn = mutations.draw(34)
+    assert drawn == mutations.draw(34)
+    assert drawn != mutations.draw(35)
+    first = {mutation.number: mutation for mutation in reversed(drawn)}
+    assert sorted(first) == list(range(1, 41))
+    assert set(Counter(one.kind for one in first.values()).values()) == {5}
+    assert {kind for kind, _ in Counter(one.kind for one in drawn).items()} == set(KINDS)
+    folders = Counter(Path(one.file).parent.as_posix() for one in first.values())
+    assert folders == {f"ppopt/{package}": count for package, count in PACKAGES.items()}
+    for mutation in drawn:
+        text = (ROOT / mutation.file).read_text(encoding="utf-8")
+        assert text.count(mutation.before) > mutation.nth
+        ast.parse(text)
+
+
+def test_an_equivalent_mutation_gives_way_to_its_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [Mutation(1, "sign", "a.py", "f", line, "a + b\n", "a - b\n", 0) for line in (3, 5)]
+    assert list(mutations.chosen(drawn)) == [(0, drawn[0])]
+    monkeypatch.setattr(mutations, "EQUIVALENT", {(1, 0): "b is 0"})
+    assert list(mutations.chosen(drawn)) == [(1, drawn[1])]
+
+
+def test_what_the_fast_tier_catches_the_whole_catches_too() -> None:
+    drawn = [
+        Mutation(number, "sign", "a.py", "f", 3, "a + b | c\n", "a - b\n", 0)
+        for number in (1, 2, 3)
+    ]
+    rows = [
+        Row(1, 0, "fast", caught=True, by="tests/test_a.py::test_b", seconds=2.0),
+        Row(2, 0, "fast", caught=False, by="", seconds=90.0),
+        Row(2, 0, "whole", caught=True, by="hangs", seconds=200.0),
+    ]
+    count, _, *table = mutations.report(drawn, rows)
+    assert count == "fast tier: 1 caught, whole tier: 2 caught"
+    where = "sign | `a.py:3`, `f` | `a + b \\| c` | `a - b`"
+    assert table[2:] == [
+        f"| 1 | {where} | `test_a.py::test_b` | `test_a.py::test_b` |",
+        f"| 2 | {where} | missed | `hangs` |",
+        f"| 3 | {where} | not run | not run |",
+    ]
+
+
+def test_every_test_is_run_once_and_the_nearest_come_first(tmp_path: Path) -> None:
+    texts = {
+        "tests/cli/test_rules.py": "from ppopt.verifier.rules import of_operations",
+        "tests/verifier/test_rows.py": "",
+        "tests/test_processors.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert mutations.groups_of_tests(tmp_path, "ppopt/verifier/rules.py") == [
+        [name] for name in texts
+    ]
