@@ -1,7 +1,8 @@
 """Models in layers: partition, recompute and placement are chosen with the schedule, or by a plan.
 
 Every draw returns the fields of `ppopt.Pipeline` and the arguments of the study. Costs of recompute
-are written out, and no draw asks for `full`: what a trainer means by it is not to matter here.
+are written out, an embedding or a head says that it recomputes, and no draw asks for `full`: what a
+trainer means by it is not to matter here.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def layers(rng: Random, count: int, *, recompute: bool = False) -> list[Fields]:
             layer |= {"role": "embedding", "forward": 1, "backward": 1, "weight": 1}
         if place == count - 1 and count > 4 and rng.random() < 0.5:
             layer |= {"role": "head", "workspace": 1}
+        if recompute and "role" in layer:
+            layer["recompute"] = True
         made.append(layer)
     return made
 
