@@ -438,6 +438,6 @@ def _deviation(jitter: str | None) -> float | None:
 
 def strategy_options(settings: Settings) -> Options:
     """The options of strategies that are given."""
-    from ppopt.strategies import Options
+    from ppopt.strategies import OPTIONS, Options
 
-    return Options(**{field: settings.get(field) for field in Options._fields})
+    return Options(**{name: settings.get(name) for name in OPTIONS})

@@ -54,6 +54,11 @@ def read(number: object, what: str, *, down: bool = False) -> Exact:
     return Exact(Fraction(steps, FINEST), rounded=True)
 
 
+def is_number(text: str) -> bool:
+    """Whether text has the form of a number; `read` may still refuse it as too large."""
+    return _DECIMAL.fullmatch(text.strip()) is not None
+
+
 def count(number: object, what: str) -> int:
     """Read a whole number above 0 and at most `LARGEST_COUNT`, perhaps written as 989e12.
 

@@ -122,7 +122,7 @@ def _bandwidth(
     given: object, where: str, time_unit: str | None, memory_unit: str | None
 ) -> Fraction:
     """Memory per time, in the pipeline's units."""
-    text = given if isinstance(given, str) and not _is_number(given) else None
+    text = given if isinstance(given, str) and not exact.is_number(given) else None
     if text is None:
         return _exact(given, where)
     parts = _RATE.fullmatch(text)
@@ -148,14 +148,6 @@ def _exact(number: object, where: str) -> Fraction:
     return found.value
 
 
-def _is_number(text: str) -> bool:
-    try:
-        exact.read(text, "")
-    except InputError:
-        return False
-    return True
-
-
 def in_unit(given: object, measure: Unit, old: str, new: str) -> object:
     """The same link where plain numbers counted in a unit (`old`), and now do in another."""
     found = checked(given)
@@ -164,7 +156,7 @@ def in_unit(given: object, measure: Unit, old: str, new: str) -> object:
     if measure is Unit.TIME and "latency" in found:
         found["latency"] = units.attached(found["latency"], old)
     rate = found.get("bandwidth")
-    if rate is not None and not (isinstance(rate, str) and not _is_number(rate)):
+    if rate is not None and not (isinstance(rate, str) and not exact.is_number(rate)):
         value = exact.read(rate, "link.bandwidth").value
         found["bandwidth"] = value * per if measure is Unit.MEMORY else value / per
     if _BACK in found:

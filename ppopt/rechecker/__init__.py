@@ -79,14 +79,11 @@ def recheck(
 def confirmed(schedule: Timetable) -> str | None:
     """Say at once, by arithmetic alone, why the bound that a schedule states holds.
 
-    None where it states none, where that takes a search, where the bound is wrong, and where the
-    schedule is said to be optimal but does not reach it.
+    None where it states none or that of another schedule, where that takes a search, where the
+    bound is wrong, and where the schedule is said to be optimal but does not reach it.
     """
-    try:
-        stated = claim.of_schedule(schedule)
-    except InputError:
-        return None
-    if stated is None or stated.bound is None:
+    stated = claim.stated_by(schedule)
+    if stated is None or stated.bound is None or claim.fault(stated, schedule) is not None:
         return None
     value = value_of(stated, schedule)
     optimal = schedule.origin.status == "optimal"

@@ -165,30 +165,45 @@ class Claim(NamedTuple):
 def of_schedule(schedule: Timetable) -> Claim | None:
     """Read the claim of a schedule's origin; None where it states no bound.
 
-    Raises InputError where the certificate names a device that is none, and where the bound is said
-    of backwards of another kind than those that the schedule has.
+    Raises InputError where the claim cannot be of this schedule: see `fault`.
     """
+    claim = stated_by(schedule)
+    wrong = None if claim is None else fault(claim, schedule)
+    if wrong is not None:
+        raise InputError(wrong)
+    return claim
+
+
+def stated_by(schedule: Timetable) -> Claim | None:
+    """The claim as a schedule's origin states it, right or wrong; None: it states no bound."""
     origin, pipeline = schedule.origin, schedule.pipeline
     if origin.lower_bound is None:
         return None
     span = schedule.objective is Objective.DEVICE_SPAN
     devices = () if origin.certificate is None else origin.certificate.devices
-    strange = [device for device in devices if device >= pipeline.num_devices]
-    if strange:
-        raise InputError(
-            f"certificate: device {strange[0]} is not one of 0..{pipeline.num_devices - 1}"
-        )
     ticks = bound_in_ticks(pipeline, origin.lower_bound)
     claim = Claim(pipeline, span, origin.backward_kind or BackwardKind.SPLIT, ticks, devices)
     if origin.certificate is not None:
         claim = of_every(claim, origin.certificate.argument, origin.lower_bound)
-    if claim.of_layers and pipeline.model is None:
-        every = claim.configurations
-        raise InputError(f"certificate: it is of all {every}, but the file has no layers")
+    return claim
+
+
+def fault(claim: Claim, schedule: Timetable) -> str | None:
+    """Why a claim cannot be of a schedule; None where it can.
+
+    Its certificate names a device that is none, or partitions without layers; or its backwards are
+    of another kind than those of the schedule.
+    """
+    last = claim.pipeline.num_devices - 1
+    strange = [device for device in claim.devices if device > last]
+    if strange:
+        return f"certificate: device {strange[0]} is not one of 0..{last}"
+    if claim.of_layers and claim.pipeline.model is None:
+        return f"certificate: it is of all {claim.configurations}, but the file has no layers"
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         said = "one operation (BW)" if claim.fused else "split (B and W)"
-        raise InputError(f"origin: its bound is of backwards {said}, not of those of this schedule")
-    return claim
+        return f"origin: its bound is of backwards {said}, not of those of this schedule"
+    return None
 
 
 def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:

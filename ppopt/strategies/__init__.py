@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from ppopt.strategies.base import Options, Strategy, names, registry, resolve
+from ppopt.strategies.base import OPTIONS, Options, Strategy, names, registry, resolve
 
-__all__ = ["Options", "Strategy", "names", "registry", "resolve"]
+__all__ = ["OPTIONS", "Options", "Strategy", "names", "registry", "resolve"]
 
 
 class _Package(ModuleType):

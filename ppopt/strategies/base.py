@@ -6,16 +6,17 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.problem import placement
 from ppopt.problem.arrays import Ints
+from ppopt.problem.field_values import whole
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
@@ -27,8 +28,12 @@ FIXED_SECONDS = 5e-6
 """The same for all other strategies; the slowest of them simulate rounds of equal length."""
 
 
-class Options(NamedTuple):
-    """Options of some strategies; None: the default of the strategy."""
+@dataclass(frozen=True)
+class Options:
+    """Options of some strategies; None: the default of the strategy.
+
+    Raises InputError where one is no whole number above 0.
+    """
 
     group_size: int | None = None
     """Microbatches per group of interleaved schedules; default: the least that works, which is the
@@ -36,7 +41,18 @@ class Options(NamedTuple):
     waves: int | None = None
     """Waves of hanayo; default: 2."""
 
+    def __post_init__(self) -> None:
+        for name, value in self.given.items():
+            whole(value, name)
 
+    @property
+    def given(self) -> dict[str, int]:
+        """Those that are not left to the strategy, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+OPTIONS = tuple(one.name for one in fields(Options))
+"""Names of all options."""
 Build = Callable[[Pipeline, Options], Orders]
 Defaults = Callable[[Pipeline], Options]
 
@@ -75,8 +91,8 @@ class Strategy:
         Raises NotApplicableError, naming both sides, where the pipeline contradicts them, and
         InputError on an option that the strategy does not take.
         """
-        for field, value in options._asdict().items():
-            if value is not None and field not in self.takes:
+        for field in options.given:
+            if field not in self.takes:
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
         own = self.chunks(options) if callable(self.chunks) else self.chunks
         units = self._units(pipeline)
@@ -100,8 +116,7 @@ class Strategy:
         """The options with defaults filled in, for the strategy's own pipeline."""
         if self.defaults is None:
             return options
-        given = {name: value for name, value in options._asdict().items() if value is not None}
-        return self.defaults(pipeline)._replace(**given)
+        return replace(self.defaults(pipeline), **options.given)
 
     def orders(self, pipeline: Pipeline, options: Options) -> Iterator[Orders]:
         """Orders for the strategy's own pipeline; the caller takes the best by its objective.

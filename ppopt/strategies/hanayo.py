@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ppopt.errors import InputError
 from ppopt.problem.instance import WHOLE, Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.list_scheduling import (
@@ -25,10 +24,7 @@ SAMPLE = 4
 
 def chunks(options: Options) -> int:
     """Two chunks per wave: one on the way down, one on the way up."""
-    waves = WAVES if options.waves is None else options.waves
-    if waves < 1:
-        raise InputError(f"waves: {waves} is below 1")
-    return 2 * waves
+    return 2 * (WAVES if options.waves is None else options.waves)
 
 
 def build(pipeline: Pipeline, _: Options) -> Orders:

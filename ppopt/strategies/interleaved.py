@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from ppopt.errors import InputError, NotApplicableError
+from ppopt.errors import NotApplicableError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -33,8 +33,6 @@ def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, 
     devices, batches = pipeline.num_devices, pipeline.batches
     given = options.group_size
     group = least_group(devices, batches) if given is None else given
-    if group < 1:
-        raise InputError(f"group_size: {group} is below 1")
     if not _works(group, devices, batches):
         least = least_group(devices, batches)
         raise NotApplicableError(

@@ -34,8 +34,9 @@ def evaluate(
     placed = rule.apply(pipeline, options)
     options = rule.with_defaults(placed, options)
     objective = Objective(objective)
-    settled = {name: value for name, value in options._asdict().items() if value is not None}
-    origin = Origin(strategy=strategy, objective=objective, status="feasible", options=settled)
+    origin = Origin(
+        strategy=strategy, objective=objective, status="feasible", options=options.given
+    )
     made = (
         timing.schedule(placed, orders, objective, origin)
         for orders in rule.orders(placed, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from importlib import metadata
 from importlib.resources import files
@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.search import TIME_LIMIT
-from ppopt.strategies import Options, resolve
+from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import partition_choice
 from ppopt.studies.storage import canonical
 
@@ -107,7 +107,7 @@ class SolveJob:
         if self.searched:
             content |= {"backward_kind": self.backward_kind, "seed": self.seed}
         else:
-            content["options"] = self.options._asdict()
+            content["options"] = asdict(self.options)
         return hashlib.sha256(canonical(content).encode()).hexdigest()
 
     @property
@@ -165,7 +165,7 @@ def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEAR
         strategy=strategy,
         objective=Objective(given.get("objective", Objective.MAKESPAN)),
         backward_kind=BackwardKind.read(given.get("backward_kind"), given.get("fused")),
-        options=Options(**{name: given.get(name) for name in Options._fields}),
+        options=Options(**{name: given.get(name) for name in OPTIONS}),
         seed=given.get("seed", 0),
         time_limit=given.get("time_limit", seconds),
         workers=given.get("workers", 1),

@@ -16,7 +16,7 @@ from ppopt.schedule.orders import codes
 from ppopt.schedule.origin import SEARCHED, Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress
-from ppopt.strategies import Options, names
+from ppopt.strategies import OPTIONS, Options, names
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier.measured import planned
 
@@ -144,8 +144,8 @@ def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) ->
 
 def _options(given: Mapping[str, int]) -> Options:
     for name, value in given.items():
-        if name not in Options._fields:
-            unknown_key(str(name), Options._fields)
+        if name not in OPTIONS:
+            unknown_key(str(name), OPTIONS)
         within(name, whole, value, 1, 2**31)
     return Options(**given)
 
