@@ -55,8 +55,8 @@ class SolveOne(Protocol):
         *,
         stop: Stop | None = None,
         params: SolveParams = SolveParams(),
-    ) -> Result:
-        """Search the schedule of least value of one configuration."""
+    ) -> Result | None:
+        """Search the schedule of least value; None: the configuration is not one to choose."""
         ...
 
 
@@ -101,7 +101,7 @@ class Configuration:
     bound: Fraction
     """No schedule of it is below."""
     impossible: bool = False
-    """Whether it is proved to have no schedule."""
+    """Whether it is proved to have no schedule, or is not one to choose."""
     result: Result | None = None
     """Its best schedule."""
     level: int = -1
@@ -470,7 +470,7 @@ class ConfigurationSearch:
 
     @property
     def none(self) -> bool:
-        """Whether there is proved to be no schedule of any configuration."""
+        """Whether there is proved to be no schedule of any configuration to choose."""
         return self._exhausted and self.value is None
 
     @property
@@ -572,6 +572,9 @@ class ConfigurationSearch:
             stop=lambda state: self._enough(one, state),
             params=replace(request.params, rounds=request.params.rounds._replace(most=level)),
         )
+        if result is None:
+            one.impossible = True
+            return
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
@@ -27,7 +28,7 @@ class Status(StrEnum):
     FEASIBLE = "feasible"
     """A schedule was found, with a gap to the bound."""
     INFEASIBLE = "infeasible"
-    """Proved: no schedule keeps the memory limit."""
+    """Proved: no schedule keeps the memory limit. Without a limit there always is a schedule."""
     UNKNOWN = "unknown"
     """Time ran out before anything was found."""
 
@@ -54,7 +55,10 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Result(NotebookView):
-    """Outcome of `ppopt.solve`."""
+    """Outcome of `ppopt.solve`.
+
+    Raises VerificationError where it is infeasible without a memory limit: a bug of ours.
+    """
 
     pipeline: Pipeline
     objective: Objective
@@ -76,6 +80,13 @@ class Result(NotebookView):
     """Whether Ctrl-C ended the search."""
     hint: HintRecord | None = None
     """What is known of the hint, if one was given."""
+
+    def __post_init__(self) -> None:
+        if self.status is Status.INFEASIBLE and self.pipeline.limits is None:
+            raise VerificationError(
+                f"no schedule is said to exist, without a memory limit: please report it "
+                f"({self.proof})"
+            )
 
     @property
     def fused(self) -> bool:

@@ -241,8 +241,8 @@ class PlanCandidate:
         *,
         stop: Stop | None = None,
         params: SolveParams = SolveParams(),
-    ) -> Result:
-        """Search one partition."""
+    ) -> Result | None:
+        """Search one partition; None: the runtime does not take it."""
         assert stop is not None
         self.searches += 1
         if not self._searched:
@@ -289,16 +289,14 @@ class PlanCandidate:
         """Whether the best schedule is searched; else it is that of a hand strategy."""
         return self.configuration.strategy == OPTIMAL
 
-    def _evaluated(self, problem: Problem, provenance: Provenance) -> Result:
-        """The one schedule that the strategy has on a partition, if it fits and runs."""
+    def _evaluated(self, problem: Problem, provenance: Provenance) -> Result | None:
+        """The one schedule that the strategy has on a partition; None: the runtime refuses it."""
         pipeline, strategy = problem.pipeline, self.configuration.strategy
-        made = None
-        if self._request.runs(pipeline):
-            made = evaluate(pipeline, strategy, problem.objective, self._request.options)
-        fits = made is not None and made.fits_limits
-        value = None
-        if made is not None and fits:
-            value = objective_value(made, problem.objective)
+        if not self._request.runs(pipeline):
+            return None
+        made = evaluate(pipeline, strategy, problem.objective, self._request.options)
+        fits = made.fits_limits
+        value = objective_value(made, problem.objective) if fits else None
         return Result(
             pipeline=pipeline,
             objective=problem.objective,

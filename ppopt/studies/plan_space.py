@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats.trainer_partition import megatron_arguments, recomputes_fully
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Model, Pipeline
 from ppopt.strategies import Options, resolve
 
 PLACEMENTS = ("linear", "interleaved", "v")
@@ -138,7 +138,7 @@ class PlanSpace:
         return rule.placement == one.placement and chunks in (None, one.chunks)
 
     def pipeline(self, configuration: PlanConfiguration) -> Pipeline:
-        """The pipeline of a configuration, on which its strategy can run.
+        """The pipeline of a configuration, on which its strategy and the runtime can run.
 
         Raises NotApplicableError where there is none.
         """
@@ -153,6 +153,8 @@ class PlanSpace:
                 recompute=None if recompute == AS_GIVEN else recompute,
                 **self.fields,
             )
+        if self.runtime == "megatron":
+            check_megatron(made)
         if configuration.strategy == OPTIMAL:
             return made
         rule, options = resolve(configuration.strategy), self.options_of(configuration)
@@ -164,6 +166,24 @@ class PlanSpace:
         """The options that the strategy of a configuration takes."""
         takes = resolve(configuration.strategy).takes
         return Options(**{name: getattr(self.options, name) for name in takes})
+
+
+def check_megatron(pipeline: Pipeline) -> None:
+    """Raise NotApplicableError where Megatron-LM takes no partition that a plan may choose.
+
+    It wants all MTP layers in one stage, and takes at most a head after them. So where it takes any
+    partition, it takes one in which a single stage, the last or the one before, has more than one
+    layer.
+    """
+    recompute = "none" if pipeline.recompute == SEARCH_RECOMPUTE else None
+    given = replace(pipeline, recompute=recompute, mem_limit=None)
+    if pipeline.partition != SEARCH:
+        megatron_arguments(given)
+        return
+    ones, rest = (1,) * (pipeline.num_stages - 1), len(pipeline.model) - pipeline.num_stages + 1
+    last, before = ((*ones[after:], rest, *ones[:after]) for after in (0, 1))
+    if not takes_partition(replace(given, partition=before)):
+        megatron_arguments(replace(given, partition=last))
 
 
 def takes_partition(pipeline: Pipeline) -> bool:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from ppopt import Pipeline
+import pytest
+
+from ppopt import Pipeline, VerificationError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -133,6 +135,33 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues() -> None:
     assert search.run(Effort(0, 3)).pipeline.forward == (3, 3)
     assert [forward for forward, _ in tried] == [5, 4, 3]
     assert search.run().status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize(("refused", "best"), [({3}, 4), ({3, 4}, 5), ({5}, 3)])
+def test_a_configuration_that_is_none_to_choose_is_left_out(refused: set[int], best: int) -> None:
+    """Two stages, two microbatches, BW = 2 F: the makespan of a configuration is 9 F."""
+
+    def solve_one(start: Any, problem: Problem, *rest: Any, **named: Any) -> Result | None:
+        if problem.pipeline.forward[0] in refused:
+            return None
+        return search_from(start, problem, *rest, **named)
+
+    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.WHOLE)
+    request = SolveRequest(
+        solve_one, problem, provenance_of(1000, 1, 0), None, time.monotonic(), None, SolveParams()
+    )
+    search = ConfigurationSearch(Forwards(), request)
+    found = search.run()
+    assert (found.status, found.value, found.lower_bound) == (Status.OPTIMAL, 9 * best, 9 * best)
+    assert search.searched == 3 - len(refused)
+
+
+def test_no_result_is_infeasible_without_a_memory_limit() -> None:
+    """One microbatch at a time always runs: whatever says so is a mistake of ours."""
+    limited = solve(Pipeline(stages=2, batches=2, mem_limit=Fraction(1, 2)), workers=1)
+    assert limited.status is Status.INFEASIBLE
+    with pytest.raises(VerificationError, match="without a memory limit: please report it"):
+        replace(limited, pipeline=replace(limited.pipeline, mem_limit=None))
 
 
 def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:

@@ -19,7 +19,7 @@ from ppopt import Model, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.studies.plan import _PlanSearch
 from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_space import PlanConfiguration
+from ppopt.studies.plan_space import PlanConfiguration, check_megatron, takes_partition
 from tests.oracles import exhaustive
 from tests.tiers import first
 
@@ -153,6 +153,52 @@ def test_megatron_takes_models_with_units(units: dict[str, str]) -> None:
     values = {row.configuration.strategy: row.value for row in plan.rows}
     assert plan.status is Status.OPTIMAL
     assert values == {"interleaved": 4 * 9 + Fraction(3 * 9, 2), "1f1b": 4 * 9 + 3 * 9}
+
+
+def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None:
+    """Every partition of small models beside what is said before any search."""
+    rng, refused, number = Random(5), 0, 0
+    while number < 60:
+        roles = ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
+        roles += ["head"] * rng.randint(0, 2)
+        if rng.random() < 0.1:
+            rng.shuffle(roles)
+        devices, chunks = rng.choice(((1, 1), (2, 1), (3, 1), (1, 2), (2, 2)))
+        if len(roles) < devices * chunks:
+            continue
+        number += 1
+        pipeline = Model([{"forward": 1, "role": role} for role in roles]).pipeline(
+            devices=devices, batches=2, chunks=chunks, partition="search"
+        )
+        cuts = combinations(range(1, len(roles)), devices * chunks - 1)
+        counts = (tuple(b - a for a, b in pairwise((0, *cut, len(roles)))) for cut in cuts)
+        if any(takes_partition(replace(pipeline, partition=one)) for one in counts):
+            check_megatron(pipeline)
+            continue
+        refused += 1
+        with pytest.raises(ppopt.NotApplicableError):
+            check_megatron(pipeline)
+    assert 5 < refused < 55
+
+
+@pytest.mark.parametrize("fields", [{}, {"mem_limit": 100}])
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([{"role": "decoder", "count": 6}, {"role": "head", "count": 2}], "the head is one layer"),
+        ([{"count": 2, "recompute": True}, {"count": 6}], "layers recompute"),
+        ([{"count": 2}, {"role": "mtp", "count": 2}], "MTP layers are in stages 2, 3"),
+    ],
+)
+def test_what_megatron_does_not_take_is_named(
+    layers: list[dict[str, Any]], words: str, fields: dict[str, int]
+) -> None:
+    """A plan said "proved infeasible", as if memory did not suffice."""
+    model = Model([{"forward": 1, "activation": 1, **layer} for layer in layers])
+    with pytest.raises(ppopt.InputError, match=words):
+        ppopt.plan(
+            model, devices=4, batches=4, runtime="megatron", time_limit=2, workers=1, **fields
+        )
 
 
 def test_a_strategy_that_cannot_run_is_skipped_and_not_infeasible() -> None:

@@ -1,0 +1,184 @@
+"""Exceptions: how faults of one input are told, and where errors may be caught."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import ppopt
+from ppopt import ConflictError, InputError, NotApplicableError
+from ppopt.errors import Faults, not_applicable
+
+PACKAGE = Path(ppopt.__file__).parent
+
+CAUGHT = {
+    # Where input enters: one line for the user, and an exit code or a failed row.
+    "cli/application.py main": "the command line: one line and exit code 2",
+    "cli/commands.py _strategies": "names the flag that was typed",
+    "cli/output.py write_each": "writes the other files, and exits with an error",
+    "cli/studies_output.py schedule_of": "leaves a damaged row out of a page, and says so",
+    "studies/sweep.py _following": "a row of a sweep: the settings of this row",
+    "studies/task.py perform": "a row of a sweep: its search or evaluation",
+    "studies/task.py _known": "a stored result that is damaged: the row is searched again",
+    "studies/sweep.py _hand_out": "a storage that fails: the sweep ends with what is stored",
+    "studies/sweep.py _end": "a storage that fails: the sweep ends with what is stored",
+    "studies/cached_solve.py solve_stored": "a storage that fails: the result is given anyway",
+    "studies/cached_solve.py _known": "a stored result that is damaged: it is searched again",
+    "testing/plugin.py load": "a test fails with the line",
+    "torch/job_execution.py _only_first": "goes to the process that asked, which raises it",
+    # Readers that add the place to the message.
+    "errors.py collected": "collects the faults of one input, which `check` raises",
+    "formats/fields.py within": "adds the place in a file",
+    "formats/schedule_json.py _rows": "adds the number of the operation",
+    "formats/torch_csv.py _row": "adds the number of the cell",
+    "problem/layers.py _read": "adds the number and the name of the layer",
+    "problem/link.py read_link": "adds the name of the setting",
+    # The one door from a conflict to what does not apply.
+    "errors.py not_applicable": "parts that ppopt chose do not go with the input",
+}
+"""Where an InputError, or a subclass of it, may be caught, and why."""
+
+ANYTHING_CAUGHT = {
+    "studies/engines/dask.py _done": "a row of a sweep: its task failed on another machine",
+    "torch/job.py load_job": "the user's own code: becomes an InputError that says where",
+    "torch/job.py _function": "the user's own code: becomes an InputError that says where",
+    "torch/job.py boundaries": "the user's own code: becomes an InputError that says where",
+    "torch/job.py _check_loss": "the user's own code: becomes an InputError that says where",
+    "torch/world.py _serve": "goes to the process that asked, which raises it",
+}
+"""Where any exception may be caught and not be raised again, and why."""
+
+
+def subclasses(name: str) -> set[str]:
+    """An exception and its subclasses in the whole package, by name."""
+    found = {name}
+    for tree in (parsed()["errors.py"], *parsed().values()):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and found & {
+                ast.unparse(base) for base in node.bases
+            }:
+                found.add(node.name)
+    return found
+
+
+@cache
+def parsed() -> dict[str, ast.Module]:
+    """Every file of the package, by its path in it."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def caught(tree: ast.Module) -> Iterator[tuple[str, set[str], str]]:
+    """Every place in a file that catches exceptions: its function, their names, and how."""
+
+    def visit(node: ast.AST, function: str) -> Iterator[tuple[str, set[str], str]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.ExceptHandler):
+            again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            yield function, names(node.type), "raised again" if again else "except"
+        if isinstance(node, ast.Call) and "suppress" in vars(node.func).values():
+            yield function, set().union(*map(names, node.args)), "suppress"
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function)
+
+    yield from visit(tree, "")
+
+
+def names(node: ast.expr | None) -> set[str]:
+    """The exceptions that a handler names; a bare one catches all."""
+    if node is None:
+        return {"BaseException"}
+    if isinstance(node, ast.Tuple):
+        return set().union(*map(names, node.elts))
+    name = ast.unparse(node).split(".")[-1]
+    assert not name.isupper(), f"{name}: a constant hides what is caught"
+    return {name}
+
+
+@cache
+def every() -> list[tuple[str, set[str], str]]:
+    """Every place of the package that catches exceptions: its file and function, names, and how."""
+    return [
+        (f"{file} {function}", found, how)
+        for file, tree in parsed().items()
+        for function, found, how in caught(tree)
+    ]
+
+
+def places(errors: set[str], how: str) -> set[str]:
+    """Where some of these exceptions are caught so, by file and function."""
+    return {place for place, found, way in every() if way == how and found & errors}
+
+
+INPUT_ERRORS = subclasses("InputError")
+ANYTHING = {"Exception", "BaseException", "PpoptError"}
+
+
+def test_an_input_error_is_caught_only_where_input_enters() -> None:
+    """Elsewhere it may come from a mistake of ours, and must not be taken for "does not fit"."""
+    assert {"InputError", "ConflictError", "DeadlockError"} <= INPUT_ERRORS
+    assert places(INPUT_ERRORS, "except") == set(CAUGHT)
+
+
+def test_an_input_error_is_suppressed_nowhere() -> None:
+    assert places(INPUT_ERRORS | ANYTHING, "suppress") == set()
+
+
+def test_anything_is_caught_only_where_it_is_told() -> None:
+    assert places(ANYTHING, "except") == set(ANYTHING_CAUGHT)
+
+
+def test_the_scan_sees_every_way_to_catch() -> None:
+    tree = ast.parse(
+        "def one():\n    try:\n        pass\n"
+        "    except (ValueError, ppopt.InputError):\n        pass\n"
+        "    with contextlib.suppress(KeyError), suppress(InputError):\n        pass\n"
+        "def two():\n    try:\n        pass\n    except:\n        pass\n"
+        "    try:\n        pass\n    except OSError:\n        pass\n        raise\n"
+    )
+    assert list(caught(tree)) == [
+        ("one", {"ValueError", "InputError"}, "except"),
+        ("one", {"KeyError"}, "suppress"),
+        ("one", {"InputError"}, "suppress"),
+        ("two", {"BaseException"}, "except"),
+        ("two", {"OSError"}, "raised again"),
+    ]
+
+
+def test_what_does_not_apply_is_no_input_error() -> None:
+    assert not issubclass(NotApplicableError, InputError)
+    assert issubclass(NotApplicableError, ppopt.PpoptError)
+
+
+def test_a_conflict_does_not_apply_and_another_fault_stays_what_it_is() -> None:
+    with pytest.raises(NotApplicableError, match=r"^two routes$"), not_applicable():
+        raise ConflictError("two routes")
+    with pytest.raises(InputError, match=r"^no number$"), not_applicable():
+        raise InputError("no number")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ((ConflictError, ConflictError), ConflictError),
+        ((ConflictError, InputError), InputError),
+    ],
+)
+def test_faults_are_a_conflict_only_if_all_are(
+    kinds: tuple[type[InputError], ...], expected: type[InputError]
+) -> None:
+    faults = Faults()
+    for kind in kinds:
+        with faults.collected():
+            raise kind(kind.__name__)
+    with pytest.raises(InputError) as raised:
+        faults.check()
+    assert type(raised.value) is expected
+    assert str(raised.value) == "; also ".join(kind.__name__ for kind in kinds)
