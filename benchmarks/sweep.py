@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 
 import ppopt
 from benchmarks.machine import heading
-from ppopt.studies.storage import Storage, StoredResult, Trial, path_of
+from ppopt.studies.records import StoredResult, Trial
+from ppopt.studies.storage import Storage, path_of
 
 PPOPT = str(Path(sys.executable).with_name("ppopt"))
 PIPELINE = ppopt.Pipeline(stages=4, batches=8)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -123,7 +124,7 @@ class Jobs:
         groups: list[list[int]] = [[] for _ in range(pipeline.num_devices)]
         for row in rows:
             groups[pipeline.device(pipeline.op(row[0]).stage, 0)] += row
-        flow = Instance(pipeline, SPLIT).operation_flow
+        flow = Instance(pipeline, BackwardKind.SPLIT).operation_flow
         links = zip(*(column.tolist() for column in flow), strict=True)
         return cls(
             pipeline=pipeline,

@@ -14,7 +14,7 @@ from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt import Objective, Pipeline, Result, Schedule, Verdict, verify
 from ppopt.schedule import communication
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
-from ppopt.solver.parameters import SolveParams, StreamParams
+from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.verifier.posting import posting_faults
 from tests.factories.schedules import table
 from tests.factories.streams import Built, append_all, transfer_table
@@ -25,7 +25,7 @@ from tests.verifier import verify_naive
 
 MOST_STATES = 40_000
 """States after which the oracle gives up."""
-PARAMS = SolveParams(streams=StreamParams(steps=3000))
+PARAMS = SolveParams(rounds=RoundParams(most=2))
 KINDS = ("split", "whole", "mixed")
 CHANGES = ("moved", "swapped", "dropped", "doubled", "longer", "elsewhere", "operation")
 POST_CHANGES = ("swapped", "moved", "dropped", "doubled")

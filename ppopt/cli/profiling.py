@@ -58,6 +58,17 @@ def profile(
             "--steps", metavar="N", min=1, max=1000, help="Of your own model: steps to measure."
         ),
     ] = 5,
+    roles: Annotated[
+        str | None,
+        typer.Option(
+            "--roles",
+            metavar="LAYOUT",
+            help="Of your own model: roles of its modules, as letters of a layout: Et*6L is an "
+            "embedding, six decoder layers and a head (default: found from what the first module "
+            "takes and the last hands on).",
+            show_default=False,
+        ),
+    ] = None,
     description: Annotated[
         str, typer.Option("--description", metavar="TEXT", help="What was measured.")
     ] = "measured pipeline",
@@ -92,10 +103,13 @@ def profile(
             raise InputError(
                 "stages-from: your own model is measured; leave --from out, write .yaml"
             )
-        write(target, _of_job(given, stages_from, stages, batches, steps, compile, device))
+        named = _roles(given, roles)
+        write(target, _of_job(given, stages_from, stages, batches, steps, compile, device, named))
         return 0
-    if compile is not None or device != "cpu":
-        raise InputError("compile, device: they go with your own model; give --stages-from too")
+    if compile is not None or device != "cpu" or roles is not None:
+        raise InputError(
+            "compile, device, roles: they go with your own model; give --stages-from too"
+        )
     if source is None or not given:
         raise InputError(
             "nothing to read: give files and --from, or your own model with --stages-from"
@@ -121,6 +135,18 @@ def _check_counts(source: Source, stages: int | None, batches: int | None) -> No
         )
 
 
+def _roles(files: Sequence[Path], text: str | None) -> tuple[str, ...] | None:
+    """The roles of the modules of the user's model; None: they are to be found."""
+    from ppopt.errors import InputError
+    from ppopt.problem import layout
+
+    if text is None:
+        return None
+    if files:
+        raise InputError("roles: of a schedule, stages are measured, which have none; leave it out")
+    return layout.roles(text)
+
+
 def _of_job(
     files: Sequence[Path],
     spec: str,
@@ -129,6 +155,7 @@ def _of_job(
     steps: int,
     backend: str | None,
     device: str,
+    roles: tuple[str, ...] | None,
 ) -> str:
     """Measure the modules of the user's model, or the stages of a schedule made of them."""
     from ppopt.cli.files import valid_schedule
@@ -149,16 +176,28 @@ def _of_job(
         from ppopt.torch import job_execution
 
         model = job_execution.UserModel(spec, batches, backend)
-        found, layers = job_execution.measure(world, model, schedule, steps=steps)
+        found, layers = job_execution.measure(world, model, schedule, steps=steps, roles=roles)
     for warning in pipeline_file.warnings(found):
         note(f"note: {warning}")
     measured_on = _measured_on(device, backend)
     if schedule is None:
+        if roles is None:
+            _note_roles([layer.role for layer in layers])
         training = pipeline_file.Training(stages, batches)
         return pipeline_file.dumps_layers(
             found, layers, training, description=spec, source=measured_on
         )
     return pipeline_file.dumps(found, description=spec, source=measured_on)
+
+
+def _note_roles(roles: Sequence[str]) -> None:
+    """Say which roles were found: exports to trainers name modules by them."""
+    from ppopt.problem import layout
+    from ppopt.problem.layers import ENDS
+
+    missing = [f"no {role}" for role in ENDS if role not in roles]
+    lacking = f" ({' and '.join(missing)})" if missing else ""
+    note(f"note: roles found: {layout.write_roles([roles])}{lacking}; --roles states others")
 
 
 def _measured_on(device: str, backend: str | None) -> str:

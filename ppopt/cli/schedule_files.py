@@ -236,6 +236,8 @@ def export(
         _note_loss(made)
     if to is ExportFormat.MEGATRON_ARGUMENTS:
         _note_order(made)
+    if to in (ExportFormat.MEGATRON_ARGUMENTS, ExportFormat.TORCHTITAN):
+        _note_ends(made)
     return 0
 
 
@@ -248,6 +250,19 @@ def _note_order(schedule: Schedule) -> None:
         note(
             "note: these arguments are the partition alone, since Megatron-LM has its own order "
             "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
+        )
+
+
+def _note_ends(schedule: Schedule) -> None:
+    """Say that a trainer's own embedding or head was added, where the model may have them."""
+    from ppopt.cli.streams import note
+    from ppopt.formats.trainer_partition import added_ends
+
+    model = schedule.pipeline.model
+    if model is not None and (added := added_ends(model)):
+        note(
+            f"note: the model has no layer of role {' or '.join(added)}, and the trainer's own was "
+            "added at no cost; where a layer is one, give it that role"
         )
 
 

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,8 @@ from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
-from ppopt.studies.storage import Storage, StudySummary, Trial, canonical
+from ppopt.studies.records import DamagedError, Trial
+from ppopt.studies.storage import Storage, StudySummary
 from ppopt.studies.sweep import Study
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
 
 def _page_of_sweep(found: Study, shown: Shown) -> str:
     with Storage(found.storage, readonly=True) as storage:
-        keys = {canonical(one.params): one.key for one in storage.trials(found.name)}
-        return _page(shown, [keys.get(canonical(row.overrides)) for row in found.rows], storage)
+        return _page(shown, [row.key for row in found.rows], storage)
 
 
 def _page(shown: Shown, keys: Sequence[str | None], storage: Storage) -> str:
@@ -168,15 +167,12 @@ def _page(shown: Shown, keys: Sequence[str | None], storage: Storage) -> str:
 
     def schedule_of(number: int) -> Schedule | None:
         key, limit = keys[number], shown["rows"][number].get("mem_limit")
-        stored = None if key is None else storage.result(key)
-        if stored is None:
-            return None
         try:
-            made = outcome.schedule_of(stored)
-        except InputError as error:
+            stored = None if key is None else storage.result(key)
+            return stored and outcome.schedule_of(stored, limit)
+        except DamagedError as error:
             note(f"note: left out of the page: {error}")
             return None
-        return made and replace(made, pipeline=replace(made.pipeline, mem_limit=limit))
 
     page = study_page(shown, schedule_of)
     if page is None:

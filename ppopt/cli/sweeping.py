@@ -19,6 +19,7 @@ from ppopt.cli.application import (
     command,
 )
 from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
@@ -232,5 +233,6 @@ def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
         taken = [stack.enter_context(Storage(one, readonly=True)) for one in named]
         opened = stack.enter_context(Storage(url))
         for one in taken:
-            opened.merge(one)
+            for reason in opened.merge(one):
+                note(f"note: left out: {reason}")
         return studies_output.list_studies(opened, as_json=as_json, quiet=quiet)

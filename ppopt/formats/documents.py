@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,6 +69,14 @@ def parse_json(text: str, where: str, parse_float: Callable[[str], object] = Dec
         )
 
     return guarded(parse, text, where)
+
+
+def finite_float(digits: str) -> float:
+    """Parse a fraction of JSON as a float; raises OverflowError where it is beyond the largest."""
+    value = float(digits)
+    if not isfinite(value):
+        raise OverflowError(digits)
+    return value
 
 
 def parse_toml(text: str, where: str) -> object:

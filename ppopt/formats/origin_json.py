@@ -38,7 +38,9 @@ def origin_to_object(origin: Origin) -> dict[str, Any]:
         "lower_bound": number(origin.lower_bound),
         "gap": number(origin.gap),
         "proof": origin.proof,
-        "certificate": None if origin.certificate is None else _of_certificate(origin.certificate),
+        "certificate": None
+        if origin.certificate is None
+        else certificate_to_object(origin.certificate),
         "seed": origin.seed,
         "workers": origin.workers,
         "time_limit": origin.time_limit,
@@ -56,7 +58,8 @@ def number(figure: Fraction | None) -> int | float | None:
     return exact.plain(figure) if abs(figure) <= LARGEST_EXACT else float(figure)
 
 
-def _of_certificate(certificate: Certificate) -> dict[str, Any]:
+def certificate_to_object(certificate: Certificate) -> dict[str, Any]:
+    """Turn a certificate into an object of JSON."""
     return {"argument": certificate.argument.value, "devices": list(certificate.devices)}
 
 
@@ -117,7 +120,8 @@ def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, .
     return tuple(within(key, read, entry) for entry in value)
 
 
-def _certificate(value: object) -> Certificate:
+def certificate_from_object(value: object) -> Certificate:
+    """Read an object made by `certificate_to_object`; raises InputError naming the member."""
     fields = section(value, ("argument", "devices"))
     if fields["argument"] not in tuple(Argument):
         known = ", ".join(Argument)
@@ -152,7 +156,8 @@ def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
     }
 
 
-def _versions(value: object) -> dict[str, str]:
+def versions_from_object(value: object) -> dict[str, str]:
+    """Read versions by the name of what they are of; raises InputError naming the member."""
     return _members(value, text)
 
 
@@ -169,11 +174,11 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "lower_bound": _figure,
     "gap": _figure,
     "proof": text,
-    "certificate": _certificate,
+    "certificate": certificate_from_object,
     "seed": _integer,
     "workers": _integer,
     "time_limit": finite,
-    "versions": _versions,
+    "versions": versions_from_object,
     "hint": _hint,
     "options": _options,
 }

@@ -38,7 +38,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from math import gcd, isfinite
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.formats import model_json, origin_json, pipeline_json
-from ppopt.formats.documents import label, parse_json, read_text
+from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.operation import NUM_KINDS, OpKind
@@ -169,7 +169,7 @@ def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
     Raises InputError, beginning with `where` and naming the place, on anything that is not
     of this form.
     """
-    return within(where, schedule_from_object, parse_json(content, where, _float))
+    return within(where, schedule_from_object, parse_json(content, where, finite_float))
 
 
 def schedule_from_object(
@@ -323,13 +323,6 @@ def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int
 
 def _ticks(value: object, coarser: int) -> int:
     return _coarse(whole(value, -LARGEST_INT, LARGEST_INT), coarser)
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise OverflowError(digits)
-    return value
 
 
 __all__ = [

@@ -1,8 +1,9 @@
 """The partition of a model in layers, as Megatron-LM's arguments and as torchtitan's keys.
 
 Both build embedding and head themselves: where a model has no layer of that role, it is named in
-the first and in the last stage. Both recompute either every transformer layer or none, and never
-the embedding or the head: other choices are refused.
+the first and in the last stage. One that is named so and has no such role is refused, for it would
+count as a transformer layer. Both recompute either every transformer layer or none, and never the
+embedding or the head: other choices are refused.
 
 Megatron-LM (d98e8a6): `--pipeline-model-parallel-layout`, and what is checked of it, from
 `validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py. torchtitan
@@ -21,9 +22,12 @@ from itertools import accumulate
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import layout, placement
-from ppopt.problem.layers import ENDS
+from ppopt.problem.layers import DECODER, ENDS
 from ppopt.problem.pipeline import Model, Pipeline
 
+MEGATRON = "Megatron-LM"
+_WORDS = {"embedding": "embed", "head": "head"}
+"""Role of an end -> part of the name of a layer that is one."""
 _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage: the costs of layers play no part here."""
 
@@ -34,7 +38,7 @@ def megatron_arguments(pipeline: Pipeline) -> str:
     They say whether its transformer layers recompute. Raises NotApplicableError where there are no
     layers, or where Megatron-LM takes no such partition or recompute.
     """
-    stages = _with_ends(pipeline, "Megatron-LM")
+    stages = _with_ends(pipeline, MEGATRON)
     devices = pipeline.num_devices
     if pipeline.hosts[0] != placement.named("interleaved", devices, len(stages) // devices):
         raise NotApplicableError(
@@ -47,17 +51,49 @@ def megatron_arguments(pipeline: Pipeline) -> str:
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
-    if recomputes_fully(pipeline.model, "megatron"):
+    if _recomputes_fully(pipeline.model, MEGATRON):
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
     return "\n".join(lines) + "\n"
 
 
-def recomputes_fully(model: Model, trainer: str) -> bool:
+def check_model(model: Model, trainer: str) -> None:
+    """Raise NotApplicableError where a trainer takes no partition of a model.
+
+    An embedding or a head has another place than its own, or no role; or the trainer does not
+    recompute these layers alone.
+    """
+    roles = [layer.role for layer in model.layers]
+    for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
+        at = [index for index, one in enumerate(roles) if one == role]
+        if at not in ([], [place]):
+            end = "first" if place == 0 else "last"
+            raise NotApplicableError(f"{trainer}: the {role} is one layer, the {end}; it is {at}")
+        layer = model.layers[place]
+        if layer.role == DECODER and _WORDS[role] in layer.name.lower():
+            raise NotApplicableError(
+                f"{trainer}: layer {place} is named {layer.name} and has the role of a transformer "
+                f"layer; give it `role: {role}` (`ppopt profile --roles` writes roles), or another "
+                "name"
+            )
+    _recomputes_fully(model, trainer)
+
+
+def added_ends(model: Model) -> list[str]:
+    """Roles of ends that a trainer adds, although the layer in their place may be one.
+
+    Such a layer is another one than the layer next to it.
+    """
+    there = {layer.role for layer in model.layers}
+    pairs = zip(ENDS, (model.layers[:2], model.layers[-2:]), strict=True)
+    return [role for role, pair in pairs if role not in there and len(set(pair)) > 1]
+
+
+def _recomputes_fully(model: Model, trainer: str) -> bool:
     """Whether every transformer layer recomputes; else none does.
 
-    Raises NotApplicableError where a trainer has no such recompute: some transformer layers
-    recompute and others do not, or the embedding or the head does.
+    Raises NotApplicableError where some transformer layers recompute and others do not, or where
+    the embedding or the head does.
     """
     for layer in model.layers:
         if layer.role in ENDS and layer.recompute:
@@ -119,7 +155,7 @@ def _torchtitan_model(pipeline: Pipeline) -> list[str]:
     """The modules of every stage, and whether they recompute: torchtitan's default is selective."""
     stages = _module_names(_with_ends(pipeline, "torchtitan"))
     parts = ([_quoted(name) for layer in stage for name in layer] for stage in stages)
-    full = recomputes_fully(pipeline.model, "torchtitan")
+    full = _recomputes_fully(pipeline.model, "torchtitan")
     mode, policy = ("full", "FullAC.Config()") if full else ("none", "None")
     return [
         "module_fqns_per_model_part = [",
@@ -151,7 +187,7 @@ def deepspeed_module(pipeline: Pipeline) -> str:
         )
     parts = [0, *accumulate(pipeline.counts)]
     recompute = "activation_checkpoint_interval=0: no layer recomputes."
-    if recomputes_fully(pipeline.model, "deepspeed"):
+    if _recomputes_fully(pipeline.model, "deepspeed"):
         recompute = (
             "activation_checkpoint_interval=1 and checkpointable_layers with the class of the "
             "transformer layers: these recompute."
@@ -210,14 +246,9 @@ def _with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
         )
     if pipeline.routes > 1:
         raise NotApplicableError(f"{trainer} runs one route; solve with --routes 1")
+    check_model(pipeline.model, trainer)
     layers = pipeline.model.stage_layers(pipeline.counts)
     stages = [[layer.role for layer in stage] for stage in layers]
-    roles = [role for stage in stages for role in stage]
-    for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
-        at = [index for index, one in enumerate(roles) if one == role]
-        if at not in ([], [place]):
-            end = "first" if place == 0 else "last"
-            raise NotApplicableError(f"{trainer}: the {role} is one layer, the {end}; it is {at}")
-    stages[0][:0] = ["embedding"] * (roles[0] != "embedding")
-    stages[-1] += ["head"] * (roles[-1] != "head")
+    stages[0][:0] = ["embedding"] * (stages[0][0] != "embedding")
+    stages[-1] += ["head"] * (stages[-1][-1] != "head")
     return stages

@@ -1,75 +1,47 @@
 """The instance: what is to be scheduled, once, as arrays.
 
-An instance has a class of operations for every kind, stage, route and slice. A class has one
-operation per microbatch of its route, all with one device, duration and memory. What an operation
-waits for is the operation of the same microbatch in the classes before it:
-
-    F(s-1, j) -> F(s, j)      activations arrive, after the link's delay
-    X(s+1, j) -> X(s, j)      gradients arrive, after the link's delay; X is B or BW
-    F(s, j)   -> X(s, j)
-    B(s, j)   -> W(s, j)
-
-These are the rules of synchronous pipeline training (zero-bubble paper, arXiv 2401.10241, section
-2). Slices of a microbatch along the sequence keep causal order at every stage (Seq1F1B, arXiv
-2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X of slice q + 1.
+An instance has resources, each of which runs one operation at a time, and classes of operations. A
+class has operations that are alike, one per microbatch of its route, or one in all. Each runs on
+one resource, in one of the modes of its class; a mode has a duration and memory. Precedence between
+two classes joins operations of the same microbatch, or all with the one.
 
 Memory: an operation takes an amount at its start and gives an amount at its end. F takes the
 activation; B takes or gives its own change; W gives the rest; BW gives the activation. With
 recompute F takes only what it keeps, and B or BW takes the rest. Every operation also takes its
 workspace and gives it back; one of no length holds none.
 
-Strategies, timing, heuristics, bounds and exact methods read the instance. The verifier and the
-re-checker do not: they state the rules a second time.
+What the terms of a training step add is in `ppopt.problem.features`. Strategies, timing,
+heuristics, bounds and exact methods read the instance. The verifier and the re-checker do not: they
+state the rules a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem import features
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.features.compute import ROW_OF, ROWS
+from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.operation_classes import (
+    KINDS,
+    Constraints,
+    OperationClass,
+    Resource,
+)
 from ppopt.problem.pipeline import Pipeline
 
-SPLIT = (OpKind.F, OpKind.B, OpKind.W)
-"""Kinds of an instance whose backwards are all split."""
-WHOLE = (OpKind.F, OpKind.BW)
-"""Kinds of an instance whose backwards are all whole."""
-EVERY = tuple(OpKind)
-"""Kinds of an instance whose backwards may be either."""
-
-
-class Constraints(NamedTuple):
-    """start[after[i]] >= end[before[i]] + lag[i], lag in ticks."""
-
-    before: Ints
-    after: Ints
-    lag: Ints
-
-
-class OperationClass(NamedTuple):
-    """Operations of one kind, stage, route and slice, one per microbatch of the route."""
-
-    kind: OpKind
-    stage: int
-    route: int
-    slice: int
-    device: int
-    duration: int
-    """In ticks."""
-    takes: int
-    """Memory taken at the start, in ticks of memory."""
-    gives: int
-    """Memory given back at the end, in ticks of memory."""
-
-    @property
-    def change(self) -> int:
-        """Net change of memory."""
-        return self.takes - self.gives
+ABSENT = -1
+"""In place of the number of an operation that is not in a schedule."""
+SPLIT_MODE, WHOLE_MODE = 0, 1
+"""Modes of the classes that choose between a split and a whole backward."""
 
 
 class Holding(NamedTuple):
@@ -85,103 +57,114 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """The classes of operations of a pipeline, their precedence and their memory.
+    """The operations of a pipeline, their resources, precedence and memory.
 
-    Classes are numbered 0, 1, ... by kind, then route, slice and stage.
+    Classes are numbered 0, 1, ...: those of compute first, by row (F, backward, W), then route,
+    slice and stage.
     """
 
     pipeline: Pipeline
-    kinds: tuple[OpKind, ...]
-    """The kinds of operations there are: `SPLIT`, `WHOLE`, or `EVERY` where orders choose."""
+    backward_kind: BackwardKind
+    """Whether backwards are split, whole, or either (then their classes have two modes)."""
+    all_resources: bool = False
+    """Whether links are resources of their own; else all that is not compute is a delay, which is
+    a relaxation."""
 
     @classmethod
     def uniform(cls, pipeline: Pipeline, *, fused: bool) -> Instance:
         """The instance whose backwards are all whole (`fused`), or all split."""
-        return cls(pipeline, WHOLE if fused else SPLIT)
+        return cls(pipeline, BackwardKind.uniform(fused=fused))
 
     @property
     def batches(self) -> int:
-        """Operations of a class: the microbatches of a route."""
+        """Microbatches of a route."""
         return self.pipeline.batches // self.pipeline.routes
 
     @property
     def operations(self) -> int:
-        """Operations of a schedule; the most of any where its backwards may be split or whole."""
+        """Compute operations of a schedule; the most of any where backwards may be either."""
         pieces = self.pipeline.batches * self.pipeline.num_slices
-        return (2 if self.fused else 3) * self.pipeline.num_stages * pieces
+        return len(self.rows) * self.pipeline.num_stages * pieces
 
     @property
-    def backward(self) -> OpKind:
-        """Kind of the backwards that go from stage to stage: BW where all are whole, else B."""
-        return OpKind.B if OpKind.B in self.kinds else OpKind.BW
+    def rows(self) -> tuple[tuple[OpKind | None, ...], ...]:
+        """Kinds of the operations of a stage and microbatch, in their order, each by mode."""
+        return ROWS[self.backward_kind]
 
     @property
-    def closing(self) -> OpKind:
-        """Kind that comes last for a stage and microbatch: W, or BW where all are whole."""
-        return OpKind.W if OpKind.W in self.kinds else OpKind.BW
+    def kinds(self) -> tuple[OpKind, ...]:
+        """Kinds of the operations that devices may run."""
+        kinds = {kind for row in self.rows for kind in row if kind is not None}
+        return tuple(sorted(kinds))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a backward may be split or whole."""
+        return self.backward_kind is BackwardKind.MIXED
 
     @property
     def fused(self) -> bool:
         """Whether all backwards are whole."""
-        return OpKind.B not in self.kinds
+        return self.backward_kind is BackwardKind.WHOLE
+
+    @property
+    def backward(self) -> OpKind:
+        """Kind of the backwards that go from stage to stage: BW where all are whole, else B."""
+        return OpKind.BW if self.fused else OpKind.B
+
+    @property
+    def closing(self) -> OpKind:
+        """Kind that comes last for a stage and microbatch: W, or BW where all are whole."""
+        return OpKind.BW if self.fused else OpKind.W
+
+    @cached_property
+    def _draft(self) -> InstanceDraft:
+        build = features.on_all_resources if self.all_resources else features.on_devices
+        return build(self.pipeline, self.backward_kind)
+
+    @cached_property
+    def resources(self) -> tuple[Resource, ...]:
+        """All resources: the devices, then the others."""
+        return tuple(self._draft.resources)
 
     @cached_property
     def classes(self) -> tuple[OperationClass, ...]:
         """All classes, by number."""
-        pipeline, ticks = self.pipeline, self.pipeline.ticks
-        return tuple(
-            OperationClass(
-                *(kind, stage, route, part, pipeline.hosts[route][stage]),
-                ticks.durations[kind][stage],
-                *ticks.held_alone(kind, stage),
-            )
-            for kind in self.kinds
-            for route in range(pipeline.routes)
-            for part in range(pipeline.num_slices)
-            for stage in range(pipeline.num_stages)
-        )
+        return tuple(self._draft.classes)
+
+    @property
+    def places(self) -> int:
+        """Number of places: routes x slices x stages. Rows of classes are that far apart."""
+        pipeline = self.pipeline
+        return pipeline.routes * pipeline.num_slices * pipeline.num_stages
 
     def number(self, kind: OpKind, stage: int, route: int = 0, slice: int = 0) -> int:  # noqa: A002
-        """Number of a class."""
+        """Number of the class of a kind of compute; B and BW have one where backwards are mixed."""
         pipeline = self.pipeline
-        place = self.kinds.index(kind) * pipeline.routes + route
-        return (place * pipeline.num_slices + slice) * pipeline.num_stages + stage
+        place = (route * pipeline.num_slices + slice) * pipeline.num_stages + stage
+        return ROW_OF[kind] * self.places + place
+
+    def numbers(self, stage: int, route: int = 0, slice: int = 0) -> list[int]:  # noqa: A002
+        """Numbers of the compute classes of a stage, in the order in which they can run."""
+        first = self.number(OpKind.F, stage, route, slice)
+        return [first + row * self.places for row in range(len(self.rows))]
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the classes of every device."""
-        found: list[list[int]] = [[] for _ in range(self.pipeline.num_devices)]
+        """Numbers of the classes of every resource; devices come first."""
+        found: list[list[int]] = [[] for _ in self.resources]
         for number, one in enumerate(self.classes):
-            found[one.device].append(number)
+            found[one.resource].append(number)
         return tuple(map(tuple, found))
 
     @cached_property
     def flow(self) -> Constraints:
-        """Precedence between classes, by number: of the same microbatch, with its lag in ticks."""
+        """Precedence between classes, by number, sorted; its lag in ticks."""
         edges = sorted(set(self._edges()))
         return Constraints(*np.array(edges, dtype=np.int64).reshape(-1, 3).T)
 
     def _edges(self) -> Iterator[tuple[int, int, int]]:
-        forward_kinds = [kind for kind in self.kinds if kind is OpKind.F]
-        backward_kinds = [kind for kind in self.kinds if kind in (OpKind.B, OpKind.BW)]
-        last, ticks = self.pipeline.num_stages - 1, self.pipeline.ticks
-        for number, (kind, stage, route, part, *_) in enumerate(self.classes):
-            if kind is OpKind.W:
-                yield self.number(OpKind.B, stage, route, part), number, 0
-                continue
-            forward = kind is OpKind.F
-            source = stage - 1 if forward else stage + 1
-            sources = forward_kinds if forward else backward_kinds
-            if 0 <= source <= last:
-                lag = ticks.down[route][source] if forward else ticks.up[route][stage]
-                for other in sources:
-                    yield self.number(other, source, route, part), number, lag
-            earlier = part - 1 if forward else part + 1
-            if 0 <= earlier < self.pipeline.num_slices:
-                for other in sources:
-                    yield self.number(other, stage, route, earlier), number, 0
-            if not forward:
-                yield self.number(OpKind.F, stage, route, part), number, 0
+        yield from self._draft.precedence
 
     @cached_property
     def predecessors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -199,43 +182,129 @@ class Instance:
             found[before].append((after, lag))
         return tuple(map(tuple, found))
 
-    @cached_property
-    def codes(self) -> Ints:
-        """Number of every operation (`Pipeline.code`), [class, microbatch of its route]."""
-        columns = np.array([one[:4] for one in self.classes], dtype=np.int64).T[:, :, None]
-        kind, stage, route, part = columns
-        microbatch = route * self.batches + np.arange(self.batches)
-        return np.asarray(self.pipeline.code(kind, stage, microbatch, part), dtype=np.int64)
-
     @property
+    def num_codes(self) -> int:
+        """Numbers that operations can have; those of compute are `Pipeline.code`."""
+        return self.pipeline.num_codes // NUM_KINDS * KINDS
+
+    @cached_property
+    def codes(self) -> tuple[Ints, ...]:
+        """Numbers of the operations of every class in its first mode, by microbatch."""
+        return self._all_codes(SPLIT_MODE)
+
+    @cached_property
+    def _codes_of_whole(self) -> tuple[Ints, ...]:
+        """The same where every backward is whole."""
+        return self._all_codes(WHOLE_MODE)
+
+    def codes_in(self, number: int, option: int) -> Ints:
+        """Numbers of the operations of a class in one of its modes, by microbatch.
+
+        ABSENT where the mode is that there is none.
+        """
+        return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[number]
+
+    def _all_codes(self, option: int) -> tuple[Ints, ...]:
+        modes = [one.modes_by_option[option] for one in self.classes]
+        kinds = [0 if mode is None else mode.kind for mode in modes]
+        places = [(one.stage, one.route, one.slice) for one in self.classes]
+        stage, route, part = np.array(places, dtype=np.int64).T[:, :, None]
+        microbatch = route * self.batches + np.arange(self.batches)
+        kind = np.array(kinds, dtype=np.int64)[:, None]
+        codes = np.asarray(self.pipeline.code(kind, stage, microbatch, part))
+        codes[[mode is None for mode in modes]] = ABSENT
+        return tuple(row[: one.size] for row, one in zip(codes, self.classes, strict=True))
+
+    @cached_property
     def operation_flow(self) -> Constraints:
-        """Precedence between operations, by their numbers."""
+        """Precedence between operations in their first modes, by number."""
+        return self._between(self.codes)
+
+    def chosen_flow(self, split: Bools) -> Constraints:
+        """Precedence between the operations of a schedule, by number.
+
+        `split` says for every [stage, microbatch, slice] whether its backward is split.
+        """
+        present = [
+            np.where(split[one.stage, self._microbatches(one), one.slice], *both)
+            for one, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
+        ]
+        flow = self._between(present)
+        there = (flow.before != ABSENT) & (flow.after != ABSENT)
+        return Constraints(*(column[there] for column in flow))
+
+    def _microbatches(self, one: OperationClass) -> Ints:
+        """Microbatches of a class that has one operation for each."""
+        return one.route * self.batches + np.arange(self.batches)
+
+    def _between(self, codes: Sequence[Ints]) -> Constraints:
+        """Precedence between operations of these numbers, [class][microbatch]."""
         before, after, lag = self.flow
-        lags = np.repeat(lag, self.batches)
-        return Constraints(self.codes[before].ravel(), self.codes[after].ravel(), lags)
+        pairs = [
+            _joined(codes[first], codes[second])
+            for first, second in zip(before.tolist(), after.tolist(), strict=True)
+        ]
+        sizes = [len(first) for first, _ in pairs]
+        none = np.empty(0, dtype=np.int64)
+        return Constraints(
+            np.concatenate([none, *(first for first, _ in pairs)]),
+            np.concatenate([none, *(second for _, second in pairs)]),
+            np.repeat(lag, sizes),
+        )
 
     @cached_property
     def holdings(self) -> tuple[Holding, ...]:
-        """What every microbatch holds, from which class to which, where all are given back.
+        """What every microbatch holds in the first modes, where all is given back."""
+        return self.holdings_in(SPLIT_MODE)
+
+    def holdings_in(self, option: int) -> tuple[Holding, ...]:
+        """What every microbatch holds in these modes, from which class to which.
 
         What is given back is what was taken last.
         """
         found: list[Holding] = []
-        per_kind = len(self.classes) // len(self.kinds)
-        for place in range(per_kind):
+        for place in range(self.places):
             held: list[Holding] = []
             mine: list[Holding] = []
-            for number in range(place, len(self.classes), per_kind):
-                one = self.classes[number]
-                if one.takes:
-                    held.append(Holding(number, number, one.takes))
-                mine += _given_back(held, number, one.gives)
+            for row in range(len(self.rows)):
+                number = row * self.places + place
+                mode = self.classes[number].modes_by_option[option]
+                if mode is None:
+                    continue
+                if mode.takes:
+                    held.append(Holding(number, number, mode.takes))
+                mine += _given_back(held, number, mode.gives)
             found += sorted(mine)
         return tuple(found)
+
+    @cached_property
+    def durations(self) -> Ints:
+        """Time of every operation number, in ticks; 0 where there is no such operation."""
+        found = np.zeros(self.num_codes, dtype=np.int64)
+        for option in (SPLIT_MODE, WHOLE_MODE):
+            for number, one in enumerate(self.classes):
+                mode = one.modes_by_option[option]
+                if mode is not None:
+                    found[self.codes_in(number, option)] = mode.duration
+        return found
+
+    @property
+    def has_instants(self) -> bool:
+        """Whether operations may have no length."""
+        modes = (mode for one in self.classes for mode in one.modes)
+        return any(mode is not None and not mode.duration for mode in modes)
 
     def room(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""
         return self.pipeline.ticks.room(device)
+
+
+def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:
+    """Operations of two classes that precedence joins: one by one, or all with the only one."""
+    if len(before) == len(after):
+        return before, after
+    both = np.broadcast_arrays(before, after)
+    return both[0], both[1]
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:
@@ -250,22 +319,15 @@ def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holdin
 
 
 def data_flow(pipeline: Pipeline, split: Bools) -> Constraints:
-    """Precedence between the operations of a schedule, by number.
+    """Precedence between the compute operations of a schedule, by number.
 
     `split` says for every [stage, microbatch, slice] whether its backward is split.
     """
     if split.all():
-        return Instance(pipeline, SPLIT).operation_flow
+        return Instance(pipeline, BackwardKind.SPLIT).operation_flow
     if not split.any():
-        return Instance(pipeline, WHOLE).operation_flow
-    present = np.empty((NUM_KINDS, *split.shape), dtype=bool)
-    present[OpKind.F] = True
-    present[OpKind.B] = present[OpKind.W] = split
-    present[OpKind.BW] = ~split
-    there = present.ravel()
-    flow = Instance(pipeline, EVERY).operation_flow
-    kept = there[flow.before] & there[flow.after]
-    return Constraints(*(column[kept] for column in flow))
+        return Instance(pipeline, BackwardKind.WHOLE).operation_flow
+    return Instance(pipeline, BackwardKind.MIXED).chosen_flow(split)
 
 
 def devices(pipeline: Pipeline) -> Ints:

@@ -19,14 +19,14 @@ from ppopt.errors import InputError
 from ppopt.problem.layers import LETTERS, MOST_LAYERS, Layers
 
 _TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
+_ROLES = {letter: role for role, letter in LETTERS.items()}
 _LONGEST = 2 * MOST_LAYERS
 """Most characters of a layout, repeats written out."""
 
 
 def stages(text: str) -> tuple[str, ...]:
     """Letters of the layers of every stage; raises InputError on what is no layout."""
-    written_out = _unrolled(text.strip().replace(",", ""))
-    found = tuple(written_out.split("|"))
+    found = tuple(_read("partition", text).split("|"))
     for stage, letters in enumerate(found):
         if not letters:
             raise InputError(
@@ -34,6 +34,14 @@ def stages(text: str) -> tuple[str, ...]:
                 "or more"
             )
     return found
+
+
+def roles(text: str) -> tuple[str, ...]:
+    """Roles of layers, named as in a layout of one stage; raises InputError on anything else."""
+    letters = _read("roles", text)
+    if not letters or "|" in letters:
+        raise InputError(f"roles: {text!r} names no layers without stages; write them as Et*6L")
+    return tuple(_ROLES[letter] for letter in letters)
 
 
 def counts(text: str, model: Layers) -> tuple[int, ...]:
@@ -86,6 +94,14 @@ def _counted(letters: str) -> str:
     return ", ".join(f"{found[letter]} {letter}" for letter in LETTERS.values() if found[letter])
 
 
+def _read(what: str, text: str) -> str:
+    """The letters of a layout, its repeats written out; an error begins with what was given."""
+    try:
+        return _unrolled(text.strip().replace(",", ""))
+    except InputError as error:
+        raise InputError(f"{what}: layout: {error}") from None
+
+
 def _unrolled(text: str) -> str:
     """The layout with every repeat and bracket written out."""
     _check_length(len(text))
@@ -123,10 +139,10 @@ def _unrolled(text: str) -> str:
 
 def _check_length(length: int) -> None:
     if length > _LONGEST:
-        raise InputError(f"partition: layout: more than {MOST_LAYERS} layers")
+        raise InputError(f"more than {MOST_LAYERS} layers")
 
 
 def _wrong(text: str, place: int, why: str) -> InputError:
     shown = text[place : place + 20]
     at = f"{shown!r}" if shown else "the end"
-    return InputError(f"partition: layout: at {at}: {why}")
+    return InputError(f"at {at}: {why}")

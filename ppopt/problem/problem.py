@@ -7,11 +7,9 @@ from functools import cached_property
 
 from ppopt.problem.backward_choice import BackwardChoice
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import EVERY, SPLIT, WHOLE, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-
-_KINDS = {BackwardKind.MIXED: EVERY, BackwardKind.SPLIT: SPLIT, BackwardKind.WHOLE: WHOLE}
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Problem:
     @cached_property
     def instance(self) -> Instance:
         """The operations of the problem: where backwards are mixed, those of both kinds."""
-        return Instance(self.pipeline, _KINDS[self.backward_kind])
+        return Instance(self.pipeline, self.backward_kind)
 
     @property
     def mixed(self) -> bool:

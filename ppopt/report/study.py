@@ -45,7 +45,8 @@ def _memory(row: Shown) -> float | None:
 
 def _per_microbatch(row: Shown) -> float | None:
     value, batches = row.get("value"), row["overrides"].get("batches")
-    return None if value is None or not batches else value / batches
+    known = value is not None and isinstance(batches, int) and batches > 0
+    return value / batches if known else None
 
 
 _PER_MICROBATCH = StudyFigure("time per microbatch", _per_microbatch, "time_unit")

@@ -31,7 +31,7 @@ from ppopt.schedule.link_queues import (
     receiving_stage,
     sending_stage,
 )
-from ppopt.schedule.orders import Orders, split_of
+from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 
@@ -257,7 +257,7 @@ def queues_of_schedule(schedule: Schedule) -> Queues:
     number = links.numbers_of(schedule.transfers)
     link = links.link[number]
     order = (number[link == one] for one in range(len(links.pairs)))
-    return posted_early(links, order, split_of(pipeline, schedule.orders))
+    return posted_early(links, order)
 
 
 def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:

@@ -110,9 +110,11 @@ def arrivals(schedule: Schedule) -> Arrivals:
 def transfer_rows(schedule: Schedule) -> Ints:
     """The transfer that brings every operation number its input, as a row of `transfers`."""
     links = LinkQueues(schedule.pipeline)
-    consumers = links.consumers(split_backwards(schedule))
+    carried = np.full(len(links.link), FREE)
+    carried[links.numbers_of(schedule.transfers)] = np.arange(len(schedule.transfers))
+    _, needed = links.ends(split_backwards(schedule))
     row = np.full(schedule.pipeline.num_codes, FREE)
-    row[consumers[links.numbers_of(schedule.transfers)]] = np.arange(len(schedule.transfers))
+    row[needed] = carried[links.numbers]
     return row
 
 

@@ -1,6 +1,6 @@
 """The order in which links carry their transfers, where links are streams.
 
-The rules are in `ppopt.problem.link_mode`. `Links` numbers the transfers of a pipeline. `Queues`
+The rules are in `ppopt.problem.link_mode`. `LinkQueues` has the transfers of a pipeline. `Queues`
 say in which order every link carries its own and behind which operations they are posted; together
 with the orders of the devices they fix all times (`ppopt.schedule.timing`).
 """
@@ -8,20 +8,25 @@ with the orders of the devices they fix all times (`ppopt.schedule.timing`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.transfers import Transfer, Transfers
 
 NOWHERE = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
+SENT_AS = {OpKind.F: TransferKind.SEND_F, OpKind.B: TransferKind.SEND_B}
+"""What makes something to hand on -> kind of the transfer."""
 _STEP = {OpKind.F: 1, OpKind.B: -1}
 """Activations go to the next stage, gradients to the one before."""
 
@@ -37,92 +42,62 @@ def sending_stage(kind: OpKind, stage: int) -> int:
 
 
 class LinkQueues:
-    """The transfers of a pipeline of one route, numbered; and the links that carry them.
+    """The transfers of a pipeline of one route, and the links that carry them.
 
-    Transfer (way x stages + stage) x batches + microbatch is what `stage` sends: way 0 its
-    activation to the next stage, way 1 its gradient to the one before.
+    The number of a transfer is that of its operation (`Instance.codes`).
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
+        streams = replace(pipeline, link_mode=LinkMode.STREAMS)
         self.pipeline = pipeline
-        (hosts,), (down,), (up,) = pipeline.hosts, pipeline.ticks.down, pipeline.ticks.up
-        last = len(hosts) - 1
-        crossing = [here != there for here, there in pairwise(hosts)]
-        self.pairs: list[tuple[int, int]] = sorted(
-            {(min(pair), max(pair)) for pair in pairwise(hosts) if pair[0] != pair[1]}
-        )
+        self.instance = instance = Instance(streams, BackwardKind.MIXED, all_resources=True)
+        self.pairs: list[tuple[int, int]] = [
+            (resource.devices[0], resource.devices[1])
+            for resource in instance.resources[pipeline.num_devices :]
+        ]
         """Devices of every link, the smaller first."""
-        number = {pair: link for link, pair in enumerate(self.pairs)}
-        link, duration = np.full((2, last + 1), NOWHERE), np.zeros((2, last + 1), dtype=np.int64)
-        for stage, (here, there) in enumerate(pairwise(hosts)):
-            if crossing[stage]:
-                link[0, stage] = link[1, stage + 1] = number[min(here, there), max(here, there)]
-                duration[0, stage], duration[1, stage + 1] = down[stage], up[stage]
-        self.link: Ints = np.repeat(link.ravel(), pipeline.batches)
-        """Link of every transfer; NOWHERE: it does not exist."""
-        self.duration: Ints = np.repeat(duration.ravel(), pipeline.batches)
-        """Time of every transfer, in ticks."""
+        self.link: Ints = np.full(instance.num_codes, NOWHERE)
+        """Link of every number; NOWHERE: it is of no transfer that exists."""
+        for link, carried in enumerate(instance.hosted[pipeline.num_devices :]):
+            for number in carried:
+                self.link[instance.codes[number]] = link
         self.numbers: Ints = np.flatnonzero(self.link != NOWHERE)
         """The transfers that exist."""
+        self.duration: Ints = instance.durations
+        """Time of every number, in ticks."""
 
     def number(self, kind: OpKind, stage: int, microbatch: int) -> int:
         """Number of what a stage sends."""
-        way = 0 if kind is OpKind.F else 1
-        return (way * self.pipeline.num_stages + stage) * self.pipeline.batches + microbatch
+        return int(self.pipeline.code(SENT_AS[kind], stage, microbatch))
 
     def transfer(self, number: int) -> Transfer:
         """The transfer of this number."""
-        rest, microbatch = divmod(int(number), self.pipeline.batches)
-        way, stage = divmod(rest, self.pipeline.num_stages)
-        return Transfer(OpKind.B if way else OpKind.F, stage, microbatch)
+        kind, stage, microbatch = self.parts(np.array([number]))
+        return Transfer(OpKind(kind[0]), int(stage[0]), int(microbatch[0]))
 
-    @cached_property
-    def parts(self) -> tuple[Ints, Ints, Ints]:
-        """Way, sending stage and microbatch of every transfer."""
-        rest, microbatch = np.divmod(np.arange(len(self.link)), self.pipeline.batches)
-        way, stage = np.divmod(rest, self.pipeline.num_stages)
-        return way, stage, microbatch
-
-    @cached_property
-    def sender(self) -> Ints:
-        """Device that sends, of every transfer."""
-        return np.array(self.pipeline.hosts[0], dtype=np.int64)[self.parts[1]]
-
-    @cached_property
-    def receiving_stage(self) -> Ints:
-        """Stage that receives, of every transfer; a number of no stage past the ends."""
-        way, stage, _ = self.parts
-        return stage + 1 - 2 * way
-
-    @cached_property
-    def receiver(self) -> Ints:
-        """Device that receives, of every transfer that exists."""
-        hosts = np.array(self.pipeline.hosts[0], dtype=np.int64)
-        return hosts[np.clip(self.receiving_stage, 0, self.pipeline.num_stages - 1)]
+    def parts(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """Kind (F: an activation, B: a gradient), sending stage and microbatch of transfers."""
+        rest, microbatch = np.divmod(numbers, self.pipeline.batches)
+        kind, stage = np.divmod(rest, self.pipeline.num_stages)
+        forward = kind == TransferKind.SEND_F
+        return np.where(forward, int(OpKind.F), int(OpKind.B)), stage, microbatch
 
     def numbers_of(self, carried: Transfers) -> Ints:
         """Number of every transfer of a schedule."""
-        way = np.where(carried.kind == OpKind.F, 0, 1)
-        stages, batches = self.pipeline.num_stages, self.pipeline.batches
-        return np.asarray((way * stages + carried.stage) * batches + carried.microbatch)
+        forward, backward = SENT_AS[OpKind.F], SENT_AS[OpKind.B]
+        kind = np.where(carried.kind == OpKind.F, int(forward), int(backward))
+        return np.asarray(self.pipeline.code(kind, carried.stage, carried.microbatch))
 
-    def producers(self, split: Bools) -> Ints:
-        """Number of the operation whose result every transfer carries.
+    def ends(self, split: Bools) -> tuple[Ints, Ints]:
+        """Numbers of the operations that make and that need each of `numbers`.
 
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
-        return self._operations(self.parts[1], split)
-
-    def consumers(self, split: Bools) -> Ints:
-        """Number of the operation that every transfer brings its input."""
-        stages = self.pipeline.num_stages
-        return self._operations(np.clip(self.receiving_stage, 0, stages - 1), split)
-
-    def _operations(self, stage: Ints, split: Bools) -> Ints:
-        way, _, microbatch = self.parts
-        backward = np.where(split[stage, microbatch, 0], int(OpKind.B), int(OpKind.BW))
-        kind = np.where(way == 0, int(OpKind.F), backward)
-        return np.asarray(self.pipeline.code(kind, stage, microbatch), dtype=np.int64)
+        flow = self.instance.chosen_flow(split)
+        first = self.pipeline.num_codes
+        made, needed = flow.after >= first, flow.before >= first
+        makers = flow.before[made][np.argsort(flow.after[made])]
+        return makers, flow.after[needed][np.argsort(flow.before[needed])]
 
 
 class Queues(NamedTuple):
@@ -132,14 +107,21 @@ class Queues(NamedTuple):
     order: tuple[Ints, ...]
     """Transfers of every link, by number, in the order in which it carries them."""
     before: Ints
-    """Numbers of operations that end before a transfer starts: those before its two posts."""
+    """Numbers of operations that end before a transfer starts, since its posts stand behind them:
+    without the operation that makes what it carries."""
     after: Ints
     """Numbers of these transfers."""
 
+    @property
+    def carried(self) -> Ints:
+        """All transfers, link by link."""
+        return np.concatenate([*self.order, np.empty(0, dtype=np.int64)])
 
-def posted_early(links: LinkQueues, order: Iterable[Ints], split: Bools) -> Queues:
+
+def posted_early(links: LinkQueues, order: Iterable[Ints]) -> Queues:
     """Queues in which everything is posted as early as their order lets."""
-    return Queues(links, tuple(order), links.producers(split)[links.numbers], links.numbers)
+    none = np.empty(0, dtype=np.int64)
+    return Queues(links, tuple(order), none, none)
 
 
 class QueuedOrder(NamedTuple):
@@ -149,14 +131,14 @@ class QueuedOrder(NamedTuple):
     """Positions of every device, in order."""
     duration: Sequence[int]
     """Ticks of every position."""
-    produced: Sequence[int]
-    """Position at whose end each transfer is there to be sent, by number of transfer."""
-    consumed: Sequence[int]
-    """Position that needs each transfer, by number of transfer."""
+    produced: Mapping[int, int]
+    """Position at whose end each transfer is there to be sent, by its number."""
+    consumed: Mapping[int, int]
+    """Position that needs each transfer, by its number."""
 
 
 def dispatch(
-    links: LinkQueues, job: QueuedOrder, priority: Sequence[int] | None = None
+    links: LinkQueues, job: QueuedOrder, priority: Mapping[int, int] | None = None
 ) -> list[list[int]]:
     """Serve every link by events: whenever it is free it takes one of the transfers that wait.
 
@@ -170,7 +152,9 @@ def dispatch(
 class _Dispatch:
     """One run of `dispatch`: events are ends of operations and transfers, and free links."""
 
-    def __init__(self, links: LinkQueues, job: QueuedOrder, priority: Sequence[int] | None) -> None:
+    def __init__(
+        self, links: LinkQueues, job: QueuedOrder, priority: Mapping[int, int] | None
+    ) -> None:
         self.job, self.priority = job, priority
         self.link, self.duration = links.link.tolist(), links.duration.tolist()
         self.device = _device_of(job)

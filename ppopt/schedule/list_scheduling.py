@@ -13,26 +13,21 @@ List scheduling knows no slices of microbatches.
 from __future__ import annotations
 
 import heapq
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.instance import EVERY, Instance, OperationClass
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import OperationClass
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.generation import NEVER, Generation, Pop, pop_until
 from ppopt.schedule.orders import Orders
-
-NEVER = 2**62
-"""Later than any instant, more than any memory."""
-LOOK = 4096
-"""Number of events from one look at the clock to the next."""
 
 
 class PriorityRule(NamedTuple):
@@ -120,7 +115,7 @@ class ListScheduler:
     @cached_property
     def places(self) -> int:
         """Number of places: routes x stages."""
-        return len(self.instance.classes) // len(self.instance.kinds)
+        return len(self.instance.classes) // len(self.instance.rows)
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
@@ -136,11 +131,11 @@ class ListScheduler:
 
         `deadline` is an instant of `time.monotonic`.
         """
-        pop = heapq.heappop if deadline == inf else _pop_until(deadline)
+        pop = pop_until(deadline)
         try:
             if self.plain:
                 return _schedule_plain(self, rule, pop)
-            return _ParallelGeneration(self, rule).result(pop)
+            return _RuleGeneration(self, rule).result(pop)
         except TimeoutError:
             return None
 
@@ -166,9 +161,9 @@ class ListScheduler:
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """F, B (or BW) and W of every place of a device, by stage ascending."""
-        n = self.places
-        return tuple(tuple((f, f + n, f + 2 * n) for f in mine) for mine in self.hosted)
+        """F, B (or BW) and W (or BW again) of every place of a device, by stage ascending."""
+        b, w = self.places, (len(self.instance.rows) - 1) * self.places
+        return tuple(tuple((f, f + b, f + w) for f in mine) for mine in self.hosted)
 
     @cached_property
     def takes(self) -> list[int]:
@@ -178,8 +173,7 @@ class ListScheduler:
     @cached_property
     def codes(self) -> list[int]:
         """Number of the first operation of a class."""
-        codes: list[int] = self.instance.codes[:, 0].tolist()
-        return codes
+        return [int(codes[0]) for codes in self.instance.codes]
 
     @cached_property
     def transient(self) -> list[int]:
@@ -214,7 +208,7 @@ class ListScheduler:
             stage=mine[0].stage,
             time=tuple(one.duration for one in mine),
             change=tuple(one.change for one in mine),
-            code=tuple(int(instance.codes[number, 0]) for number in numbers),
+            code=tuple(int(instance.codes[number][0]) for number in numbers),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
@@ -225,84 +219,15 @@ def _transient(one: OperationClass) -> int:
     return one.gives if one.kind is OpKind.F else one.takes
 
 
-_Event = tuple[int, int]
-"""An instant in ticks, and the device that something happens to then."""
-_Pop = Callable[[list[_Event]], _Event]
-"""Takes the next event from a heap."""
-
-
-def _pop_until(deadline: float) -> _Pop:
-    """A pop that raises TimeoutError once an instant of `time.monotonic` has passed."""
-    pops = count()
-
-    def pop(events: list[_Event]) -> _Event:
-        if next(pops) % LOOK == 0 and time.monotonic() > deadline:
-            raise TimeoutError
-        return heapq.heappop(events)
-
-    return pop
-
-
-class ReleaseTimes:
-    """When operations may start: as soon as all that they wait for has ended and arrived.
-
-    The operations of a class are sent in the order of microbatches.
-    """
-
-    def __init__(self, instance: Instance) -> None:
-        total, waits = instance.batches, [len(links) for links in instance.predecessors]
-        self.times: list[list[int]] = [[] if count else [0] * total for count in waits]
-        """Per class, of the microbatches that have arrived or are on their way, in ticks."""
-        several = [_Inputs([0] * total, [n] * total) if n > 1 else None for n in waits]
-        self._links = [
-            [
-                (self.times[after], several[after], lag, instance.classes[after].device)
-                for after, lag in links
-            ]
-            for links in instance.successors
-        ]
-        self._device = [one.device for one in instance.classes]
-
-    def time(self, number: int, microbatch: int) -> int | None:
-        """When an operation of a class may start; None: not known yet."""
-        times = self.times[number]
-        return times[microbatch] if microbatch < len(times) else None
-
-    def send(self, number: int, microbatch: int, end: int, events: list[tuple[int, int]]) -> None:
-        """Note the end of an operation at its successors; arrivals after it become events."""
-        here = self._device[number]
-        for times, inputs, lag, there in self._links[number]:
-            time = end + lag
-            if inputs is not None:
-                latest, missing = inputs
-                if missing[microbatch] > 1:
-                    missing[microbatch] -= 1
-                    latest[microbatch] = max(latest[microbatch], time)
-                    continue
-                time = max(latest[microbatch], time)
-            times.append(time)
-            if there != here or time > end:
-                heapq.heappush(events, (time, there))
-
-
-class _Inputs(NamedTuple):
-    """What the operations of a class wait for, where that is more than one operation."""
-
-    latest: list[int]
-    """Per microbatch: when the last of the inputs known so far arrives, in ticks."""
-    missing: list[int]
-    """Per microbatch: number of inputs that are not known yet."""
-
-
-class _ParallelGeneration:
-    """One run: how far every class has come, what has arrived, and when devices are free."""
+class _RuleGeneration:
+    """One parallel generation, steered by a rule."""
 
     def __init__(self, scheduler: ListScheduler, rule: PriorityRule) -> None:
         instance, places = scheduler.instance, scheduler.places
-        devices, total = range(len(scheduler.hosted)), instance.batches
-        self.classes, self.rule = instance.classes, rule
-        self.total = total
-        self.hosted, self.takes, self.codes = scheduler.triples, scheduler.takes, scheduler.codes
+        devices = range(len(scheduler.hosted))
+        self.run = Generation(instance)
+        self.classes, self.rule, self.total = instance.classes, rule, instance.batches
+        self.hosted, self.takes = scheduler.triples, scheduler.takes
         self.needs, self.transient = scheduler.needs, scheduler.transient
         self.forward = [
             mine if rule.shallow_first[device] else mine[::-1]
@@ -310,29 +235,20 @@ class _ParallelGeneration:
         ]
         self.backward = [mine[::-1] for mine in self.forward]
         self.cap = [rule.cap[one.stage] for one in instance.classes[:places]]
-        self.done = [0] * (2 * places) + [total if instance.fused else 0] * places
-        self.arrivals = ReleaseTimes(instance)
-        self.arrived = self.arrivals.times
+        self.done, self.arrived, self.held = self.run.done, self.run.arrived, self.run.held
         rooms = [instance.room(device) for device in devices]
         self.room = [NEVER if room is None else room for room in rooms]
-        self.held = [0] * len(devices)
-        self.busy, self.first_start = [0] * len(devices), [-1] * len(devices)
-        self.orders: tuple[list[int], ...] = tuple([] for _ in devices)
-        self.events = [(0, device) for device in devices]
 
-    def result(self, pop: _Pop = heapq.heappop) -> ListSchedule | None:
+    def result(self, pop: Pop = heapq.heappop) -> ListSchedule | None:
         """Run to the end; None if the rule got stuck."""
-        events, busy = self.events, self.busy
-        while events:
-            now, device = pop(events)
-            if busy[device] <= now:
-                self._dispatch(device, now)
-        if any(done != self.total for done in self.done):
+        run = self.run
+        run.run(self._choose, [(0, device) for device in range(len(self.hosted))], pop)
+        if not run.complete:
             return None
-        return _measured(self.first_start, busy, self.orders)
+        return ListSchedule(run.makespan, run.span, tuple(order.tolist() for order in run.orders()))
 
-    def _dispatch(self, device: int, now: int) -> None:
-        """Start the operation the rule prefers, if any may start now."""
+    def _choose(self, device: int, now: int) -> int | None:
+        """The operation that the rule prefers, if any may start now."""
         if self.rule.forward_first[device]:
             chosen = self._ready_f(device, now)
             if chosen < 0:
@@ -343,13 +259,12 @@ class _ParallelGeneration:
                 chosen = self._ready_f(device, now)
         if chosen < 0:
             chosen = self._ready_w(device, now)
-        if chosen >= 0:
-            self._start(device, chosen, now)
+        return None if chosen < 0 else chosen
 
     def _ready_b(self, device: int, now: int) -> int:
         for _, b, _ in self.backward[device]:
-            done, arrived = self.done[b], self.arrived[b]
-            here = done < len(arrived) and arrived[done] <= now
+            done = self.done[b]
+            here = self.arrived[b][done] <= now
             if here and (not self.takes[b] or self._fits(device, self.takes[b], done)):
                 return b
         return -1
@@ -362,9 +277,8 @@ class _ParallelGeneration:
 
     def _coming(self, f: int, b: int) -> int:
         """When the next F of a place comes that is known to come and within its cap; or NEVER."""
-        done, arrived = self.done[f], self.arrived[f]
-        within = done < len(arrived) and done - self.done[b] < self.cap[f]
-        return arrived[done] if within else NEVER
+        done = self.done[f]
+        return self.arrived[f][done] if done - self.done[b] < self.cap[f] else NEVER
 
     def _fits(self, device: int, more: int, microbatch: int) -> bool:
         """Whether memory allows an increase and the oldest microbatch here can still finish."""
@@ -431,28 +345,15 @@ class _ParallelGeneration:
         """When the next B and the next F known to come may start, and whether memory stops one."""
         next_b, next_f, blocked = NEVER, NEVER, False
         for f, b, _ in self.hosted[device]:
-            done, arrived = self.done[b], self.arrived[b]
-            if done < len(arrived):
-                blocked |= arrived[done] <= now
-                next_b = min(next_b, max(arrived[done], now))
+            arrival = self.arrived[b][self.done[b]]
+            blocked |= arrival <= now
+            next_b = min(next_b, max(arrival, now))
             coming = self._coming(f, b)
             if coming <= now:
                 blocked = True
             elif self.held[device] + self.takes[f] <= self.room[device]:
                 next_f = min(next_f, coming)
         return next_b, next_f, blocked
-
-    def _start(self, device: int, number: int, now: int) -> None:
-        *_, duration, takes, gives = self.classes[number]
-        end, microbatch = now + duration, self.done[number]
-        if self.first_start[device] < 0:
-            self.first_start[device] = now
-        self.busy[device] = end
-        self.held[device] += takes - gives
-        heapq.heappush(self.events, (end, device))
-        self.orders[device].append(self.codes[number] + microbatch)
-        self.done[number] = microbatch + 1
-        self.arrivals.send(number, microbatch, end, self.events)
 
 
 class _Station(NamedTuple):
@@ -472,9 +373,9 @@ class _Station(NamedTuple):
 
 
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
-    scheduler: ListScheduler, rule: PriorityRule, pop: _Pop
+    scheduler: ListScheduler, rule: PriorityRule, pop: Pop
 ) -> ListSchedule | None:
-    """List scheduling of a plain pipeline: `_ParallelGeneration` with all else left out.
+    """List scheduling of a plain pipeline: `_RuleGeneration` with all else left out.
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and it
     is built 2.6 times as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most
@@ -556,13 +457,18 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     return _measured(first_start, busy, orders)
 
 
-def _smaller(instance: Instance, stage: int) -> tuple[OpKind, ...]:
-    """B and W, or BW: what holds less."""
-    b, w, whole = (
-        instance.classes[instance.number(kind, stage)] for kind in (OpKind.B, OpKind.W, OpKind.BW)
-    )
-    split = max(b.takes, b.change + w.takes)
-    return (OpKind.BW,) if whole.takes <= split else (OpKind.B, OpKind.W)
+def _smaller(instance: Instance, stage: int) -> int:
+    """The modes in which the backward of a stage holds less: those of B and W, or that of BW."""
+    most = []
+    for option in (SPLIT_MODE, WHOLE_MODE):
+        held = peak = 0
+        for number in instance.numbers(stage)[1:]:
+            mode = instance.classes[number].modes_by_option[option]
+            if mode is not None:
+                peak = max(peak, held + mode.takes)
+                held += mode.change
+        most.append(peak)
+    return SPLIT_MODE if most[SPLIT_MODE] < most[WHOLE_MODE] else WHOLE_MODE
 
 
 def one_at_a_time(instance: Instance) -> Orders:
@@ -570,20 +476,22 @@ def one_at_a_time(instance: Instance) -> Orders:
 
     Where backwards are mixed, each is of the kind that holds less.
     """
-    pipeline, (forward, *backward) = instance.pipeline, instance.kinds
-    slices = range(pipeline.num_slices)
+    pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
     orders = []
     for device in range(pipeline.num_devices):
         parts = []
         for route, hosted in enumerate(pipeline.hosted):
             stages = hosted[device]
-            numbers = [instance.number(forward, s, route, part) for s in stages for part in slices]
-            numbers += [
-                instance.number(kind, stage, route, part)
-                for stage in stages[::-1]
-                for part in reversed(slices)
-                for kind in (_smaller(instance, stage) if instance.kinds == EVERY else backward)
+            rows = [
+                instance.codes[instance.number(OpKind.F, stage, route, part)]
+                for stage in stages
+                for part in slices
             ]
-            parts.append(instance.codes[np.array(numbers, dtype=np.int64)].T.ravel())
+            for stage in stages[::-1]:
+                option = _smaller(instance, stage)
+                for part in reversed(slices):
+                    numbers = instance.numbers(stage, route, part)[1:]
+                    rows += [instance.codes_in(number, option) for number in numbers]
+            parts.append(np.stack([row for row in rows if row[0] != ABSENT], axis=1).ravel())
         orders.append(np.concatenate(parts))
     return orders

@@ -7,7 +7,7 @@ in which they carry them is fixed too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,9 +16,10 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.instance import Constraints, data_flow, durations
+from ppopt.problem.instance import data_flow, durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, posted_early
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
@@ -47,7 +48,7 @@ class Network:
 
     pipeline: Pipeline
     ops: Ints
-    """Number of every operation, by position; of a pair, F comes first."""
+    """Number of every operation, transfers included, by position; of a pair, F comes first."""
     place: Ints
     """Position of every operation."""
     duration: Ints
@@ -95,10 +96,10 @@ class Network:
 
     def op(self, position: int) -> Op | Transfer:
         """Operation at a position, of a pair the F; or the transfer."""
+        number = self.ops[np.searchsorted(self.place, position)]
         if self.queues is not None and position >= self.computed:
-            carried = np.concatenate(self.queues.order)
-            return self.queues.links.transfer(carried[position - self.computed])
-        return self.pipeline.op(self.ops[np.searchsorted(self.place, position)])
+            return self.queues.links.transfer(number)
+        return self.pipeline.op(number)
 
 
 def _numbered(bounds: Ints) -> Ints:
@@ -111,78 +112,63 @@ def network(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) ->
 
     With `queues` links are streams, else delays.
     """
-    listed = _listed(pipeline, orders)
-    waits = listed.delays() if queues is None else listed.streams(queues)
-    if queues is not None:
-        carried = np.concatenate([*queues.order, np.empty(0, dtype=np.int64)])
-        duration = np.append(listed.duration, queues.links.duration[carried])
-        ends = listed.starts[-1] + np.cumsum([len(order) for order in queues.order], dtype=np.int64)
-        listed = listed._replace(duration=duration, starts=np.append(listed.starts, ends))
-    net = _cut(pipeline, listed, waits)
-    return net if queues is None else replace(net, queues=queues)
+    return _cut(pipeline, listed_orders(pipeline, orders, queues), queues)
 
 
-class _Listed(NamedTuple):
-    """Orders with their data flow, by position."""
+class ListedOrders(NamedTuple):
+    """Orders of devices, and of links where these are streams, with their precedence."""
 
     ops: Ints
+    """Number of every operation; of a pair, F comes first."""
     place: Ints
+    """Position of every operation."""
     duration: Ints
+    """Ticks of every position."""
     starts: Ints
-    """First position of every device, and the end."""
+    """First position of every device and link, and the end."""
     position: Ints
     """Position of every operation number."""
     split: Bools
+    """Whether the backward is split, [stage, microbatch, slice]."""
     flow: Constraints
-    """Between operation numbers."""
+    """Precedence, by position."""
 
-    def delays(self) -> Constraints:
-        """What the orders do not imply, by position, where links are delays."""
-        flow = self.flow
-        return self._sorted(self.position[flow.before], self.position[flow.after], flow.lag)
-
-    def streams(self, queues: Queues) -> Constraints:
-        """The same where links are streams: data cross devices by transfers."""
-        flow, links = self.flow, queues.links
-        before, after = self.position[flow.before], self.position[flow.after]
-        device = _numbered(self.starts)
-        here = device[before] == device[after]
-        carried = np.concatenate([*queues.order, np.empty(0, dtype=np.int64)])
-        place = np.full(len(links.link), FREE)
-        place[carried] = len(self.duration) + np.arange(len(carried))
-        sent = self.position[queues.before], place[queues.after]
-        consumers = links.consumers(self.split)[links.numbers]
-        received = place[links.numbers], self.position[consumers]
-        pairs = [(before[here], after[here]), sent, received]
-        first, second = (np.concatenate(column) for column in zip(*pairs, strict=True))
-        return self._sorted(first, second, np.zeros(len(first), dtype=np.int64))
-
-    def _sorted(self, before: Ints, after: Ints, lag: Ints) -> Constraints:
-        """The constraints that the orders do not imply, sorted by `after`."""
-        links = np.full(max(0, int(np.max(after, initial=0)) + 1 - len(self.duration)), FREE)
-        device = np.append(_numbered(self.starts), links)
-        implied = (device[before] == device[after]) & (before < after) & (lag == 0)
+    @property
+    def waits(self) -> Constraints:
+        """The precedence that the orders do not imply, sorted by `after`."""
+        before, after, lag = self.flow
+        host = _numbered(self.starts)
+        implied = (host[before] == host[after]) & (before < after) & (lag == 0)
         kept = np.flatnonzero(~implied)
         kept = kept[np.argsort(after[kept], kind="stable")]
         return Constraints(before[kept], after[kept], lag[kept])
 
 
-def _listed(pipeline: Pipeline, orders: Orders) -> _Listed:
+def listed_orders(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) -> ListedOrders:
+    """Join orders and precedence; raises InputError where the orders are not complete."""
     if len(orders) != pipeline.num_devices:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
     split = split_of(pipeline, orders)
     pairs = overlapped_pairs(pipeline, orders)
-    listed = np.concatenate(list(orders))
+    rows = [*orders, *(queues.order if queues else ())]
+    listed = np.concatenate(rows)
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
     second = np.flatnonzero(listed < 0)
     ops[second - 1], ops[second] = pairs.T
-    duration = durations(pipeline)[ops[listed >= 0]]
+    times = queues.links.duration if queues else durations(pipeline)
+    duration = times[ops[listed >= 0]]
     duration[place[second]] = [pair_time(pipeline, *both) for both in pairs.tolist()]
-    ends = np.cumsum([0, *map(len, orders)])
+    ends = np.cumsum([0, *map(len, rows)])
     starts = np.append(0, np.cumsum(listed >= 0))[ends]
-    position = np.empty(pipeline.num_codes, dtype=np.int64)
+    position = np.full(len(times), FREE)
     position[ops] = place
-    return _Listed(ops, place, duration, starts, position, split, data_flow(pipeline, split))
+    flow = queues.links.instance.chosen_flow(split) if queues else data_flow(pipeline, split)
+    before, after, lag = flow
+    if queues:
+        before, after = np.append(before, queues.before), np.append(after, queues.after)
+        lag = np.append(lag, np.zeros(len(queues.after), dtype=np.int64))
+    by_position = Constraints(position[before], position[after], lag)
+    return ListedOrders(ops, place, duration, starts, position, split, by_position)
 
 
 def pair_time(pipeline: Pipeline, forward: int, backward: int) -> int:
@@ -191,9 +177,9 @@ def pair_time(pipeline: Pipeline, forward: int, backward: int) -> int:
     return pipeline.ticks.pair_time(one.stage, other.kind, other.stage)
 
 
-def _cut(pipeline: Pipeline, listed: _Listed, waits: Constraints) -> Network:
+def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Network:
     """Begin a step at the front of every device and at every operation that waits."""
-    ops, place, duration, starts = listed[:4]
+    (ops, place, duration, starts), waits = listed[:4], listed.waits
     heads = np.searchsorted(waits.after, starts[:-1])
     first = np.append(np.insert(waits.after, heads, starts[:-1]), len(duration))
     before = np.insert(waits.before, heads, FREE)
@@ -203,7 +189,9 @@ def _cut(pipeline: Pipeline, listed: _Listed, waits: Constraints) -> Network:
     delay = work[waits.before] + waits.lag - work[waits.after] + duration[waits.after]
     needed = np.where(before == FREE, FREE, _numbered(first)[before])
     delay = np.insert(delay, heads, 0)
-    return Network(pipeline, ops, place, duration, work, bounds, first, before, needed, delay)
+    return Network(
+        pipeline, ops, place, duration, work, bounds, first, before, needed, delay, queues
+    )
 
 
 def run(net: Network, release: Sequence[int] | None = None) -> Ints:
@@ -282,10 +270,12 @@ def schedule(
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
         end = run(net, _least_span_release(net, end))
-    kind, stage, microbatch, part = split_codes(pipeline, net.ops)
-    device, begin, ends = net.device[net.place], (end - net.duration)[net.place], end[net.place]
+    here = net.place < net.computed
+    place = net.place[here]
+    kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
+    device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
     return Schedule(
-        *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)),
+        *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),
         origin=origin or Origin(),
         transfers=_transfers(net, end),
     )
@@ -296,22 +286,21 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
 
     The second takes first what is needed first where links are delays. Raises as `schedule` does.
     """
-    listed, net = _listed(pipeline, orders), network(pipeline, orders)
+    listed, net = listed_orders(pipeline, orders), network(pipeline, orders)
     start = run(net) - net.duration
     links = LinkQueues(pipeline)
-    consumed = listed.position[links.consumers(listed.split)]
+    numbers = links.numbers.tolist()
+    produced, consumed = (listed.position[ends] for ends in links.ends(listed.split))
     job = QueuedOrder(
         [range(*ends) for ends in pairwise(listed.starts.tolist())],
         listed.duration.tolist(),
-        listed.position[links.producers(listed.split)].tolist(),
-        consumed.tolist(),
+        dict(zip(numbers, produced.tolist(), strict=True)),
+        dict(zip(numbers, consumed.tolist(), strict=True)),
     )
-    need = np.zeros(len(links.link), dtype=np.int64)
-    need[links.numbers] = start[consumed[links.numbers]]
-    found = [dispatch(links, job, priority) for priority in (None, need.tolist())]
+    need = dict(zip(numbers, start[consumed].tolist(), strict=True))
+    found = [dispatch(links, job, priority) for priority in (None, need)]
     return [
-        posted_early(links, [np.array(one, dtype=np.int64) for one in order], listed.split)
-        for order in found
+        posted_early(links, [np.array(one, dtype=np.int64) for one in order]) for order in found
     ]
 
 
@@ -319,12 +308,13 @@ def _transfers(net: Network, end: Ints) -> Transfers:
     """The transfers of the links, at their times."""
     if net.queues is None:
         return NO_TRANSFERS
-    links, carried = net.queues.links, np.concatenate([*net.queues.order, np.empty(0, np.int64)])
-    way, stage, microbatch = (part[carried] for part in links.parts)
+    links, carried = net.queues.links, net.queues.carried
+    kind, stage, microbatch = links.parts(carried)
+    hosts = np.array(net.pipeline.hosts[0], dtype=np.int64)
+    receiving = stage + np.where(kind == OpKind.F, 1, -1)
     end = end[net.computed :]
     return Transfers(
-        *(np.where(way == 0, int(OpKind.F), int(OpKind.B)), stage, microbatch),
-        *(links.sender[carried], links.receiver[carried]),
+        *(kind, stage, microbatch, hosts[stage], hosts[receiving]),
         *(end - links.duration[carried], end),
     )
 

@@ -135,10 +135,14 @@ class Budget:
             seed=seed,
         )
 
-    def part(self, share: float) -> Budget:
-        """A budget of at most this part of the whole one; the caller pays what it spends."""
+    def part(self, share: float, incumbent: Incumbent | None = None) -> Budget:
+        """A budget of at most this part of the whole one; the caller pays what it spends.
+
+        It is over when `incumbent` (default: that of this budget) is closed.
+        """
         seconds = min(self.left, share * self.seconds)
-        return Budget(self.incumbent, self.clock, self.workers, self.seed, seconds)
+        incumbent = incumbent or self.incumbent
+        return Budget(incumbent, self.clock, self.workers, self.seed, seconds)
 
     def pay(self, work: float, *, interrupted: bool = False) -> None:
         """Count the work of a run of CP-SAT, and record whether Ctrl-C ended it."""

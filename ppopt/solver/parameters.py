@@ -416,6 +416,8 @@ class RoundParams(NamedTuple):
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)
+    link_orders: Share = Share(8)
+    longer_delays: Share = Share(1)
     lagging: float = 0.25
     """Where backwards are mixed: the part of its turn that a method for one kind of backward uses
     while schedules of another kind, or of both, are better."""
@@ -460,10 +462,8 @@ class ConfigurationParams(NamedTuple):
 
 
 class StreamParams(NamedTuple):
-    """The search over streams (`ppopt.solver.stream_search`)."""
+    """What is searched over streams, beside the view of links as delays."""
 
-    delay_share: float = 0.4
-    """Part of the time limit of the search over delays."""
     factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
     """Delays are also searched so many times as long."""
     factor_share: float = 0.1
@@ -472,14 +472,10 @@ class StreamParams(NamedTuple):
     """Largest loss of a step of local search that may be accepted, as part of the best value."""
     patience: int = 400
     """Steps without gain after which local search goes on from the best schedule."""
-    steps: int = 200_000
-    """Most steps of local search."""
-    first_steps: int = 500
-    """Most of them where rounds are bounded to 0; with every round twice as many."""
-
-    def most_steps(self, rounds: int | None) -> int:
-        """Most steps of local search beside so many rounds of all methods; None: no bound."""
-        return self.steps if rounds is None else min(self.steps, self.first_steps << rounds)
+    first_steps: int = 2000
+    """Steps of the first turn of local search; every turn takes twice as many."""
+    step_seconds: float = 4e-7
+    """Time of a step of local search per operation or transfer."""
 
 
 @dataclass(frozen=True)

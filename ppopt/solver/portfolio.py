@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
+from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
@@ -20,14 +22,15 @@ from ppopt.solver.heuristics.local_starts import (
 )
 from ppopt.solver.heuristics.mixed_windows import MixedWindowLNS
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
+from ppopt.solver.heuristics.stream_local_search import CriticalSwaps, LongerDelays
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
-from ppopt.solver.mixed_search import BackwardPool, Relaxed, on
 from ppopt.solver.parameters import Share, SolveParams
 from ppopt.solver.remote import RemoteSubsetDP
-from ppopt.solver.result import Provenance
+from ppopt.solver.result import Provenance, Result
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
+from ppopt.solver.views import BackwardPool, View, on, relaxation
 
 NAMES: tuple[str, ...] = tuple(
     method.name
@@ -35,7 +38,7 @@ NAMES: tuple[str, ...] = tuple(
         *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
         *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
         *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, MixedWindowLNS, FullModel),
-        *(ValueQuestions,),
+        *(ValueQuestions, CriticalSwaps, LongerDelays),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
@@ -43,14 +46,20 @@ NAMES: tuple[str, ...] = tuple(
 
 def improvement_turns(
     incumbent: Incumbent,
+    view: View | None,
     clock: Clock,
     parts: list[BackwardPool],
     provenance: Provenance,
     params: SolveParams,
+    solve: Callable[[Problem, float], Result],
 ) -> Turns:
-    """Quick turns, which improve small problems; then rounds of all methods."""
+    """Quick turns, which improve small problems; then rounds of all methods.
+
+    `view` shows links as delays where these are streams. `solve` searches another problem for so
+    many seconds.
+    """
     problem = incumbent.problem
-    portfolio = _Portfolio(incumbent, parts, provenance, params)
+    portfolio = _Portfolio(incumbent, view, parts, provenance, params, solve)
     if incumbent.value is None:
         if problem.operations <= params.full_model.most_operations:
             yield Turn(portfolio.full_model, clock.left)
@@ -68,15 +77,18 @@ class _Portfolio:
     def __init__(
         self,
         incumbent: Incumbent,
+        own: View | None,
         parts: list[BackwardPool],
         provenance: Provenance,
         params: SolveParams,
+        solve: Callable[[Problem, float], Result],
     ) -> None:
-        problem = incumbent.problem
-        self._problem = problem
+        seen = own or incumbent
+        problem = seen.problem
+        self._problem = incumbent.problem
         self._params = params
         rng = Random(provenance.seed)
-        relaxed = Relaxed(incumbent) if problem.mixed else None
+        relaxed = relaxation(seen) if problem.mixed else own
         bounded = problem.relaxed
         subsets = SubsetDP(bounded, params.subset)
         several = provenance.workers > 1 and not problem.mixed
@@ -84,13 +96,13 @@ class _Portfolio:
         self._justifications = [
             on(view, DoubleJustification(pool, params.justification)) for pool, view in parts
         ]
-        self.full_model = FullModel(problem, params.full_model)
+        self.full_model = on(own, FullModel(problem, params.full_model))
         share = params.rounds
-        views = [view for _, view in parts if view is not None]
+        views = [view for _, view in parts if view is not None and problem.mixed]
         large = problem.operations > params.full_model.most_operations
         self._shares: tuple[tuple[Method, Share], ...] = (
             (
-                self._remote or on(relaxed, subsets),
+                on(own, self._remote) if self._remote else on(relaxed, subsets),
                 share.subset_dp_remote if several else share.subset_dp,
             ),
             (
@@ -118,7 +130,7 @@ class _Portfolio:
                     share.dynamic_program,
                 )
                 for pool, view in parts
-                if view is not None
+                if problem.mixed
             ),
             *(
                 (on(view, method), part)
@@ -128,9 +140,22 @@ class _Portfolio:
                     (WindowLNS(pool, rng, params.windows), share.windows),
                 )
             ),
-            (MixedWindowLNS(problem, views, rng, params.windows), share.windows),
+            (on(own, MixedWindowLNS(problem, views, rng, params.windows)), share.windows),
             (self.full_model, share.full_model),
-            (ValueQuestions(problem, params.questions), share.questions),
+            (on(own, ValueQuestions(problem, params.questions)), share.questions),
+            *self._over_streams(own, rng, solve),
+        )
+
+    def _over_streams(
+        self, view: View | None, rng: Random, solve: Callable[[Problem, float], Result]
+    ) -> tuple[tuple[Method, Share], ...]:
+        """What works on the problem of the search itself, where the others see a view of it."""
+        if view is None:
+            return ()
+        share, streams = self._params.rounds, self._params.streams
+        return (
+            (CriticalSwaps(rng, streams), share.link_orders),
+            (LongerDelays(solve, streams), share.longer_delays),
         )
 
     def entries(self) -> list[TurnTaker]:

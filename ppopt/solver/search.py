@@ -34,11 +34,11 @@ from ppopt.solver.heuristics.construction import (
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, has_pairs, supported
-from ppopt.solver.mixed_search import BackwardPool, backward_pools, on
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
+from ppopt.solver.views import BackwardPool, View, backward_pools, links_as_delays, on
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
@@ -251,12 +251,6 @@ def search_from(
 
     The time limit of `provenance` counts from `began` (of `time.monotonic`), by default from now.
     """
-    if problem.pipeline.streams:
-        from ppopt.solver.stream_search import search_streams  # noqa: PLC0415  loads on use
-
-        return search_streams(
-            search_from, start, problem, provenance, progress, began, stop, params
-        )
     search = Search(problem, provenance, params, progress, stop, began)
     search.run(start)
     with interrupts.recorded() as pressed:
@@ -290,6 +284,9 @@ class Search:
         self.clock = Clock(provenance.time_limit, began)
         bound = device_bounds.known_bound(self.problem)
         self.incumbent = Incumbent(self.problem, bound, self._announced)
+        streams = self.problem.pipeline.streams
+        self.view: View | None = links_as_delays(self.incumbent) if streams else None
+        """Links as delays, where they are streams: most methods work on that."""
         self._progress = progress
         self._phase = "bounds"
         self._stop = stop
@@ -325,7 +322,7 @@ class Search:
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         try:
-            warm_starts.apply_warm_start(incumbent, self.clock, start)
+            warm_starts.apply_warm_start(incumbent, self.view, self.clock, start)
             with interrupts.heard():
                 if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
@@ -340,8 +337,8 @@ class Search:
 
         Where backwards are mixed: with every backward split, and with every one whole.
         """
-        incumbent = self.incumbent
-        if incumbent.value is None and not incumbent.infeasible:
+        incumbent = self.view or self.incumbent
+        if incumbent.value is None and not self.incumbent.infeasible:
             for one in self.problem.restrictions:
                 incumbent.submit_orders(list_scheduling.one_at_a_time(one.instance))
 
@@ -376,7 +373,7 @@ class Search:
         """
         params = self.params
         for _, view in self.parts:
-            short = ShortRunUnrolling(self._solve_short, params.steady_state)
+            short = ShortRunUnrolling(self._solve_for, params.steady_state)
             for method in self._supported(on(view, short)):
                 yield Turn(method, 0.0)
         yield from alternate(
@@ -391,7 +388,7 @@ class Search:
                 )
             )
         )
-        for method in self._supported(MixedHandStrategies()):
+        for method in self._supported(on(self.view, MixedHandStrategies())):
             yield Turn(method, 0.0)
         for pool, _ in self.parts:
             pool.end_construction()
@@ -399,7 +396,7 @@ class Search:
     @cached_property
     def parts(self) -> list[BackwardPool]:
         """What heuristics share, per kind of backward: the pool, and who gets what they find."""
-        return backward_pools(self.incumbent, self.params)
+        return backward_pools(self.view or self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
@@ -413,10 +410,11 @@ class Search:
         if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
-            self.incumbent, self.clock, self.parts, self.provenance, self.params
+            *(self.incumbent, self.view, self.clock, self.parts, self.provenance, self.params),
+            self._solve_for,
         )
 
-    def _solve_short(self, problem: Problem, seconds: float) -> Result:
+    def _solve_for(self, problem: Problem, seconds: float) -> Result:
         provenance = replace(self.provenance, time_limit=seconds)
         return search_from(WarmStart(), problem, provenance, params=self.params)
 

@@ -15,8 +15,8 @@ from ppopt.solver.bounds.relaxation_bound import Devices
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.mixed_search import Relaxed, on
 from ppopt.solver.parameters import SubsetParams
+from ppopt.solver.views import on, relaxation
 
 
 class SubsetBounding:
@@ -30,7 +30,7 @@ class SubsetBounding:
         self._subsets = method = SubsetDP(problem.relaxed, params, first)
         self.exhausted = not method.supports(problem.relaxed)
         """Whether there is nothing left to do."""
-        self._method = on(Relaxed(self._incumbent) if problem.mixed else None, method)
+        self._method = on(relaxation(self._incumbent) if problem.mixed else None, method)
 
     def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
         """Work towards a value in ticks for some units of work; return the units used.

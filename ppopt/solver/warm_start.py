@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import EVERY, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -94,20 +94,23 @@ class WarmStart(NamedTuple):
         return None if self.hint is None else self.hint.record(problem, followed=followed)
 
 
-def apply_warm_start(incumbent: Incumbent, clock: Clock, start: WarmStart) -> None:
+def apply_warm_start(
+    incumbent: Incumbent, view: Incumbent | None, clock: Clock, start: WarmStart
+) -> None:
     """Give a warm start to the incumbent, even when the time is already up.
 
-    Only the repair of schedules over the limits takes time of the search.
+    `view` shows links as delays where these are streams. Only the repair of schedules over the
+    limits takes time of the search.
     """
     if start.bound is not None:
         incumbent.raise_bound(start.bound)
     known = [Hint(replace(made, pipeline=incumbent.problem.pipeline)) for made in start.schedules]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
-            _submit(incumbent, hint, clock.deadline)
+            _submit(incumbent, view or incumbent, hint, clock.deadline)
 
 
-def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
+def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:
     """Submit a hint at its own starts and at those of its order, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
     made = hint.given
@@ -115,12 +118,12 @@ def _submit(incumbent: Incumbent, hint: Hint, deadline: float) -> None:
         made = timing.schedule(pipeline, hint.moved, objective)
     if made.fits_limits:
         incumbent.submit(made)
-        incumbent.submit_orders(made.orders)
+        view.submit_orders(made.orders)
     else:
         for one in incumbent.problem.restrictions:
             orders = of_kind(pipeline, made.orders, one.backward_kind)
             again = timing.schedule(pipeline, orders, objective)
-            incumbent.submit_orders(repair(again, one.instance, deadline))
+            view.submit_orders(repair(again, one.instance, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:
@@ -164,8 +167,8 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 
 def _times(pipeline: Pipeline) -> object:
     """What the starts of a schedule depend on: the tick, the times of the stages, and all lags."""
-    lags = Instance(pipeline, EVERY).flow.lag.tolist()
-    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags
+    lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
+    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, pipeline.link_mode
 
 
 def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ppopt.problem.instance import WHOLE, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.list_scheduling import (
     ListSchedule,
@@ -38,11 +39,14 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     """
     few = _equal(pipeline, min(pipeline.batches, SAMPLE * pipeline.num_devices))
     built = [
-        (policy, ListScheduler(Instance(few, WHOLE)).build(policy)) for policy in _policies(few)
+        (policy, ListScheduler(Instance(few, BackwardKind.WHOLE)).build(policy))
+        for policy in _policies(few)
     ]
     policy, found = min(((p, b) for p, b in built if b), key=lambda pair: pair[1].makespan)
     if few.batches < pipeline.batches:
-        longer = ListScheduler(Instance(_equal(pipeline, pipeline.batches), WHOLE)).build(policy)
+        longer = ListScheduler(
+            Instance(_equal(pipeline, pipeline.batches), BackwardKind.WHOLE)
+        ).build(policy)
         found = longer or _surely(pipeline)
     return found.arrays()
 
@@ -61,7 +65,7 @@ def _equal(pipeline: Pipeline, batches: int) -> Pipeline:
 def _surely(pipeline: Pipeline) -> ListSchedule:
     """The rule that no memory limit stops: at most p microbatches at a stage."""
     whole = _equal(pipeline, pipeline.batches)
-    built = ListScheduler(Instance(replace(whole, mem_limit=None), WHOLE)).build(
+    built = ListScheduler(Instance(replace(whole, mem_limit=None), BackwardKind.WHOLE)).build(
         next(_policies(whole))
     )
     assert built is not None, "without a limit nothing waits in a circle"

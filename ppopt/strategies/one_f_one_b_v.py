@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ppopt.problem.instance import WHOLE, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.simulation import class_orders
 from ppopt.strategies.base import Options, Strategy, register
 from ppopt.strategies.building_block import Block, Passes, class_sequences
 
@@ -16,7 +17,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     At most 2 (floor(2p / 3) + 1) chunks on a device, asymptotically two thirds of 1F1B (arXiv
     2405.15362, appendix on 1F1B-V).
     """
-    instance = Instance(pipeline, WHOLE)
+    instance = Instance(pipeline, BackwardKind.WHOLE)
     passes = Passes(one_f_one_b_v_block(pipeline.num_devices), pipeline.batches).backbone()
     return class_orders(instance, class_sequences(instance, passes))
 

@@ -12,10 +12,8 @@ from collections import deque
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.simulation import Simulation
+from ppopt.schedule.generation import NEVER, Generation
 
-NEVER = 2**62
-"""Later than any instant."""
 PATIENCE = 50
 """Percent of W that must fit before the next arrival that is known of."""
 
@@ -31,10 +29,10 @@ def paced_sequences(instance: Instance, most: int, percent: int) -> list[list[in
 
 
 class _Paced:
-    """One simulation, and what devices hold in it."""
+    """One generation, and what devices hold in it."""
 
     def __init__(self, instance: Instance, most: int, percent: int) -> None:
-        self.run, self.instance, self.most = Simulation(instance), instance, most
+        self.run, self.instance, self.most = Generation(instance), instance, most
         self.classes = instance.classes
         work = [sum(self.classes[one].duration for one in mine) for mine in instance.hosted]
         pace = -(-max(work) * percent // 100)
@@ -72,7 +70,7 @@ class _Paced:
             elif kind is OpKind.F and not self._may_begin(device, number):
                 blocked = True
             else:
-                ready.append((len(self.run.ends[number]), -kind, number))
+                ready.append((self.run.done[number], -kind, number))
         if ready:
             _, back, number = min(ready)
             self._begin(device, number, OpKind(-back))
@@ -98,5 +96,5 @@ class _Paced:
             return
         self.in_flight[device] += 1
         if number == self.entry:
-            entered = len(self.run.ends[number]) + 1
+            entered = self.run.done[number] + 1
             self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.generation import Generation
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import equal_times
 
 SAMPLE = 4
@@ -61,7 +62,7 @@ class FillingVariant(NamedTuple):
 
     def filled(self, pipeline: Pipeline, most: int) -> Filled:
         """Simulate the plan on a pipeline."""
-        instance = Instance(pipeline, SPLIT)
+        instance = Instance(pipeline, BackwardKind.SPLIT)
         return _Filling(instance, self.source(instance), most, self.rule).result()
 
 
@@ -97,7 +98,7 @@ class _Filling:
     def __init__(
         self, instance: Instance, sequences: Sequences, most: int, rule: GapRule | None
     ) -> None:
-        self.run, self.classes = Simulation(instance), instance.classes
+        self.run, self.classes = Generation(instance), instance.classes
         self.sequences, self.most, self.rule = sequences, most, rule
         stages = range(instance.pipeline.num_stages)
         self.weight = {

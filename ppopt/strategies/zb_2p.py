@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
+from ppopt.schedule.generation import Generation
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.simulation import Simulation
 from ppopt.strategies.base import Options, Strategy, register
 
-F, B, W = range(len(SPLIT))
+F, B, W = range(3)
 SHORTLIST = 3
 """Most schedules whose starts are chosen for device span exactly."""
 
@@ -41,7 +42,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     as the first backward and 2p activations allow; then F and B in turn, W where a gap or the
     memory asks for it; then the W left. Stage i stays at least one F ahead of stage i + 1.
     """
-    tried = [_Run(pipeline, choices).simulation for choices in GRID]
+    tried = [_Run(pipeline, choices).run for choices in GRID]
     different = {tuple(map(tuple, one.sequence)): one for one in tried}
     shortest = sorted(different.values(), key=lambda one: one.span)[:SHORTLIST]
     return min((one.orders() for one in shortest), key=lambda orders: _cost(pipeline, orders))
@@ -56,11 +57,11 @@ class _Run:
     """One pass of the heuristic: operations are put on their stages one by one."""
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
-        instance = Instance(pipeline, SPLIT)
-        self.simulation, self.choices = Simulation(instance), choices
+        instance = Instance(pipeline, BackwardKind.SPLIT)
+        self.run, self.choices = Generation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
-        self.number = [[instance.number(kind, stage) for kind in SPLIT] for stage in self.stages]
+        self.number = [instance.numbers(stage) for stage in self.stages]
         classes = [[instance.classes[number] for number in row] for row in self.number]
         self.time = [[one.duration for one in row] for row in classes]
         self.memory = [[one.change for one in row] for row in classes]
@@ -81,22 +82,22 @@ class _Run:
 
     def _free(self, stage: int) -> int:
         """When the device of a stage is free."""
-        return self.simulation.free[self.host[stage]]
+        return self.run.free[self.host[stage]]
 
     def _spare_idle(self, stage: int) -> int:
         """Idle time that a stage may add without being idle longer than all others."""
-        return self.simulation.most_idle - self.simulation.idle[self.host[stage]]
+        return self.run.most_idle - self.run.idle[self.host[stage]]
 
     def _arrival(self, stage: int, kind: int) -> int:
         """When the inputs of the next operation of a kind are at a stage."""
-        arrival = self.simulation.arrival(self.number[stage][kind])
+        arrival = self.run.arrival(self.number[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
 
     def _put(self, stage: int, kind: int) -> None:
         """Run the next operation of a kind on a stage."""
         arrival = 0 if kind == W else self._arrival(stage, kind)
-        self.simulation.append(self.number[stage][kind], arrival)
+        self.run.append(self.number[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
         self.held[stage] += self.memory[stage][kind]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.errors import InputError, NotApplicableError
 from ppopt.solver.result import Result
 from ppopt.solver.search import Callback
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome
+from ppopt.studies.records import DamagedError
 from ppopt.studies.storage import Storage, StorageError
 
 
@@ -44,10 +44,8 @@ def solve_stored(job: SolveJob, storage: Storage, progress: Callback | None = No
 
 
 def _known(job: SolveJob, storage: Storage) -> tuple[JobOutcome | None, str | None]:
-    stored = storage.result(job.key)
-    if stored is None:
-        return None, None
     try:
-        return outcome.read(stored, job), None
-    except (InputError, NotApplicableError) as error:
+        stored = storage.result(job.key)
+        return stored and outcome.read(stored, job), None
+    except DamagedError as error:
         return None, str(error)

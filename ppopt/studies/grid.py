@@ -18,10 +18,10 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
-from ppopt.studies import storage
 from ppopt.studies.conditions import Condition
 from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
+from ppopt.studies.records import canonical as json_text
 
 STRATEGY = "strategy"
 """The key of a sweep that is no setting: `optimal`, or a hand strategy."""
@@ -60,7 +60,7 @@ def axis(key: str, values: Iterable[Any]) -> Axis:
     """
     name, setting = _named(key)
     points = {
-        storage.canonical(shown := _shown(key, value)): _Point(shown, _settings_of(setting, value))
+        json_text(shown := _shown(key, value)): _Point(shown, _settings_of(setting, value))
         for value in map(_as_in_a_file, values)
     }
     if not points:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from ppopt.errors import NotApplicableError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
@@ -22,7 +22,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.search import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import partition_choice
-from ppopt.studies.storage import canonical
+from ppopt.studies.records import canonical
 
 _APPEARANCE = (
     *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
@@ -145,7 +145,10 @@ class SolveJob:
         if asked.partition == partition.SEARCH:
             asked = replace(asked, partition=found.counts)
         if asked.recompute == SEARCH_RECOMPUTE:
-            chosen = iter(found.model.layers if found.model else ())
+            layers = found.model.layers if found.model else ()
+            if len(layers) != len(asked.model.layers):
+                raise InputError("layers: they are not those that are asked for")
+            chosen = iter(layers)
             model = asked.model.recomputing(lambda _: next(chosen).recompute)
             asked = replace(
                 asked, model=model, recompute=None, partition=found.counts, mem_limit=limits

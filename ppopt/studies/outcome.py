@@ -6,16 +6,16 @@ verifier accepts it with its claims, and value, bound and status agree.
 
 from __future__ import annotations
 
-import json
+import re
 import time
-import zlib
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats import figures, schedule_json
+from ppopt.formats import figures, origin_json, schedule_json
+from ppopt.formats.fields import section, shown, text, within
 from ppopt.problem import partition
 from ppopt.problem.exact import plain
 from ppopt.schedule.origin import Argument, Certificate
@@ -37,7 +37,7 @@ from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.partition_choice import choose_partition
-from ppopt.studies.storage import StoredResult
+from ppopt.studies.records import StoredResult, damage, packed, unpacked
 from ppopt.verifier import checked, verify
 
 FIGURES = (
@@ -45,6 +45,12 @@ FIGURES = (
     *("fits_limit", "time_unit", "memory_unit"),
     *("tokens_per_second", "tokens_per_second_per_device", "mfu"),
 )
+
+
+SCHEMA = 1
+"""Of the document in a stored result."""
+_DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedule")
+_FRACTION = re.compile(r"([0-9]{1,40})(?:/([1-9][0-9]{0,39}))?")
 
 
 @dataclass(frozen=True)
@@ -224,16 +230,13 @@ def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
     """An outcome as it is stored: JSON, compressed; the schedule in its native form."""
     bound, certificate, made = outcome.lower_bound, outcome.certificate, outcome.schedule
     document = {
-        "schema": 1,
+        "schema": SCHEMA,
         "lower_bound": None if bound is None else str(bound),
         "proof": outcome.proof,
-        "certificate": None
-        if certificate is None
-        else {"argument": certificate.argument, "devices": certificate.devices},
+        "certificate": certificate and origin_json.certificate_to_object(certificate),
         "versions": outcome.versions,
         "schedule": None if made is None else schedule_json.schedule_to_object(made),
     }
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return StoredResult(
         key=job.key,
         strategy=job.strategy,
@@ -243,68 +246,82 @@ def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
         workers=outcome.workers,
         seconds=outcome.seconds,
         version=version(),
-        record=zlib.compress(text.encode()),
+        record=packed(document),
     )
 
 
 def read(found: StoredResult, job: SolveJob) -> JobOutcome:
-    """Read a stored outcome of a job and check it again; raises InputError where it is wrong."""
-    document = _document(found)
-    made = document["schedule"] and _schedule(document["schedule"], job)
-    bound, certificate = document["lower_bound"], document["certificate"]
-    outcome = JobOutcome(
-        status=Status(found.status),
-        schedule=made,
-        lower_bound=None if bound is None else Fraction(bound),
-        proof=document["proof"],
-        certificate=certificate
-        and Certificate(Argument(certificate["argument"]), tuple(certificate["devices"])),
-        time_limit=found.time_limit or 0.0,
-        workers=found.workers or 1,
-        versions=document["versions"],
-        seconds=found.seconds,
-    )
-    _check(outcome)
+    """Read a stored outcome of a job and check it again; raises DamagedError where it is wrong."""
+    with damage("a stored result"):
+        document = _document(found)
+        native, certificate = document["schedule"], document["certificate"]
+        outcome = JobOutcome(
+            status=Status(found.status),
+            schedule=None if native is None else _schedule(native, job),
+            lower_bound=within("lower_bound", _bound, document["lower_bound"]),
+            proof=within("proof", text, document["proof"]),
+            certificate=None
+            if certificate is None
+            else within("certificate", origin_json.certificate_from_object, certificate),
+            time_limit=found.time_limit or 0.0,
+            workers=found.workers or 1,
+            versions=within("versions", origin_json.versions_from_object, document["versions"]),
+            seconds=found.seconds,
+        )
+        _check(outcome)
     return outcome
 
 
-def schedule_of(found: StoredResult) -> Schedule | None:
+def schedule_of(found: StoredResult, limits: list[float] | None) -> Schedule | None:
     """The schedule of a stored outcome on the pipeline it was made for, verified with its claims.
 
-    Memory limits are not enforced: a hand strategy is not held to them. Raises InputError where it
-    is wrong.
+    Memory limits, one per device, are shown and not enforced: a hand strategy is not held to them.
+    Raises DamagedError where it is wrong.
     """
-    native = _document(found)["schedule"]
-    if native is None:
-        return None
-    made, claims = schedule_json.schedule_from_object(native)
-    violations = verify(made, claims, enforce_limit=False)
-    if violations:
-        raise InputError(f"a stored schedule is wrong: {violations[0]}")
-    return replace(made, origin=replace(made.origin, from_file=False))
+    with damage("a stored result"):
+        native = _document(found)["schedule"]
+        if native is None:
+            return None
+        made, claims = schedule_json.schedule_from_object(native)
+        _verified(made, claims, enforce_limit=False)
+        pipeline = replace(made.pipeline, mem_limit=limits)
+    return replace(made, pipeline=pipeline, origin=replace(made.origin, from_file=False))
 
 
 def _document(found: StoredResult) -> dict[str, Any]:
-    """The compressed JSON, whose checksum tells whether it is whole."""
-    try:
-        document: dict[str, Any] = json.loads(zlib.decompress(found.record))
-    except (zlib.error, ValueError) as error:
-        raise InputError(f"a stored result is damaged ({error})") from None
+    document = section(unpacked(found.record), _DOCUMENT)
+    if document["schema"] != SCHEMA:
+        raise InputError(f"schema: {shown(document['schema'])} is not {SCHEMA}")
     return document
 
 
-def _schedule(native: dict[str, Any], job: SolveJob) -> Schedule:
+def _bound(value: object) -> Fraction | None:
+    """A bound in the user's unit, exactly: the text of a fraction."""
+    if value is None:
+        return None
+    parts = _FRACTION.fullmatch(text(value))
+    if parts is None:
+        raise InputError(f"{shown(value)} is no bound")
+    return Fraction(int(parts[1]), int(parts[2] or 1))
+
+
+def _schedule(native: object, job: SolveJob) -> Schedule:
     """The schedule on the pipeline that is asked for, verified with its claims."""
     made, claims = schedule_json.schedule_from_object(native, job.given)
     asked = job.settled(made.pipeline)
     limited = job.searched
     if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):
-        raise InputError("a stored schedule is of another pipeline")
+        raise InputError("it is of another pipeline")
     made = replace(made, pipeline=asked, origin=replace(made.origin, from_file=False))
-    violations = verify(made, claims, enforce_limit=limited)
-    if violations:
-        raise InputError(f"a stored schedule is wrong: {violations[0]}")
+    _verified(made, claims, enforce_limit=limited)
     return made
+
+
+def _verified(made: Schedule, claims: dict[str, Any], *, enforce_limit: bool) -> None:
+    """Raise InputError where a schedule or a claim is wrong."""
+    violations = verify(made, claims, enforce_limit=enforce_limit)
+    if violations:
+        raise InputError(str(violations[0]))
 
 
 def _check(outcome: JobOutcome) -> None:
@@ -312,11 +329,11 @@ def _check(outcome: JobOutcome) -> None:
     value, bound, status = outcome.value, outcome.lower_bound, outcome.status
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
     if with_schedule != (value is not None):
-        raise InputError(f"a stored result is {status} and has {'no ' * (value is None)}schedule")
+        raise InputError(f"it is {status} and has {'no ' * (value is None)}schedule")
     if value is not None and bound is not None and bound > value:
-        raise InputError(f"a stored bound {bound} is above the value {value}")
+        raise InputError(f"the bound {bound} is above the value {value}")
     if status is Status.OPTIMAL and bound != value:
-        raise InputError(f"a stored result is optimal, its bound {bound} is not its value {value}")
+        raise InputError(f"it is optimal, its bound {bound} is not its value {value}")
 
 
 # Shown.

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
-from ppopt.formats.trainer_partition import megatron_arguments, recomputes_fully
+from ppopt.formats import trainer_partition
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Model, Pipeline
 from ppopt.strategies import Options, resolve
@@ -57,7 +57,7 @@ class PlanSpace:
 
     Raises InputError where a list is empty or holds something unknown, where no combination of
     placements, chunks and strategies goes together, and where the runtime does not run a strategy
-    or a choice of recompute.
+    or the model with a choice of recompute.
     """
 
     model: Model
@@ -114,9 +114,9 @@ class PlanSpace:
             if self.runtime == "megatron" and choice != SEARCH:
                 model = self.model if choice == AS_GIVEN else self.model.with_recompute(choice)
                 try:
-                    recomputes_fully(model, "megatron")
+                    trainer_partition.check_model(model, trainer_partition.MEGATRON)
                 except NotApplicableError as error:
-                    raise InputError(f"recompute: {choice}: {error}") from None
+                    raise InputError(f"runtime: {error}") from None
 
     def __iter__(self) -> Iterator[PlanConfiguration]:
         dimensions = (
@@ -189,7 +189,7 @@ def check_megatron(pipeline: Pipeline) -> None:
 def takes_partition(pipeline: Pipeline) -> bool:
     """Whether Megatron-LM takes the partition of a pipeline."""
     try:
-        megatron_arguments(pipeline)
+        trainer_partition.megatron_arguments(pipeline)
     except NotApplicableError:
         return False
     return True

@@ -5,7 +5,7 @@ folder, `sqlite:////data/ppopt.db` one of an absolute path. Three tables: `resul
 evaluation, by the key of its content), `studies` (a name, what all its trials share, the settings
 of all rows that were asked for, and the last command that asked) and `trials` (the settings of one
 row of a study, and how it ended). A trial that is done names its result; trials of several studies
-may name the same.
+may name the same. Rows become records in `ppopt.studies.records`, which checks every value.
 
 Every write is one transaction in a write-ahead log: a process that is killed loses nothing that
 was written before. Several processes may read and write at the same time, on one machine; SQLite's
@@ -14,7 +14,7 @@ locks do not work over NFS.
 
 from __future__ import annotations
 
-import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,9 +23,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
-from zlib import compress, decompress
 
 from ppopt.errors import InputError
+from ppopt.formats.fields import shown, within
+from ppopt.studies import records
+from ppopt.studies.records import (
+    COMPLETE,
+    FAIL,
+    DamagedError,
+    StoredResult,
+    StudyRecord,
+    Trial,
+    canonical,
+    damage,
+)
 
 DEFAULT = "sqlite:///ppopt.db"
 PREFIX = "sqlite:///"
@@ -72,35 +83,6 @@ MIGRATIONS = (
 """What makes a file of each version from one of the version before; version 0 is an empty file."""
 
 
-class StoredResult(NamedTuple):
-    """A search or an evaluation as it is stored; see `ppopt.studies.record`."""
-
-    key: str
-    strategy: str
-    status: str
-    closed: bool
-    """Whether more time cannot improve it."""
-    time_limit: float | None
-    """Seconds it was given; None: it takes no limit."""
-    workers: int | None
-    seconds: float
-    version: str
-    record: bytes
-
-
-class Trial(NamedTuple):
-    """One row of a study."""
-
-    params: Mapping[str, Any]
-    """The settings in which it differs from other rows."""
-    state: str
-    """`complete`, or `fail`, in Optuna's words."""
-    key: str | None
-    """Of its result; None where it failed."""
-    row: Mapping[str, Any]
-    """Its figures, under the keys of `ppopt sweep --json`."""
-
-
 class StudySummary(NamedTuple):
     """What is listed of a study."""
 
@@ -113,6 +95,11 @@ class StudySummary(NamedTuple):
     """The last command that asked for rows; None: it was asked for in Python."""
     open: int
     """Rows that were asked for and have not ended."""
+
+
+_RESULT = ", ".join(StoredResult._fields)
+_TRIAL = ", ".join(Trial._fields)
+_STUDY = "study_id, study_name, base, created, asked, command"
 
 
 class StorageError(InputError):
@@ -169,9 +156,10 @@ class Storage:
                 f"storage: {self.path}: the folder {self.path.parent} does not exist; create it"
             )
         mode = "ro" if readonly else "rwc"
-        name = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        name = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"
         with self._errors():
             self._link = sqlite3.connect(name, uri=True, timeout=patience, isolation_level=None)
+        self._link.text_factory = lambda text: text.decode(errors="surrogateescape")
         try:
             with self._errors():
                 self._prepare(readonly=readonly)
@@ -203,6 +191,8 @@ class Storage:
                 f"storage: {self.path} is a database of another program; name another file"
             )
         version = self._one("PRAGMA user_version")
+        if version < 0:
+            raise StorageError(f"storage: {self.path}: {_DAMAGED.format(path=self.path)}")
         if version > len(MIGRATIONS):
             raise StorageError(
                 f"storage: {self.path} was written by a newer ppopt (version {version} of its "
@@ -231,12 +221,15 @@ class Storage:
     # Results.
 
     def result(self, key: str) -> StoredResult | None:
-        """The result of a key; None where there is none."""
-        fields = ", ".join(StoredResult._fields)
+        """The result of a key; None where there is none. Raises DamagedError."""
         with self._errors():
-            found = self._link.execute(f"SELECT {fields} FROM results WHERE key = ?", (key,))
-            row = found.fetchone()
-        return None if row is None else StoredResult(*row)._replace(closed=bool(row[3]))
+            query = f"SELECT {_RESULT} FROM results WHERE key = ?"
+            row = self._link.execute(query, (key,)).fetchone()
+        return None if row is None else self._result(row)
+
+    def _result(self, row: Sequence[object]) -> StoredResult:
+        with damage(f"storage: {self.path}: a result"):
+            return records.result_of(row)
 
     def results(self) -> int:
         """Number of results."""
@@ -249,10 +242,9 @@ class Storage:
             self._put(result)
 
     def _put(self, result: StoredResult) -> None:
-        fields = (*StoredResult._fields, "finished")
-        marks = ", ".join("?" * len(fields))
+        marks = ", ".join("?" * (len(result) + 1))
         self._link.execute(
-            f"INSERT OR REPLACE INTO results ({', '.join(fields)}) VALUES ({marks})",
+            f"INSERT OR REPLACE INTO results ({_RESULT}, finished) VALUES ({marks})",
             (*result, _now()),
         )
 
@@ -264,42 +256,68 @@ class Storage:
         `base` is what all its trials share. Raises InputError where the study has another.
         """
         with self._errors(), self._transaction():
-            self._link.execute(
-                "INSERT OR IGNORE INTO studies (study_name, base, created) VALUES (?, ?, ?)",
-                (name, base, _now()),
-            )
-            number, known = self._link.execute(
-                "SELECT study_id, base FROM studies WHERE study_name = ?", (name,)
-            ).fetchone()
-        if known != base:
+            found = self._find(name)
+            if found is None:
+                self._link.execute(
+                    "INSERT INTO studies (study_name, base, created) VALUES (?, ?, ?)",
+                    (name, base, _now()),
+                )
+                return self._one("SELECT last_insert_rowid()")
+        if found.base != base:
             raise InputError(
                 f"study_name: {name} is a study of another pipeline in {self.path}; "
                 "choose another name"
             )
-        return int(number)
+        return found.number
+
+    def _find(self, name: str) -> StudyRecord | None:
+        """The study of a name; None where there is none."""
+        query = f"SELECT {_STUDY} FROM studies WHERE study_name = ?"
+        row = self._link.execute(query, (within("study_name", records.utf8, name),)).fetchone()
+        return None if row is None else self._study(row)
+
+    def _study(self, row: Sequence[object]) -> StudyRecord:
+        with damage(f"storage: {self.path}: study {row[1]}", _ELSEWHERE):
+            return records.study_of(row)
+
+    def _known(self, name: str) -> StudyRecord:
+        """The study of a name; raises InputError where there is none."""
+        found = self._find(name)
+        if found is None:
+            known = [one.name for one in self._studies()]
+            listed = ", ".join(known) or "it has none"
+            raise InputError(f"study_name: {name} is not in {self.path}; it has: {listed}")
+        return found
+
+    def _studies(self) -> list[StudyRecord]:
+        rows = self._link.execute(f"SELECT {_STUDY} FROM studies ORDER BY study_id")
+        return [self._study(row) for row in rows]
 
     def ask(self, study: int, rows: Sequence[Mapping[str, Any]], command: str | None) -> None:
         """Store the settings of rows that are asked for, beside those of earlier sweeps."""
         with self._errors(), self._transaction():
-            known = _asked(self._link, study)
+            query = f"SELECT {_STUDY} FROM studies WHERE study_id = ?"
+            known = self._study(self._link.execute(query, (study,)).fetchone()).asked
             asked = dict.fromkeys((*known, *map(canonical, rows)))
-            packed = compress(json.dumps(list(asked)).encode()) if len(asked) > len(known) else None
+            packed = records.packed(list(asked)) if len(asked) > len(known) else None
+            typed = command and command.encode(errors="backslashreplace").decode()
             self._link.execute(
                 "UPDATE studies SET asked = coalesce(?, asked), command = ? WHERE study_id = ?",
-                (packed, command, study),
+                (packed, typed, study),
             )
 
     def open_rows(self, name: str) -> list[Mapping[str, Any]]:
         """Settings of the rows of a study that were asked for and have not ended."""
         with self._errors():
-            return [json.loads(one) for one in self._open(name)]
+            study = self._known(name)
+            left = self._open(study)
+        with damage(f"storage: {self.path}: study {name}", _ELSEWHERE):
+            return [within("asked", records.settings_of, one) for one in left]
 
-    def _open(self, name: str) -> list[str]:
-        query = "SELECT study_id FROM studies WHERE study_name = ?"
-        (study,) = self._link.execute(query, (name,)).fetchone()
-        rows = self._link.execute("SELECT params FROM trials WHERE study_id = ?", (study,))
-        ended = {params for (params,) in rows}
-        return [one for one in _asked(self._link, study) if one not in ended]
+    def _open(self, study: StudyRecord) -> list[str]:
+        query = "SELECT params FROM trials WHERE study_id = ?"
+        ended = {params for (params,) in self._link.execute(query, (study.number,))}
+        return [one for one in study.asked if one not in ended]
 
     def finish(self, study: int, trial: Trial, result: StoredResult | None = None) -> None:
         """Store how a trial ended, with its result where that is new; all of it or nothing."""
@@ -319,62 +337,78 @@ class Storage:
     def studies(self) -> list[StudySummary]:
         """All studies, the oldest first."""
         with self._errors():
-            rows = self._link.execute(
-                "SELECT study_name, base, created, "
-                "  count(*) FILTER (WHERE state = 'complete'), "
-                "  count(*) FILTER (WHERE state = 'fail'), command "
-                "FROM studies LEFT JOIN trials USING (study_id) GROUP BY study_id ORDER BY study_id"
-            ).fetchall()
-            opened = [len(self._open(row[0])) for row in rows]
-        return [StudySummary(*(*row, left)) for row, left in zip(rows, opened, strict=True)]
+            return [self._summary(study) for study in self._studies()]
+
+    def _summary(self, study: StudyRecord) -> StudySummary:
+        query = "SELECT state, count(*) FROM trials WHERE study_id = ? GROUP BY state"
+        ended = dict(self._link.execute(query, (study.number,)).fetchall())
+        if unknown := ended.keys() - {COMPLETE, FAIL}:
+            with damage(f"storage: {self.path}: study {study.name}", _ELSEWHERE):
+                raise InputError(f"state: {shown(unknown.pop())} is unknown")
+        return StudySummary(
+            name=study.name,
+            base=study.base,
+            created=study.created,
+            complete=ended.get(COMPLETE, 0),
+            failed=ended.get(FAIL, 0),
+            command=study.command,
+            open=len(self._open(study)),
+        )
 
     def trials(self, name: str) -> list[Trial]:
         """All trials of a study, in the order in which they were first done.
 
         Raises InputError where there is no such study.
         """
-        if name not in (known := [study.name for study in self.studies()]):
-            listed = ", ".join(known) or "it has none"
-            raise InputError(f"study_name: {name} is not in {self.path}; it has: {listed}")
         with self._errors():
-            rows = self._link.execute(
-                "SELECT params, state, key, row FROM trials JOIN studies USING (study_id) "
-                "WHERE study_name = ? ORDER BY trial_id",
-                (name,),
-            ).fetchall()
-        return [
-            Trial(json.loads(params), state, key, json.loads(row))
-            for params, state, key, row in rows
-        ]
+            query = f"SELECT trial_id, {_TRIAL} FROM trials WHERE study_id = ? ORDER BY trial_id"
+            rows = self._link.execute(query, (self._known(name).number,)).fetchall()
+        found = []
+        for number, *row in rows:
+            with damage(f"storage: {self.path}: trial {number} of study {name}", _ELSEWHERE):
+                found.append(records.trial_of(row))
+        return found
 
-    def merge(self, other: Storage) -> None:
+    def merge(self, other: Storage) -> list[str]:
         """Take over all results and studies of another storage; all of them or nothing.
 
-        Of two results of one key the one is kept that more effort was spent on. Raises InputError
-        where both have a study of one name that are of different pipelines.
+        Of two results of one key the one is kept that more effort was spent on. Returns why results
+        were left out: those that are damaged, which a sweep makes again. Raises InputError where
+        both have a study of one name that are of different pipelines.
         """
-        fields = ", ".join(StoredResult._fields)
-        with other._errors():
-            keys = [key for (key,) in other._link.execute("SELECT key FROM results")]
-            studies = [(study, other.trials(study.name)) for study in other.studies()]
-            asked = {
-                study.name: [*(one.params for one in trials), *other.open_rows(study.name)]
-                for study, trials in studies
-            }
+        studies = [(study, other.trials(study.name)) for study in other.studies()]
+        asked = {
+            study.name: [*(one.params for one in trials), *other.open_rows(study.name)]
+            for study, trials in studies
+        }
         numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}
         for study, _ in studies:
             self.ask(numbers[study.name], asked[study.name], study.command)
+        left_out: list[str] = []
         with self._errors(), self._transaction():
-            for key in keys:
-                with other._errors():
-                    query = f"SELECT {fields} FROM results WHERE key = ?"
-                    theirs = StoredResult(*other._link.execute(query, (key,)).fetchone())
-                own = self.result(key)
-                if own is None or _effort(theirs) > _effort(own):
+            for theirs in other._sound_results(left_out):
+                own = self._sound_result(theirs.key)
+                if own is None or theirs.effort > own.effort:
                     self._put(theirs)
             for study, trials in studies:
                 for trial in trials:
                     self._add(numbers[study.name], trial)
+        return left_out
+
+    def _sound_results(self, damaged: list[str]) -> Iterator[StoredResult]:
+        """All results one by one; why others are damaged is noted."""
+        with self._errors():
+            for row in self._link.execute(f"SELECT {_RESULT} FROM results"):
+                try:
+                    yield self._result(row)
+                except DamagedError as error:
+                    damaged.append(str(error))
+
+    def _sound_result(self, key: str) -> StoredResult | None:
+        try:
+            return self.result(key)
+        except DamagedError:
+            return None
 
     # SQLite.
 
@@ -395,33 +429,25 @@ class Storage:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into one line that says what to do."""
+        """Turn SQLite's errors into one line that says what to do.
+
+        Of a damaged file it may ask for more memory than there is, or name a table in no UTF-8.
+        """
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
             raise StorageError(f"storage: {self.path}: {_advice(error, self.path)}") from None
-
-
-def _asked(link: sqlite3.Connection, study: int) -> list[str]:
-    """Settings of the rows of a study that were asked for, as text."""
-    (packed,) = link.execute("SELECT asked FROM studies WHERE study_id = ?", (study,)).fetchone()
-    return [] if packed is None else list(json.loads(decompress(packed)))
-
-
-def _effort(result: StoredResult) -> tuple[bool, float]:
-    """How much was spent on a result: all that it takes, or so many seconds."""
-    return bool(result.closed), result.time_limit or 0.0
-
-
-def canonical(value: object) -> str:
-    """JSON text, the same for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+_ELSEWHERE = "name another study (--study-name), or another storage"
+_DAMAGED = (
+    "it is damaged; name another file, or save what can be read: "
+    "`sqlite3 {path} .recover | sqlite3 saved.db`"
+)
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, then run the same command again: what "
     "is stored is not done again",
@@ -431,8 +457,7 @@ _ADVICE = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
     sqlite3.SQLITE_PERM: "no permission; change its permissions or name another file",
     sqlite3.SQLITE_NOTADB: "it is no SQLite database; name another file",
-    sqlite3.SQLITE_CORRUPT: "it is damaged; name another file, or save what can be read: "
-    "`sqlite3 {path} .recover | sqlite3 saved.db`",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
 } | dict.fromkeys(
     (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
     "another process has locked it for too long; end that process (`fuser {path}` names it), then "
@@ -440,7 +465,9 @@ _ADVICE = {
 )
 
 
-def _advice(error: sqlite3.Error, path: Path) -> str:
+def _advice(error: Exception, path: Path) -> str:
     """What happened and what to do, by SQLite's primary result code."""
     words = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    return str(error) if words is None else words.format(path=path)
+    if words is None:
+        return f"{error or 'no memory'}; {_DAMAGED.format(path=path)}"
+    return words.format(path=path)

@@ -20,7 +20,8 @@ from ppopt.studies.engines.engine import Engine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Grid, Overrides, base_of, grid_of
 from ppopt.studies.job import SolveJob
-from ppopt.studies.storage import DEFAULT, Storage, StorageError, Trial
+from ppopt.studies.records import COMPLETE, FAIL, DamagedError, StoredResult, Trial
+from ppopt.studies.storage import DEFAULT, Storage, StorageError
 from ppopt.studies.task import Done, Task
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ PAUSE = 0.2
 GRACE = 10.0
 """Seconds that searches have to end after Ctrl-C."""
 _LOG = logging.getLogger(__name__)
-COMPLETE, FAIL = "complete", "fail"
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class SweepRow:
     """Why it failed, in one line."""
     cached: bool
     """Whether it was taken from the storage."""
+    key: str | None = None
+    """Of its result in the storage; None where it has none."""
 
     @property
     def status(self) -> str | None:
@@ -261,13 +263,21 @@ class _Sweep:
                 return
             number, job = given
             try:
-                known = self._storage.result(job.key)
+                known = self._known(job)
             except StorageError as error:
                 self.not_stored = str(error)
                 return
             self._running.add(job.key)
             self._jobs[number] = job
             self._engine.submit(number, Task(job, known))
+
+    def _known(self, job: SolveJob) -> StoredResult | None:
+        """What is stored of a job, unless it is damaged."""
+        try:
+            return self._storage.result(job.key)
+        except DamagedError as error:
+            self.damaged.append(str(error))
+            return None
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """The next row that can be done now; None: there is none."""
@@ -301,12 +311,13 @@ class _Sweep:
         """Store how a row ended."""
         overrides = self._rows[number].overrides
         cached = done.row is not None and done.result is None
-        self._found[number] = SweepRow(overrides, done.row, done.failed, cached)
+        key = None if job is None or done.row is None else job.key
+        self._found[number] = SweepRow(overrides, done.row, done.failed, cached, key)
         self._failed += done.failed is not None
         trial = Trial(
             params=overrides,
             state=FAIL if done.row is None else COMPLETE,
-            key=None if job is None or done.row is None else job.key,
+            key=key,
             row={"failed": done.failed} if done.row is None else done.row,
         )
         try:

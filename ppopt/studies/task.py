@@ -10,7 +10,7 @@ from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome
-from ppopt.studies.storage import StoredResult
+from ppopt.studies.records import DamagedError, StoredResult
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,6 +58,6 @@ def _known(task: Task) -> tuple[JobOutcome | None, str | None]:
         return None, None
     try:
         return outcome.read(task.stored, task.job), None
-    except (InputError, NotApplicableError) as error:
+    except DamagedError as error:
         _LOG.warning("%s: %s", task.job.key, error)
         return None, " ".join(str(error).split())

@@ -27,8 +27,10 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import InputError
+from ppopt.problem.layers import DECODER
 from ppopt.problem.pipeline import Pipeline
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MODULE = "ppopt_job"
 """Name under which the user's file is imported."""
 
@@ -250,6 +252,22 @@ def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMet
         tensors = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
     _check_loss(job, tensors, first.target)
     return metas
+
+
+def roles_of(names: Sequence[str], metas: Sequence[tuple[TensorMeta, ...]]) -> list[str]:
+    """The role of every module of a language model; `names` are their classes.
+
+    The first is an embedding where it takes integers. The last is a head where it is of another
+    class than the one before it, and hands on another shape than it takes. All others count as
+    decoder layers, MTP layers too.
+    """
+    found = [DECODER] * len(names)
+    taken, given = metas[-2][0], metas[-1][0]
+    if len(names) > 1 and names[-1] != names[-2] and taken.shape != given.shape:
+        found[-1] = "head"
+    if metas[0][0].dtype in _INTEGERS:
+        found[0] = "embedding"
+    return found
 
 
 def _metas(tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:

@@ -29,6 +29,7 @@ from ppopt.torch.job import (
     build_stages,
     counts_of,
     load_job,
+    roles_of,
 )
 from ppopt.torch.pipeline_runtime import runtime
 from ppopt.torch.profiler import Profiler, probe
@@ -132,14 +133,22 @@ def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
 
 
 def measure(
-    world: World, model: Trained, schedule: Schedule | None = None, *, steps: int = 5
+    world: World,
+    model: Trained,
+    schedule: Schedule | None = None,
+    *,
+    steps: int = 5,
+    roles: Sequence[str] | None = None,
 ) -> tuple[Profile, list[MeasuredLayer]]:
     """Profile the stages of a schedule, or without one every module as a stage of its own.
 
     Modules are spread over the devices of the world in order. Of compiled stages only whole
-    backwards are measured: PyTorch cannot split them.
+    backwards are measured: PyTorch cannot split them. `roles` has the role of every module; None:
+    see `ppopt.torch.job.roles_of`.
     """
     modules = len(model.load().modules)
+    if roles is not None and len(roles) != modules:
+        raise InputError(f"roles: they name {len(roles)} layers, the job has {modules} modules")
     if schedule is None:
         if modules < world.size:
             raise InputError(
@@ -156,7 +165,8 @@ def measure(
     arguments = [(order, model, cut, steps, world.device(rank)) for rank in range(world.size)]
     profile: Profile = world.run(_profile, arguments)[0]
     sizes = [sum(meta.nbytes for meta in after) for after in metas[1:]]
-    return profile, [MeasuredLayer(*pair) for pair in zip(names, sizes, strict=True)]
+    found = roles or roles_of(names, metas)
+    return profile, [MeasuredLayer(*one) for one in zip(names, sizes, found, strict=True)]
 
 
 def _first(world: World, job: Callable[..., Any]) -> Any:

@@ -44,7 +44,7 @@ class StreamDelays(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Of the file: link, end of the link, place in its queue, (transfer + 1, time)."""
-        return max(1, len(self.links.pairs)), 2, len(self.nanoseconds), 2
+        return max(1, len(self.links.pairs)), 2, len(self.links.numbers), 2
 
     def of_rank(self, rank: int, stages: Sequence[Any]) -> RankLinks:
         """The links of a rank, in force for its stages."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
+from ppopt.problem import layout
 from tests.cli.cli_run import done, run
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,13 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     model = pipeline_of(read_config(Path("model.yaml"))).model
     assert model is not None
     assert [layer.name for layer in model.layers] == ["Embedding", *["Block"] * 6, "Head"]
+    assert layout.write(model, [len(model)]) == "Et*6L"
+    done("export best.json --to torchtitan -o keys.toml")
+    first, last = tomllib.loads(Path("keys.toml").read_text())["parallelism"][
+        "module_fqns_per_model_part"
+    ]
+    blocks = [f"layers.{block}" for block in range(6)]
+    assert [*first, *last] == ["tok_embeddings", *blocks, "norm", "lm_head"]
     assert "78 gradients and 8 losses as in one process" in told[2]
     assert re.search(
         r"^best.json: .*\n.*\n^predicted .*\n^measured .*\n^hand.json: ", told[4], re.M
@@ -58,6 +67,9 @@ def _refusals() -> None:
         (f"profile {mine} -o a.yaml", "give both, --stages 4 --batches 8, or a schedule file"),
         (f"profile best.json {mine} --stages 2 -o a.yaml", "the schedule states them"),
         (f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml", "leave --from out"),
+        (f"profile best.json {mine} --roles Et*6L -o a.yaml", "roles: of a schedule, stages are"),
+        ("profile a.log --from measured --roles EL -o a.yaml", "they go with your own model"),
+        (f"profile {mine} --stages 2 --batches 2 --roles E|L -o a.yaml", "layers without stages"),
         ("profile -o a.yaml", "nothing to read: give files and --from, or your own model"),
     ):
         ran = run(line)

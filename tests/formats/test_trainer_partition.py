@@ -96,6 +96,43 @@ def test_export_says_what_a_trainer_does_not_read(
     assert done("export hand.json --to megatron-arguments -o hand.txt").err == ""
 
 
+@pytest.mark.parametrize(
+    ("names", "role", "where"),
+    [
+        (("Embedding", "Block", "Head"), "embedding", "layer 0 is named Embedding"),
+        (("words", "Block", "lm_head"), "head", "layer 2 is named lm_head"),
+    ],
+)
+def test_an_end_without_its_role_is_not_counted_as_a_transformer_layer(
+    names: tuple[str, ...], role: str, where: str
+) -> None:
+    """As old profiles have them: torchtitan would cut its blocks two places away."""
+    pipe = Model(tuple(Layer(1, name=name) for name in names)).pipeline(devices=2, batches=2)
+    for write in (megatron_arguments, torchtitan_keys):
+        with pytest.raises(NotApplicableError, match=where) as error:
+            write(pipe)
+        assert f"`role: {role}`" in str(error.value)
+
+
+def test_an_export_says_which_ends_it_adds_where_a_layer_may_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of equal layers none is an embedding or a head."""
+    monkeypatch.chdir(tmp_path)
+    for layers, added in (
+        ("{forward: 1}, {forward: 2, count: 2}, {forward: 3}", "embedding or head"),
+        ("{forward: 1, role: embedding}, {forward: 2, count: 2}, {forward: 3}", "head"),
+        ("{forward: 1, role: embedding}, {forward: 2, count: 3}", ""),
+        ("{forward: 2, count: 4}", ""),
+    ):
+        Path("layers.yaml").write_text(f"layers: [{layers}]\nstages: 2\nbatches: 2\n")
+        done("eval 1f1b --config layers.yaml -o made.json")
+        for to, name in (("torchtitan", "made.toml"), ("megatron-arguments", "made.txt")):
+            told = done(f"export made.json --to {to} -o {name}").err
+            assert told.startswith(f"note: the model has no layer of role {added}, ") or not added
+            assert bool(told) is bool(added)
+
+
 def test_embedding_and_head_are_named_where_the_model_leaves_them_out() -> None:
     pipe = Model((Layer(1, count=4),)).pipeline(devices=2, batches=2)
     assert '--pipeline-model-parallel-layout "Ett|ttL"' in megatron_arguments(pipe)

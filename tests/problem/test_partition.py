@@ -159,3 +159,20 @@ def test_refused_layouts(text: str) -> None:
         layout.counts(text, TINY)
     assert REFUSED[text] in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_roles_are_named_as_in_a_layout() -> None:
+    assert layout.roles("E t*2 mL".replace(" ", "")) == (
+        *("embedding", "decoder", "decoder", "mtp", "head"),
+    )
+    assert layout.write_roles([layout.roles("Et*6L")]) == "Et*6L"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("Et|L", "names no layers without stages"), ("", "names no layers"), ("Ex", "at 'x'")],
+)
+def test_refused_roles(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why) as error:
+        layout.roles(text)
+    assert str(error.value).startswith("roles: ")

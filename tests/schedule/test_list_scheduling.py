@@ -6,13 +6,14 @@ from random import Random
 import pytest
 
 from ppopt import Objective, Pipeline, verify
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import (
     ListScheduler,
     PriorityRule,
     RuleStyle,
-    _ParallelGeneration,
+    _RuleGeneration,
     one_at_a_time,
     uniform_rule,
 )
@@ -37,7 +38,7 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
 
 
 def split(pipeline: Pipeline) -> Instance:
-    return Instance(pipeline, SPLIT)
+    return Instance(pipeline, BackwardKind.SPLIT)
 
 
 def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
@@ -61,7 +62,7 @@ def test_the_short_loop_is_the_long_one() -> None:
         scheduler = ListScheduler(Instance.uniform(pipeline, fused=rng.random() < 0.3))
         rule = draw_rule(rng, pipeline)
         assert scheduler.plain
-        assert scheduler.build(rule) == _ParallelGeneration(scheduler, rule).result()
+        assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from ppopt.errors import DeadlockError, InputError
 from ppopt.schedule import communication, timing
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
 from ppopt.schedule.link_queues import LinkQueues, posted_early
-from ppopt.schedule.orders import split_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.posting import posting_faults
 from tests.factories.schedules import table
@@ -136,11 +135,11 @@ def test_first_come_or_first_needed_is_the_best_order_of_small_queues() -> None:
     """Of all orders of the two links of 1F1B, none is better than the one chosen."""
     pipeline = Pipeline(stages=3, batches=2, p2p="0.5", link_mode="streams")
     made = evaluate(pipeline, "1f1b")
-    links, split = LinkQueues(made.pipeline), split_of(made.pipeline, made.orders)
+    links = LinkQueues(made.pipeline)
     per_link = [links.numbers[links.link[links.numbers] == link] for link in range(2)]
     found = []
     for order in product(*map(permutations, per_link)):
-        queues = posted_early(links, [np.array(one) for one in order], split)
+        queues = posted_early(links, [np.array(one) for one in order])
         try:
             found.append(timing.schedule(made.pipeline, made.orders, queues=queues))
         except DeadlockError:
@@ -154,7 +153,7 @@ def test_a_circle_through_a_link_is_named() -> None:
     links = LinkQueues(SMALL)
     orders = evaluate(SMALL, "1f1b").orders
     (order,) = (links.numbers[::-1],)
-    queues = posted_early(links, [order], split_of(SMALL, orders))
+    queues = posted_early(links, [order])
     with pytest.raises(DeadlockError, match=r"SEND_"):
         timing.schedule(SMALL, orders, queues=queues)
 

@@ -25,7 +25,6 @@ from ppopt import (
 )
 from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.solver.bounds.device_bounds import STREAMS
-from ppopt.solver.parameters import StreamParams
 from ppopt.studies.robustness import jitter
 from tests.factories.streams import Built, _machine, _needs, _parts, append_all
 from tests.oracles.streams_exhaustive import least_makespan
@@ -134,11 +133,6 @@ def test_a_comparison_over_streams() -> None:
     assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in found.skipped}
 
 
-def test_steps_double_with_rounds() -> None:
-    params = StreamParams(first_steps=3, steps=20)
-    assert [params.most_steps(rounds) for rounds in (None, 0, 1, 2, 3)] == [20, 3, 6, 12, 20]
-
-
 def slowly(one: Built, times: dict[object, float]) -> float:
     """Makespan in plain Python: every job in the order in which the schedule was appended."""
     pipeline = one.schedule.pipeline
@@ -175,6 +169,7 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     lengths = {
         one.schedule.pipeline.op(code): drawn[run.row[place], 0]
         for code, place in zip(run.net.ops.tolist(), run.net.place.tolist(), strict=True)
+        if place < run.net.computed
     }
     carried = {
         ("F" if kind == 0 else "B", stage, microbatch): end - start

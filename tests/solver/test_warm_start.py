@@ -23,7 +23,7 @@ from ppopt import (
     verify,
 )
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
@@ -216,13 +216,13 @@ def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
             workspace=rng.choice([0, 1, 3]),
             weight_workspace=rng.choice([0, 1, 4]),
         )
-        instance = Instance(pipeline, SPLIT)
+        instance = Instance(pipeline, BackwardKind.SPLIT)
         alone = timing.schedule(pipeline, one_at_a_time(instance)).metrics.peak_memory
         limit = Fraction(max(alone), pipeline.ticks.memory_per_unit)
         tight = replace(
             schedules.build(pipeline, rng, "split"), pipeline=replace(pipeline, mem_limit=limit)
         )
-        orders = repair(tight, Instance(tight.pipeline, SPLIT))
+        orders = repair(tight, Instance(tight.pipeline, BackwardKind.SPLIT))
         assert orders is not None, pipeline
         assert verify(timing.schedule(tight.pipeline, orders)) == [], pipeline
         over += not tight.fits_limits
@@ -232,7 +232,7 @@ def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
 def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
     """An eager schedule of a pipeline whose operations come in turn."""
     given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
-    orders = repair(given, Instance(UNIT, SPLIT))
+    orders = repair(given, Instance(UNIT, BackwardKind.SPLIT))
     assert orders is not None
     assert timing.schedule(UNIT, orders).metrics.makespan == given.metrics.makespan == 30
 
@@ -240,7 +240,7 @@ def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
 def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> None:
     """Those that are slow on long runs are not begun; the others are, as long as there is time."""
     given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
-    assert repair(given, Instance(UNIT, SPLIT), deadline=time.monotonic()) is None
+    assert repair(given, Instance(UNIT, BackwardKind.SPLIT), deadline=time.monotonic()) is None
     long = Pipeline(stages=4, batches=2000)
     tried = len(list(initial_orders(split(long))))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import Pipeline, Schedule, evaluate, verify
-from ppopt.problem.instance import SPLIT, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.schedule import timing
-from ppopt.schedule.simulation import class_orders
+from ppopt.schedule.generation import class_orders
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
 from ppopt.strategies.paced import paced_sequences
@@ -178,7 +179,7 @@ def test_paced_orders_never_wait_in_a_circle(data: st.DataObject) -> None:
     times = {name: data.draw(drawn) for name in ("forward", "backward_input", "weight")}
     pipe = in_chunks(p, m, placement="v", p2p=data.draw(st.integers(0, 3)), **times)
     most, pace = data.draw(st.integers(1, 2 * p)), data.draw(st.integers(20, 150))
-    instance = Instance(pipe, SPLIT)
+    instance = Instance(pipe, BackwardKind.SPLIT)
     orders = class_orders(instance, paced_sequences(instance, most, pace))
     assert verify(timing.schedule(pipe, orders)) == []
 

@@ -230,13 +230,16 @@ def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
         ppopt.plan(model, devices=2, batches=4, runtime="megatron", strategies="zbv")
 
 
-def test_megatron_is_not_planned_with_recompute_that_it_does_not_have() -> None:
-    """Its full recompute leaves out the head. None was once read as "proved infeasible"."""
+def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() -> None:
+    """Its full recompute leaves out the head, and it has one. That proves nothing infeasible."""
     head = {"forward": 1, "activation": 1, "role": "head", "recompute": True}
     model = Model([{"forward": 1, "activation": 1, "count": 4}, head])
     for recompute in (None, "full"):
-        with pytest.raises(ppopt.InputError, match=r"recompute: .*: megatron: the head recomputes"):
+        with pytest.raises(ppopt.InputError, match="runtime: Megatron-LM: the head recomputes"):
             ppopt.plan(model, devices=2, batches=4, runtime="megatron", recompute=recompute)
+    two = Model([{"forward": 1, "count": 4}, {"forward": 1, "role": "head", "count": 2}])
+    with pytest.raises(ppopt.InputError, match="the head is one layer, the last"):
+        ppopt.plan(two, devices=2, batches=4, runtime="megatron")
     plan = ppopt.plan(
         model, devices=2, batches=4, runtime="megatron", recompute="none", mem_limit=9, workers=1
     )

@@ -16,7 +16,8 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.studies import storage as storages
-from ppopt.studies.storage import Storage, StorageError, StoredResult, Trial, path_of
+from ppopt.studies.records import FIGURES, StoredResult, Trial
+from ppopt.studies.storage import Storage, StorageError, path_of
 
 
 def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
@@ -24,7 +25,8 @@ def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
 
 
 def trial(number: int = 1, key: str | None = "k") -> Trial:
-    return Trial({"batches": number}, "complete", key, {"value": number})
+    row = dict.fromkeys(FIGURES) | {"status": "optimal", "value": number}
+    return Trial({"batches": number}, "complete", key, row)
 
 
 @pytest.fixture
@@ -258,7 +260,8 @@ def test_a_full_disk_loses_nothing_that_was_written(url: str) -> None:
 
 def test_a_killed_writer_loses_nothing_that_was_written(url: str) -> None:
     code = (
-        "import os, sys; from ppopt.studies.storage import Storage, StoredResult\n"
+        "import os, sys; from ppopt.studies.records import StoredResult\n"
+        "from ppopt.studies.storage import Storage\n"
         "one = Storage(sys.argv[1])\n"
         "for number in range(5):\n"
         "    one.put(StoredResult(str(number), 's', 'optimal', True, 1.0, 1, 1.0, 'v', b'x'))\n"

@@ -25,9 +25,11 @@ from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Base, Grid, base_of, grid_of
 from ppopt.studies.job import SolveJob, instance_of, job_of
-from ppopt.studies.storage import Storage, StoredResult
-from ppopt.studies.task import Done, Task, perform
+from ppopt.studies.records import StoredResult
+from ppopt.studies.storage import Storage
+from ppopt.studies.task import Task, perform
 from ppopt.verifier import verify
+from tests.factories.sweeps import InThisProcess, done, values
 
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
 HARD = ppopt.Pipeline(
@@ -37,57 +39,13 @@ HARD = ppopt.Pipeline(
 LAYERS = ppopt.Model([ppopt.Layer(forward=time, activation=1) for time in (3, 1, 4, 1, 5, 9, 2, 6)])
 
 
-class InThisProcess:
-    """An engine that does tasks at once, and notes which it did."""
-
-    def __init__(self) -> None:
-        self._done: list[tuple[int, Done]] = []
-        self.searched: list[SolveJob] = []
-        self.hindered: Callable[[], None] = lambda: None
-
-    @property
-    def busy(self) -> int:
-        return len(self._done)
-
-    @property
-    def free(self) -> int:
-        return 1 - len(self._done)
-
-    def submit(self, number: int, task: Task) -> None:
-        done = perform(task)
-        if done.result is not None:
-            self.searched.append(task.job)
-        self._done.append((number, done))
-
-    def wait(self, _: float) -> list[tuple[int, Done]]:
-        self.hindered()
-        found, self._done = self._done, []
-        return found
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/a.db"
 
 
-def done(grid: Grid, url: str, **options: Any) -> tuple[ppopt.Study, list[SolveJob]]:
-    """The study of a grid, done in this process, and what was searched or evaluated for it."""
-    engine = InThisProcess()
-    return sweeps.run(grid, engine, storage=url, **options), engine.searched
-
-
 def grid(axes: dict[str, list[Any]], *where: str, **settings: Any) -> Grid:
     return grid_of(base_of(PIPELINE, settings), axes, where)
-
-
-def values(study: ppopt.Study) -> list[Any]:
-    return [row.value for row in study.rows]
 
 
 class TestGrid:
@@ -322,7 +280,7 @@ class TestStored:
 
     def test_a_schedule_that_breaks_a_rule(self) -> None:
         words = self.tampered(lambda text: text.replace('["F",1,0,1,1,2]', '["F",1,0,1,0,1]'))
-        assert "a stored schedule is wrong" in words
+        assert "a stored result is damaged (forward-order: " in words
 
     def test_a_claim_that_is_wrong(self) -> None:
         assert "makespan" in self.tampered(lambda text: text.replace('makespan":', 'makespan":1'))

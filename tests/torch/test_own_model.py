@@ -8,6 +8,7 @@ from random import Random
 from types import ModuleType
 
 import pytest
+import torch
 
 from tests.packages import needed
 
@@ -16,6 +17,7 @@ needed("torch")
 from ppopt import Pipeline
 from ppopt.errors import InputError, VerificationError
 from ppopt.formats.config import parse_config, pipeline_of
+from ppopt.problem import layout
 from ppopt.problem.operation import OpKind
 from ppopt.profiles import pipeline_file
 from ppopt.torch import job, job_execution
@@ -130,6 +132,7 @@ def test_modules_are_profiled_as_layers(world: World) -> None:
     tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
     found, names = job_execution.measure(world, model("good"), steps=2)
     assert [layer.name for layer in names] == ["Layer"] * 4 + ["Last"]
+    assert {layer.role for layer in names} == {"decoder"}
     assert [layer.output for layer in names] == [2 * 8 * 4 + 2 * 8] * 4 + [2 * 2 * 8 * 4]
     text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
     pipeline = pipeline_of(parse_config(text, ".yaml", "profile.yaml"))
@@ -140,6 +143,37 @@ def test_modules_are_profiled_as_layers(world: World) -> None:
     for layer in pipeline.model.layers:
         assert float(layer.static) == pytest.approx(static, abs=1e-6)
         assert float(layer.activation) > float(layer.output) == float(layer.kept)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[job.TensorMeta]:
+    return (job.TensorMeta(shape, dtype, requires_grad=True),)
+
+
+WORDS, VECTORS, SCORES = meta(4, 9, dtype=torch.int64), meta(4, 9, 8), meta(4, 9, 50)
+
+
+@pytest.mark.parametrize(
+    ("names", "metas", "found"),
+    [
+        ("E B B H", [WORDS, VECTORS, VECTORS, VECTORS, SCORES], "EttL"),
+        ("B B B", [VECTORS, VECTORS, VECTORS, VECTORS], "ttt"),
+        ("B B F", [VECTORS, VECTORS, VECTORS, VECTORS], "ttt"),
+        ("B B B", [VECTORS, VECTORS, VECTORS, SCORES], "ttt"),
+        ("E H", [WORDS, VECTORS, SCORES], "EL"),
+        ("M", [WORDS, SCORES], "E"),
+    ],
+)
+def test_roles_are_found(names: str, metas: list[tuple[job.TensorMeta]], found: str) -> None:
+    """The first takes words; the last is another module, and makes scores of vectors."""
+    assert job.roles_of(names.split(), metas) == list(layout.roles(found))
+
+
+def test_roles_that_are_given_stand_in_the_profile(world: World) -> None:
+    given = layout.roles("Et*3L")
+    _, layers = job_execution.measure(world, model("good"), steps=1, roles=given)
+    assert tuple(layer.role for layer in layers) == given
+    with pytest.raises(InputError, match="roles: they name 4 layers, the job has 5 modules"):
+        job_execution.measure(world, model("good"), steps=1, roles=given[1:])
 
 
 def test_compiled_modules_are_profiled_whole(world: World) -> None:

@@ -5,12 +5,14 @@ Neither needs a search.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import EVERY, SPLIT, WHOLE, Instance, OperationClass
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Mode
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
@@ -58,16 +60,14 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
             forward, *backwards = delays.operations[stage]
             held += forward.change * pipeline.num_slices
             need = max(need, held, held + (forward.gives if forward.duration else 0))
-            ways = [backwards]
-            if routes[0].instance.kinds == EVERY:
-                ways = [backwards[:2], backwards[2:]]
+            ways = zip(*(one.modes_by_option for one in backwards), strict=True)
             need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
     return pipeline.ticks.static[device] + need
 
 
-def _held_by_backward(held: int, own: int, backwards: list[OperationClass]) -> int:
+def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
     """Memory held while BW runs, or B and then W: `held` before it, of which `own` is its own."""
-    backward, *weight = backwards
+    backward, *weight = (mode for mode in modes if mode is not None)
     own += backward.change
     during = [held + backward.takes if backward.duration else 0]
     return max(during + [own + one.takes for one in weight if one.duration])
@@ -97,9 +97,10 @@ def _minimum_words(instance: Instance) -> str:
     """Words for the largest minimum memory of all devices, exact but for two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
-        one.takes and (one.kind is OpKind.W or not one.duration)
+        mode.takes and (mode.kind is OpKind.W or not mode.duration)
         for one in instance.classes
-        if one.kind is not OpKind.F and len(hosted[one.route][one.device]) > 1
+        for mode in one.modes
+        if mode is not None and mode.kind is not OpKind.F and len(hosted[one.route][one.device]) > 1
     )
     if any(at_once):
         return "one that works on every device is at least"
@@ -107,9 +108,9 @@ def _minimum_words(instance: Instance) -> str:
 
 
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
-    if instance.kinds != SPLIT:
+    if instance.backward_kind is not BackwardKind.SPLIT:
         return ""
-    need = max(minimum_memory(Instance(instance.pipeline, WHOLE)))
+    need = max(minimum_memory(Instance(instance.pipeline, BackwardKind.WHOLE)))
     if need >= least:
         return ""
     amount = instance.pipeline.memory_text(need)

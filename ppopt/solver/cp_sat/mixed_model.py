@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import SPLIT, WHOLE, Instance, durations
+from ppopt.problem.instance import SPLIT_MODE, WHOLE_MODE, Instance, durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.problem import Problem
@@ -51,7 +51,8 @@ def build_mixed_model(problem: Problem, *, horizon: int, bound: int, step: int =
     latest = horizon if problem.objective is Objective.MAKESPAN else 2 * horizon
     every = frozenset(range(pipeline.num_devices))
     candidates = chain.from_iterable(
-        candidate_pairs(Instance(pipeline, kinds), every) for kinds in (SPLIT, WHOLE)
+        candidate_pairs(Instance(pipeline, kind), every)
+        for kind in (BackwardKind.SPLIT, BackwardKind.WHOLE)
     )
     model = CpSatModel(
         problem=problem,
@@ -85,7 +86,7 @@ class _Builder:
         for pair, chosen in model.pairs.items():
             for code in pair[:2]:
                 self.partners.setdefault(code, []).append((chosen, pair.time))
-        instance = Instance(model.pipeline, WHOLE)
+        instance = Instance(model.pipeline, BackwardKind.WHOLE)
         self.rows = [
             [self._slot(int(code)) for code in instance.codes[number]]
             for number, one in enumerate(instance.classes)
@@ -196,12 +197,13 @@ class _Builder:
             return
         held: list[list[tuple[cp_model.IntervalVar, int]]] = [[] for _ in self.intervals]
         size = pipeline.num_codes // NUM_KINDS
-        for kinds in (SPLIT, WHOLE):
-            instance = Instance(pipeline, kinds)
-            for taker, giver, amount in instance.holdings:
-                for first, last in zip(*instance.codes[[taker, giver]].tolist(), strict=True):
+        instance = self.model.problem.instance
+        for option in (SPLIT_MODE, WHOLE_MODE):
+            for taker, giver, amount in instance.holdings_in(option):
+                codes = (instance.codes_in(number, option).tolist() for number in (taker, giver))
+                for first, last in zip(*codes, strict=True):
                     slot = slots[first % size]
-                    there = slot.split if kinds is SPLIT else slot.split.negated()
+                    there = slot.split if option == SPLIT_MODE else slot.split.negated()
                     held[slot.device].append((self._lasting(first, last, there), amount))
         for device, group in enumerate(held):
             room = pipeline.ticks.room(device)
@@ -262,7 +264,7 @@ class _Builder:
 def _heads(problem: Problem) -> list[int]:
     """Earliest start of every device, in ticks."""
     pipeline = problem.pipeline
-    instance = Instance(pipeline, WHOLE)
+    instance = Instance(pipeline, BackwardKind.WHOLE)
     routes = [Delays(instance, route) for route in range(pipeline.routes)]
     return [
         min((d.head(d.hosted[device][0]) for d in routes if d.hosted[device]), default=0)

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.instance import Constraints, durations
+from ppopt.problem.instance import durations
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -131,7 +132,7 @@ def _first(model: CpSatModel, device: int, route: int) -> int:
     """The first operation of a device on a route: F of microbatch 0 of its lowest stage."""
     instance = model.problem.instance
     lowest = model.pipeline.hosted[route][device][0]
-    return int(instance.codes[instance.number(OpKind.F, lowest, route), 0])
+    return int(instance.codes[instance.number(OpKind.F, lowest, route)][0])
 
 
 def _add_objective(model: CpSatModel, subset: DeviceSubset) -> None:
@@ -224,7 +225,7 @@ def _holdings(model: CpSatModel, devices: list[int]) -> list[tuple[int, int, int
     for taker, giver, amount in instance.holdings:
         device = instance.classes[taker].device
         if device in devices:
-            both = zip(*instance.codes[[taker, giver]].tolist(), strict=True)
+            both = zip(instance.codes[taker].tolist(), instance.codes[giver].tolist(), strict=True)
             found += [(device, one, other, amount) for one, other in both]
     return sorted(found, key=lambda holding: model.pipeline.op(holding[1])[1:])
 

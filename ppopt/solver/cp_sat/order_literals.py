@@ -23,16 +23,17 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.problem.instance import Instance, OperationClass
+from ppopt.problem.instance import SPLIT_MODE, WHOLE_MODE, Instance
+from ppopt.problem.operation_classes import Mode
 from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
 
 class Member(NamedTuple):
-    """An operation of a device, and its class."""
+    """An operation of a device, and its mode."""
 
     code: int
-    of: OperationClass
+    of: Mode
 
 
 def add_order_literals(
@@ -58,12 +59,14 @@ def add_order_literals(
 
 
 def _members(instance: Instance, device: int) -> list[Member]:
-    return [
-        Member(code, one)
-        for number, one in enumerate(instance.classes)
-        if one.device == device
-        for code in instance.codes[number].tolist()
-    ]
+    found = []
+    for option in (SPLIT_MODE, WHOLE_MODE):
+        for number in instance.hosted[device]:
+            modes = instance.classes[number].modes
+            mode = modes[option] if option < len(modes) else None
+            if mode is not None:
+                found += [Member(code, mode) for code in instance.codes_in(number, option).tolist()]
+    return found
 
 
 class _Device:

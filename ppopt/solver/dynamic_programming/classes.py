@@ -57,7 +57,7 @@ class Classes:
         self.place = {key: place for place, key in enumerate(keys)}
         """Place of a class, by kind and stage."""
         self.of = [instance.classes[number] for number in numbers]
-        self.codes = instance.codes[numbers]
+        self.codes = np.array([instance.codes[number] for number in numbers])
         """Operation numbers, [class, microbatch]."""
         self.hosts = sorted({one.device for one in self.of})
         self.device = [self.hosts.index(one.device) for one in self.of]

@@ -46,7 +46,7 @@ class Cycle(NamedTuple):
         instance = network.problem.instance
         starts = np.array(self.start, dtype=np.int64)[:, None]
         places = (starts + self.period * np.arange(instance.batches)).ravel()
-        by_code = places[np.argsort(instance.codes, axis=None)].tolist()
+        by_code = places[np.argsort(np.concatenate(instance.codes))].tolist()
         return network.earliest_starts(sorted(range(network.size), key=by_code.__getitem__))
 
 

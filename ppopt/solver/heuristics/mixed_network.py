@@ -15,7 +15,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import SPLIT, WHOLE, Holding, Instance
+from ppopt.problem.instance import SPLIT_MODE, WHOLE_MODE, Holding, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.orders import Orders
@@ -38,11 +38,12 @@ class MixedNetwork(OperationNetwork):
         super().__init__(replace(problem, backward_kind=BackwardKind.SPLIT), params)
         self.slots = len(split)
         """Stages times microbatches: F, backward and W of a slot are that far apart."""
-        whole = Instance(problem.pipeline, WHOLE)
-        whole_codes = np.sort(whole.codes, axis=None)[self.slots :]
-        full = np.argsort(whole.codes, axis=None)[self.slots :] // whole.batches
+        whole = Instance(problem.pipeline, BackwardKind.WHOLE)
+        codes = np.concatenate(whole.codes)
+        whole_codes = np.sort(codes)[self.slots :]
+        full = np.argsort(codes)[self.slots :] // whole.batches
         times = np.array(self.time, dtype=np.int64)
-        columns = np.array([one[-3:] for one in whole.classes], dtype=np.int64)[full].T
+        columns = np.array([one.mode[1:] for one in whole.classes], dtype=np.int64)[full].T
         backward, weight = (slice(at * self.slots, (at + 1) * self.slots) for at in (1, 2))
         for own, new in zip((times, self._takes, self._gives), columns, strict=True):
             own[backward] = np.where(split, own[backward], new)
@@ -68,7 +69,7 @@ class MixedNetwork(OperationNetwork):
         links = self._fixed_precedence([])
         instance = self.problem.instance
         flow = instance.operation_flow
-        codes = instance.codes
+        codes = np.stack(instance.codes)
         order = zip(codes[:, :-1].ravel().tolist(), codes[:, 1:].ravel().tolist(), strict=True)
         data = zip(*(column.tolist() for column in flow), strict=True)
         for before, after, lag in (*data, *((one, other, 0) for one, other in order)):
@@ -120,14 +121,14 @@ class MixedNetwork(OperationNetwork):
     def _held(self) -> dict[bool, list[list[Holding]]]:
         """Per kind of backward and stage: holdings between F (0), backward (1) and W (2)."""
         found = {}
-        for split, kinds in ((True, SPLIT), (False, WHOLE)):
-            instance = Instance(self.problem.pipeline, kinds)
+        instance = self._mixed.instance
+        for split, option in ((True, SPLIT_MODE), (False, WHOLE_MODE)):
             rows: list[list[Holding]] = [[] for _ in range(self.problem.pipeline.num_stages)]
-            for taker, giver, amount in instance.holdings:
-                one, other = instance.classes[taker], instance.classes[giver]
+            for taker, giver, amount in instance.holdings_in(option):
+                one = instance.classes[taker]
                 if one.route == 0:
-                    places = (kinds.index(one.kind), kinds.index(other.kind))
-                    rows[one.stage].append(Holding(*places, amount))
+                    first, last = taker // instance.places, giver // instance.places
+                    rows[one.stage].append(Holding(first, last, amount))
             found[split] = rows
         return found
 

@@ -237,7 +237,7 @@ class MixedWindowLNS:
         """Mixed makespan problems without slices, overlapped pairs and operations of no length."""
         problem = self._problem
         plain = problem.mixed and is_plain(problem) and problem.objective is Objective.MAKESPAN
-        return plain and all(one.duration for one in problem.instance.classes)
+        return plain and not problem.instance.has_instants
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search from the best schedule, then from the best of one kind of backward."""

@@ -29,7 +29,7 @@ from ppopt.problem.instance import Holding
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.schedule.list_scheduling import NEVER
+from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.solver.parameters import NetworkParams
 from ppopt.solver.relaxation import device_subset
@@ -55,11 +55,11 @@ class OperationNetwork:
 
     def __init__(self, problem: Problem, params: NetworkParams = NetworkParams()) -> None:
         pipeline, instance = problem.pipeline, problem.instance
-        by_code = np.argsort(instance.codes, axis=None)
+        by_code = np.argsort(np.concatenate(instance.codes))
         number = by_code // instance.batches
         self.problem = problem
         self._params = params
-        self.codes: Ints = instance.codes.ravel()[by_code]
+        self.codes: Ints = np.concatenate(instance.codes)[by_code]
         self.kind, self.stage, self.microbatch, _ = split_codes(pipeline, self.codes)
         fields = ("device", "duration", "takes", "gives")
         columns = ([getattr(one, field) for one in instance.classes] for field in fields)
@@ -106,7 +106,7 @@ class OperationNetwork:
     def holdings(self) -> dict[int, list[Holding]]:
         """What operations hold, by their numbers here, on every device of `tight`."""
         instance = self.problem.instance
-        place = np.searchsorted(self.codes, instance.codes).tolist()
+        place = [np.searchsorted(self.codes, codes).tolist() for codes in instance.codes]
         found: dict[int, list[Holding]] = {device: [] for device in self.tight}
         for taker, giver, amount in instance.holdings:
             mine = found.get(instance.classes[taker].device)

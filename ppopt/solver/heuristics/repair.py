@@ -10,9 +10,7 @@ a time can be (the banker's algorithm of Dijkstra, EWD 123, section 6, for micro
 
 from __future__ import annotations
 
-import heapq
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
@@ -20,7 +18,7 @@ import numpy as np
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.list_scheduling import ReleaseTimes
+from ppopt.schedule.generation import Generation, pop_until
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
@@ -35,11 +33,8 @@ class _Device:
     room: float
     enough: float
     """Free memory with which every microbatch can finish."""
-    held: int = 0
-    busy: int = 0
     oldest: int = 0
     """Place, in the order of microbatches, of the first one that is not completed here."""
-    order: list[int] = field(default_factory=list)
 
 
 def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Orders | None:
@@ -63,17 +58,15 @@ class _Repair:
 
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
         self.classes, self.total = instance.classes, instance.batches
-        self.codes: list[list[int]] = instance.codes.tolist()
         self.priority = _priorities(schedule, instance)
-        self.done = [0] * len(self.classes)
-        self.arrivals = ReleaseTimes(instance)
+        self.run = Generation(instance)
+        self.done = self.run.done
         rooms = map(instance.room, range(len(instance.hosted)))
         self.devices = [
             self._device(hosted, inf if room is None else room)
             for hosted, room in zip(instance.hosted, rooms, strict=True)
         ]
         self.by_age = self._by_age()
-        self.events = [(0, device) for device in range(len(self.devices))]
 
     def _device(self, hosted: tuple[int, ...], room: float) -> _Device:
         most = sum(self.classes[number].takes for number in hosted)
@@ -82,10 +75,10 @@ class _Repair:
     def _one_after_another(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
         """Classes in the order of one microbatch alone: F by stage, B and W by stage reversed."""
 
-        def place(number: int) -> tuple[bool, int, OpKind]:
-            kind, stage, *_ = self.classes[number]
-            forward = kind is OpKind.F
-            return not forward, stage if forward else -stage, kind
+        def place(number: int) -> tuple[bool, int, int]:
+            one = self.classes[number]
+            forward = one.kind is OpKind.F
+            return not forward, one.stage if forward else -one.stage, one.kind
 
         return tuple(sorted(hosted, key=place))
 
@@ -105,32 +98,34 @@ class _Repair:
 
     def result(self, deadline: float) -> Orders | None:
         """Run to the end, or until the deadline."""
-        while self.events and time.monotonic() < deadline:
-            now, device = heapq.heappop(self.events)
-            if self.devices[device].busy <= now:
-                self._dispatch(self.devices[device], now)
-        if any(done < self.total for done in self.done):
+        events = [(0, device) for device in range(len(self.devices))]
+        try:
+            self.run.run(self._choose, events, pop_until(deadline))
+        except TimeoutError:
             return None
-        return [np.array(device.order, dtype=np.int64) for device in self.devices]
+        return self.run.orders() if self.run.complete else None
 
-    def _dispatch(self, device: _Device, now: int) -> None:
-        """Start the first operation by priority that has arrived and fits, or wait for it.
+    def _choose(self, number: int, now: int) -> int | None:
+        """The first operation by priority that has arrived and fits; None: wait for it.
 
         A device does not wait after it has postponed an operation, because only other operations
         release memory for that one.
         """
+        device, held = self.devices[number], self.run.held[number]
+        while device.oldest < len(self.by_age) and self._finished(device):
+            device.oldest += 1
         blocked = False
-        for _, number in sorted(self._next(device)):
-            arrival = self.arrivals.time(number, self.done[number])
+        for _, following in sorted(self._next(device)):
+            arrival = self.run.arrival(following)
             if arrival is None:
                 continue
-            if not self._fits(device, number):
+            if not self._fits(device, held, following):
                 blocked = True
             elif arrival <= now:
-                self._start(device, number, now)
-                return
+                return following
             elif not blocked:
-                return
+                return None
+        return None
 
     def _next(self, device: _Device) -> list[tuple[int, int]]:
         """Priority and class of the next operation of every class that has one left."""
@@ -140,15 +135,15 @@ class _Repair:
             if self.done[number] < self.total
         ]
 
-    def _fits(self, device: _Device, number: int) -> bool:
+    def _fits(self, device: _Device, held: int, number: int) -> bool:
         """Whether it fits, and leaves a state that is safe."""
         one = self.classes[number]
         if not one.takes:
             return True
-        if device.held + one.takes > device.room:
+        if held + one.takes > device.room:
             return False
         self.done[number] += 1
-        safe = self._is_safe(device, device.room - device.held - one.change)
+        safe = self._is_safe(device, device.room - held - one.change)
         self.done[number] -= 1
         return safe
 
@@ -176,17 +171,6 @@ class _Repair:
                 kept += one.change
         return most, kept
 
-    def _start(self, device: _Device, number: int, now: int) -> None:
-        one, microbatch = self.classes[number], self.done[number]
-        end = device.busy = now + one.duration
-        device.held += one.change
-        device.order.append(self.codes[number][microbatch])
-        self.done[number] += 1
-        heapq.heappush(self.events, (end, one.device))
-        self.arrivals.send(number, microbatch, end, self.events)
-        while device.oldest < len(self.by_age) and self._finished(device):
-            device.oldest += 1
-
     def _finished(self, device: _Device) -> bool:
         """Whether a device has completed its oldest microbatch."""
         route, microbatch = self.by_age[device.oldest]
@@ -200,6 +184,6 @@ class _Repair:
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
     """Starts of the schedule's operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
-    place = np.argsort(np.argsort(instance.codes, axis=None)).reshape(instance.codes.shape)
+    place = np.argsort(np.argsort(np.concatenate(instance.codes))).reshape(-1, instance.batches)
     starts: list[list[int]] = schedule.start[row][place].tolist()
     return starts

@@ -10,26 +10,115 @@ the search goes on from the best one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Any
 
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.stream_network import Sequences, StreamNetwork
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import StreamParams
+from ppopt.solver.result import Result
+from ppopt.solver.views import as_delays
+
+
+class CriticalSwaps:
+    """Local search from the best schedule over the orders of devices and links.
+
+    It shortens the makespan. Where the objective is the device span, the orders that it ends with
+    are kept if they are better by that.
+    """
+
+    name = "orders of links"
+
+    def __init__(self, rng: Random, params: StreamParams) -> None:
+        self._rng, self._params = rng, params
+        self._steps = params.first_steps
+
+    def supports(self, problem: Problem) -> bool:
+        """Problems over streams."""
+        return problem.pipeline.streams
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Take a number of steps; the next turn takes twice as many."""
+        if incumbent.best is None:
+            return Outcome()
+        network, before = StreamNetwork(incumbent.best), incumbent.value
+        left = self._steps
+
+        def over(_: int) -> bool:
+            nonlocal left
+            left -= 1
+            budget.pay(self._params.step_seconds * network.size)
+            return left < 0 or budget.left <= 0 or (left % 64 == 0 and budget.over)
+
+        sequences = improve(network, self._rng, self._params, incumbent.bound.value, over)
+        incumbent.submit(network.schedule(sequences, incumbent.problem.objective))
+        self._steps *= 2
+        return Outcome(budget.spent, fruitful=incumbent.value != before)
+
+
+class LongerDelays:
+    """Orders of searches in which links are longer delays, as if transfers waited for others."""
+
+    name = "longer delays"
+
+    def __init__(self, solve: Callable[[Problem, float], Result], params: StreamParams) -> None:
+        """`solve` searches a problem for so many seconds."""
+        self._solve, self._share = solve, params.factor_share
+        self._factors = list(params.factors)
+
+    def supports(self, problem: Problem) -> bool:
+        """Problems over streams whose transfers take time."""
+        return problem.pipeline.streams
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Search with delays longer by the next factor."""
+        problem, clock = incumbent.problem, budget.clock
+        seconds = min(self._share * clock.seconds, clock.left)
+        if not self._factors or seconds <= 0:
+            return Outcome(exhausted=True)
+        longer = _stretched(as_delays(problem.pipeline), self._factors.pop(0))
+        found = self._solve(replace(problem, pipeline=longer), seconds)
+        if found.schedule is not None:
+            incumbent.submit_orders(found.schedule.orders)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return Outcome(exhausted=not self._factors)
+
+
+def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
+    """The pipeline with longer delays."""
+
+    def longer(given: Any) -> Any:
+        if given is None:
+            return None
+        return tuple(map(longer, given)) if isinstance(given, tuple) else given * factor
+
+    plain = pipeline.without_model()
+    return replace(plain, p2p=longer(plain.p2p), backward_p2p=longer(plain.backward_p2p))
 
 
 def improve(
     network: StreamNetwork,
-    seed: int,
+    random: Random,
     params: StreamParams,
+    bound: int,
     over: Callable[[int], bool],
 ) -> Sequences:
-    """Orders of least makespan found; `over(value)` is asked before every step, with the best."""
-    random = Random(seed)
+    """Orders of least makespan found, until it is `bound` (ticks) or `over(value)` says so.
+
+    `over` is asked before every step, with the best makespan in ticks.
+    """
     present = best = network.start
     ends = network.ends(present)
     assert ends is not None, "a schedule has no circle"
     value = least = max(ends)
     since = 0
-    while not over(least):
+    while least > bound and not over(least):
         since += 1
         moved = _moved(network, present, ends, random)
         reached = None if moved is None else network.ends(moved)

@@ -6,18 +6,17 @@ transfers. Every machine runs its nodes in its own order, and nodes wait for oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import data_flow
 from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
 from ppopt.schedule.communication import queues_of_schedule
 from ppopt.schedule.link_queues import posted_early
-from ppopt.schedule.orders import codes, split_of
+from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 
 Sequences = list[list[int]]
@@ -30,51 +29,28 @@ class StreamNetwork:
     def __init__(self, schedule: Schedule) -> None:
         self.pipeline = schedule.pipeline
         orders, queues = schedule.orders, queues_of_schedule(schedule)
-        self._links, self._split = queues.links, split_of(self.pipeline, orders)
+        self._links = queues.links
         self._entries: list[list[int]] = []
         """Entries of the orders at every position."""
-        self.start: Sequences = []
-        """The orders of the schedule."""
-        for order in orders:
-            first = len(self._entries)
-            for entry in order.tolist():
-                if entry < 0:
-                    self._entries[-1].append(entry)
-                else:
-                    self._entries.append([entry])
-            self.start.append(list(range(first, len(self._entries))))
+        for entry in np.concatenate(list(orders)).tolist():
+            if entry < 0:
+                self._entries[-1].append(entry)
+            else:
+                self._entries.append([entry])
         self.computed = len(self._entries)
-        carried = np.concatenate([*queues.order, np.empty(0, dtype=np.int64)])
-        self._carried: list[int] = carried.tolist()
-        ends = np.cumsum([self.computed, *map(len, queues.order)]).tolist()
-        self.start += [list(range(*pair)) for pair in pairwise(ends)]
-        net = timing.network(self.pipeline, orders, queues)
-        self.duration: list[int] = net.duration.tolist()
+        self._carried: list[int] = queues.carried.tolist()
+        listed = timing.listed_orders(self.pipeline, orders, queues)
+        self.start: Sequences = [[*range(*ends)] for ends in pairwise(listed.starts.tolist())]
+        """The orders of the schedule."""
+        self.duration: list[int] = listed.duration.tolist()
         self.size = len(self.duration)
         self.after: list[list[int]] = [[] for _ in self.duration]
         self.before: list[list[int]] = [[] for _ in self.duration]
-        for one, other in self._waits(net):
+        flow = (listed.flow.before.tolist(), listed.flow.after.tolist())
+        for one, other in zip(*flow, strict=True):
             self.after[one].append(other)
             self.before[other].append(one)
         self._takes, self._gives = self._memory()
-
-    def _waits(self, net: timing.Network) -> Iterator[tuple[int, int]]:
-        """What nodes wait for whatever the orders are."""
-        flow = data_flow(self.pipeline, self._split)
-        position = np.empty(self.pipeline.num_codes, dtype=np.int64)
-        position[net.ops] = net.place
-        device = net.device
-        before, after = position[flow.before], position[flow.after]
-        here = device[before] == device[after]
-        yield from zip(before[here].tolist(), after[here].tolist(), strict=True)
-        links = self._links
-        node = np.full(len(links.link), -1)
-        node[self._carried] = self.computed + np.arange(len(self._carried))
-        numbers = links.numbers
-        makers = position[links.producers(self._split)[numbers]]
-        users = position[links.consumers(self._split)[numbers]]
-        yield from zip(makers.tolist(), node[numbers].tolist(), strict=True)
-        yield from zip(node[numbers].tolist(), users.tolist(), strict=True)
 
     def _memory(self) -> tuple[list[int], list[int]]:
         """What every position takes at its start and gives at its end."""
@@ -139,5 +115,5 @@ class StreamNetwork:
             np.array([self._carried[node - self.computed] for node in sequence], dtype=np.int64)
             for sequence in sequences[devices:]
         ]
-        queues = posted_early(self._links, order, self._split)
+        queues = posted_early(self._links, order)
         return timing.schedule(self.pipeline, orders, objective, queues=queues)

@@ -101,7 +101,7 @@ class WindowLNS:
 def windows_apply(problem: Problem) -> bool:
     """Whether windows apply: makespan, no slices or pairs, and no operations of no length."""
     one_time = is_plain(problem) and problem.objective is Objective.MAKESPAN
-    return one_time and all(one.duration for one in problem.instance.classes)
+    return one_time and not problem.instance.has_instants
 
 
 class WindowSearch:

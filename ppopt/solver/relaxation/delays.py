@@ -7,8 +7,9 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
 from ppopt.problem.class_graph import ClassGraph
-from ppopt.problem.instance import Instance, OperationClass
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import OperationClass
 from ppopt.solver.relaxation import pairs
 
 
@@ -40,11 +41,7 @@ class Delays:
     @cached_property
     def numbers(self) -> list[list[int]]:
         """Numbers of the classes of every stage (of its first slice), as they can run."""
-        instance = self.instance
-        return [
-            [instance.number(kind, stage, self.route) for kind in instance.kinds]
-            for stage in range(len(self.host))
-        ]
+        return [self.instance.numbers(stage, self.route) for stage in range(len(self.host))]
 
     @cached_property
     def operations(self) -> list[list[OperationClass]]:

@@ -26,9 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import Constraints, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.solver.relaxation.delays import Delays
 
 

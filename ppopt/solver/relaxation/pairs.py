@@ -86,7 +86,7 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
     because F of k precedes that backward and comes after F of j.
     """
     pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
-    codes = instance.codes.tolist() if pipeline.overlap is not None else []
+    codes = [] if pipeline.overlap is None else [row.tolist() for row in instance.codes]
     for device in sorted(devices):
         gains = _gains(instance, device)
         places = [(route, s) for route, row in enumerate(pipeline.hosted) for s in row[device]]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.partitions import cut_program, device_bounds, partition_bounds
 from ppopt.solver.partitions.candidates import PartitionOrder
@@ -166,7 +167,7 @@ def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
 @pytest.mark.parametrize("seed", first(15, range(60)))
 def test_the_least_limit_is_that_of_the_best_partition(seed: int) -> None:
     space = draw_space(Random(2000 + seed))
-    kind = WHOLE if space.whole else SPLIT
+    kind = BackwardKind.uniform(fused=space.whole)
     needs = (
         max(minimum_memory(Instance(replace(pipeline_of(space, counts), mem_limit=None), kind)))
         for counts in every_partition(space)

@@ -1,24 +1,25 @@
-"""Simulation of devices by appended operations and by events."""
+"""Generation of devices by appended operations and by events."""
 
 from __future__ import annotations
 
 import pytest
 
-from ppopt.problem.instance import SPLIT, WHOLE, Instance
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.simulation import Simulation, class_orders
+from ppopt.schedule.generation import Generation, class_orders
 
 
 def two_stages() -> Instance:
     """F = 1, BW = 2, delay 1, two microbatches."""
-    return Instance(Pipeline(stages=2, batches=2, p2p=1), WHOLE)
+    return Instance(Pipeline(stages=2, batches=2, p2p=1), BackwardKind.WHOLE)
 
 
 def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
     instance = two_stages()
-    run = Simulation(instance)
+    run = Generation(instance)
     first, second = (instance.number(OpKind.F, stage) for stage in (0, 1))
     assert run.arrival(second) is None
     assert run.append(first, 0) == 1
@@ -31,7 +32,7 @@ def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
 
 def test_idle_time_counts_from_the_first_start() -> None:
     instance = two_stages()
-    run = Simulation(instance)
+    run = Generation(instance)
     run.append(instance.number(OpKind.F, 1), 5)
     run.append(instance.number(OpKind.F, 1), 9)
     assert run.idle == [0, 3]
@@ -44,13 +45,13 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
     pipeline = Pipeline(
         stages=3, batches=5, placement=placement, p2p=2, forward=[1, 2, 3], weight=[1, 1, 2]
     )
-    instance = Instance(pipeline, SPLIT)
-    run = Simulation(instance)
+    instance = Instance(pipeline, BackwardKind.SPLIT)
+    run = Generation(instance)
 
     def choose(device: int, now: int) -> int | None:
         for number in reversed(instance.hosted[device]):
             arrival = run.arrival(number)
-            left = len(run.ends[number]) < instance.batches
+            left = run.done[number] < instance.batches
             if left and arrival is not None and arrival <= now:
                 return number
         return None

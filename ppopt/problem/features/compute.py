@@ -1,0 +1,104 @@
+"""What devices compute: F, B, W and BW of every stage, route and slice, for every microbatch.
+
+    F(s-1, j) -> F(s, j)      activations arrive
+    X(s+1, j) -> X(s, j)      gradients arrive; X is B or BW
+    F(s, j)   -> X(s, j)
+    B(s, j)   -> W(s, j)
+
+These are the rules of synchronous pipeline training (zero-bubble paper, arXiv 2401.10241, section
+2). Slices of a microbatch along the sequence keep causal order at every stage (Seq1F1B, arXiv
+2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X of slice q + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import (
+    Handover,
+    Mode,
+    OperationClass,
+    Precedence,
+    Resource,
+    ResourceKind,
+    TransferKind,
+)
+
+FORWARD, BACKWARD, WEIGHT = range(3)
+"""Rows of classes: the operations of a stage and microbatch, in the order in which they run."""
+ROWS: dict[BackwardKind, tuple[tuple[OpKind | None, ...], ...]] = {
+    BackwardKind.SPLIT: ((OpKind.F,), (OpKind.B,), (OpKind.W,)),
+    BackwardKind.WHOLE: ((OpKind.F,), (OpKind.BW,)),
+    BackwardKind.MIXED: ((OpKind.F,), (OpKind.B, OpKind.BW), (OpKind.W, None)),
+}
+"""Kinds of every row, by mode: where there is a choice, first split, then whole."""
+ROW_OF = {OpKind.F: FORWARD, OpKind.B: BACKWARD, OpKind.BW: BACKWARD, OpKind.W: WEIGHT}
+
+
+def add_compute(draft: InstanceDraft) -> None:
+    """Add the compute resource of every device, its classes, their precedence and handovers."""
+    pipeline, rows = draft.pipeline, ROWS[draft.backward]
+    draft.resources += [
+        Resource(ResourceKind.COMPUTE, (device,)) for device in range(pipeline.num_devices)
+    ]
+    places = list(
+        product(range(pipeline.routes), range(pipeline.num_slices), range(pipeline.num_stages))
+    )
+    for kinds in rows:
+        modes = [
+            tuple(_mode(draft, kind, stage) for kind in kinds)
+            for stage in range(pipeline.num_stages)
+        ]
+        draft.classes += [
+            OperationClass(
+                *(stage, route, part, pipeline.hosts[route][stage], modes[stage], draft.batches)
+            )
+            for route, part, stage in places
+        ]
+    keys = [(row, *place) for row in range(len(rows)) for place in places]
+    number = {key: place for place, key in enumerate(keys)}
+    for row, route, part, stage in number:
+        draft.precedence += _precedence(draft, number, row, (route, part, stage))
+        draft.handovers += _handovers(draft, number, row, (route, part, stage))
+
+
+def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
+    ticks = draft.pipeline.ticks
+    if kind is None:
+        return None
+    return Mode(kind, ticks.durations[kind][stage], *ticks.held_alone(kind, stage))
+
+
+Numbers = dict[tuple[int, int, int, int], int]
+"""Number of a class, by row, route, slice and stage."""
+Place = tuple[int, int, int]
+"""Route, slice and stage."""
+
+
+def _precedence(
+    draft: InstanceDraft, number: Numbers, row: int, place: Place
+) -> Iterator[Precedence]:
+    """What an operation waits for on its own device, whatever stage hands it data."""
+    route, part, stage = place
+    after = number[row, *place]
+    if row != FORWARD:
+        yield Precedence(number[row - 1, *place], after, 0)
+    earlier = part - 1 if row == FORWARD else part + 1
+    if row != WEIGHT and 0 <= earlier < draft.pipeline.num_slices:
+        yield Precedence(number[row, route, earlier, stage], after, 0)
+
+
+def _handovers(draft: InstanceDraft, number: Numbers, row: int, place: Place) -> Iterator[Handover]:
+    """What an operation gets from the stage before it, or as a backward from the one after it."""
+    route, part, stage = place
+    ticks = draft.pipeline.ticks
+    source = stage - 1 if row == FORWARD else stage + 1
+    if row == WEIGHT or not 0 <= source < draft.pipeline.num_stages:
+        return
+    kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
+    delay = ticks.down[route][source] if row == FORWARD else ticks.up[route][stage]
+    yield Handover(number[row, route, part, source], number[row, *place], delay, kind)

@@ -1,0 +1,27 @@
+"""The draft of an instance, to which every feature adds its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation_classes import Handover, OperationClass, Precedence, Resource
+from ppopt.problem.pipeline import Pipeline
+
+
+@dataclass
+class InstanceDraft:
+    """Resources, classes and precedence so far; numbers are places in these lists."""
+
+    pipeline: Pipeline
+    backward: BackwardKind
+    resources: list[Resource] = field(default_factory=list)
+    classes: list[OperationClass] = field(default_factory=list)
+    precedence: list[Precedence] = field(default_factory=list)
+    handovers: list[Handover] = field(default_factory=list)
+    """What crosses from device to device: links decide what it waits for."""
+
+    @property
+    def batches(self) -> int:
+        """Microbatches of a route."""
+        return self.pipeline.batches // self.pipeline.routes

@@ -1,0 +1,153 @@
+"""What an instance is made of: resources, classes of operations with modes, and precedence.
+
+The words are those of the multi-mode resource-constrained project scheduling problem (Talbot,
+Management Science 28, 1982), as PyJobShop's `Task`, `Mode` and `Resource` have them. All operations
+of one class are alike, and a class has one operation per microbatch, or one in all.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import NUM_KINDS, OpKind
+
+
+class TransferKind(IntEnum):
+    """Kind of a transfer between two devices; the integers go on after those of `OpKind`."""
+
+    SEND_F = NUM_KINDS
+    """The activation that an F hands to the next stage."""
+    SEND_B = NUM_KINDS + 1
+    """The gradient that a B or BW hands to the stage before."""
+
+
+Kind = OpKind | TransferKind
+"""Kind of any operation."""
+KINDS = NUM_KINDS + len(TransferKind)
+"""Number of kinds."""
+
+
+class ResourceKind(Enum):
+    """What a resource is; each runs one operation at a time."""
+
+    COMPUTE = "compute"
+    """The processor of a device."""
+    LINK = "link"
+    """What carries transfers between two devices."""
+
+
+class Resource(NamedTuple):
+    """Something that runs one operation at a time."""
+
+    kind: ResourceKind
+    devices: tuple[int, ...]
+    """The device it belongs to; of a link its two ends."""
+
+
+class Mode(NamedTuple):
+    """One way to run an operation."""
+
+    kind: Kind
+    duration: int
+    """In ticks."""
+    takes: int = 0
+    """Memory taken at the start, in ticks of memory."""
+    gives: int = 0
+    """Memory given back at the end, in ticks of memory."""
+
+    @property
+    def change(self) -> int:
+        """Net change of memory."""
+        return self.takes - self.gives
+
+
+class OperationClass(NamedTuple):
+    """Operations of one stage, route and slice, and of one kind, or of two to choose from."""
+
+    stage: int
+    route: int
+    slice: int
+    resource: int
+    """Number of the resource that runs them; that of a compute resource is its device's."""
+    modes: tuple[Mode | None, ...]
+    """Ways to run one of them; None: it is absent, as is the W of a whole backward. Classes of one
+    stage, route and slice that have several modes choose together, for every microbatch: the modes
+    of one place belong together."""
+    size: int
+    """Number of operations: one per microbatch of the route, or 1."""
+
+    @property
+    def mode(self) -> Mode:
+        """The first mode; the only one where there is no choice."""
+        first = self.modes[0]
+        assert first is not None
+        return first
+
+    @property
+    def modes_by_option(self) -> tuple[Mode | None, Mode | None]:
+        """The modes where backwards are split, and where they are whole."""
+        return self.modes[0], self.modes[-1]
+
+    @property
+    def kind(self) -> Kind:
+        """Kind in the first mode."""
+        return self.mode.kind
+
+    @property
+    def device(self) -> int:
+        """Device of a class that runs on a compute resource."""
+        return self.resource
+
+    @property
+    def duration(self) -> int:
+        """Time in the first mode, in ticks."""
+        return self.mode.duration
+
+    @property
+    def takes(self) -> int:
+        """Memory taken at the start in the first mode, in ticks of memory."""
+        return self.mode.takes
+
+    @property
+    def gives(self) -> int:
+        """Memory given back at the end in the first mode, in ticks of memory."""
+        return self.mode.gives
+
+    @property
+    def change(self) -> int:
+        """Net change of memory in the first mode."""
+        return self.mode.change
+
+
+class Precedence(NamedTuple):
+    """Start of `after` >= end of `before` + `lag`, for every microbatch.
+
+    Between a class of one operation and one of many it holds for all pairs.
+    """
+
+    before: int
+    """Number of a class."""
+    after: int
+    lag: int
+    """In ticks."""
+
+
+class Constraints(NamedTuple):
+    """start[after[i]] >= end[before[i]] + lag[i], lag in ticks."""
+
+    before: Ints
+    after: Ints
+    lag: Ints
+
+
+class Handover(NamedTuple):
+    """What one class of operations hands to another one, of the same microbatch."""
+
+    before: int
+    after: int
+    delay: int
+    """Time from device to device, in ticks."""
+    kind: TransferKind
+    """What it is where it is a transfer."""

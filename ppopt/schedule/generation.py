@@ -1,0 +1,212 @@
+"""Generation of schedules: resources run operations one after another, each as early as it can.
+
+A generation holds what every rule needs that decides by real times which operation comes next: how
+far every class has come, when inputs arrive, when resources are free, what devices hold, how long
+they have been idle. The decision is the caller's. There are two ways to run one:
+
+    `append`   serial: the caller gives the operations one by one, in any order that the precedence
+               allows; each starts when its resource and its inputs are ready
+    `run`      parallel: whenever a resource is free and something has ended or arrived, the caller
+               chooses what it starts at that instant, if anything
+
+Serial and parallel schedule generation of the scheduling literature (Kolisch, European Journal of
+Operational Research 90, 1996). The operations of a class run in the order of microbatches.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import Instance
+from ppopt.schedule.orders import Orders
+
+NEVER = 2**62
+"""Later than any instant, more than any memory."""
+NOT_STARTED = -1
+"""Start of a resource that has not run anything."""
+LOOK = 4096
+"""Number of events from one look at the clock to the next."""
+Event = tuple[int, int]
+"""An instant in ticks, and the resource that something happens to then."""
+Pop = Callable[[list[Event]], Event]
+"""Takes the next event from a heap."""
+Choice = Callable[[int, int], int | None]
+"""Takes a resource and the present time; gives the class that starts now, or None."""
+
+
+def pop_until(deadline: float) -> Pop:
+    """A pop that raises TimeoutError once an instant of `time.monotonic` has passed."""
+    if deadline == inf:
+        return heapq.heappop
+    pops = count()
+
+    def pop(events: list[Event]) -> Event:
+        if next(pops) % LOOK == 0 and time.monotonic() > deadline:
+            raise TimeoutError
+        return heapq.heappop(events)
+
+    return pop
+
+
+class _Inputs(NamedTuple):
+    """What the operations of a class wait for, where that is more than one operation."""
+
+    latest: list[int]
+    """Per microbatch: when the last of the inputs known so far arrives, in ticks."""
+    missing: list[int]
+    """Per microbatch: number of inputs that are not known yet."""
+
+
+class _Follower(NamedTuple):
+    """A class that waits for another one."""
+
+    arrived: list[int]
+    inputs: _Inputs | None
+    """None: it waits for that class alone."""
+    lag: int
+    resource: int
+
+
+class Generation:
+    """Operations run so far, and when the next ones may start."""
+
+    def __init__(self, instance: Instance) -> None:
+        resources = range(len(instance.resources))
+        self.instance = instance
+        self.done: list[int] = [0 for _ in instance.classes]
+        """Operations of every class that have run."""
+        waits = [len(links) for links in instance.predecessors]
+        self.arrived: list[list[int]] = [
+            [*[NEVER if number else 0] * one.size, NEVER]
+            for one, number in zip(instance.classes, waits, strict=True)
+        ]
+        """When all inputs of every operation are there, in ticks, [class][microbatch]; NEVER: not
+        known yet. One entry more stands for the operation after the last."""
+        self.sequence: list[list[int]] = [[] for _ in resources]
+        """Classes of the operations that every resource has run, in order."""
+        self.free = [0 for _ in resources]
+        """When every resource is free, in ticks."""
+        self.first_start = [NOT_STARTED for _ in resources]
+        """Start of the first operation of every resource, in ticks."""
+        self.idle = [0 for _ in resources]
+        """Ticks that every resource has been idle since its first operation."""
+        self.most_idle = 0
+        """Largest of these."""
+        self.held = [0 for _ in resources]
+        """Memory that every resource has taken and not given back, in ticks of memory."""
+        self._placed = [(one.resource, one.duration, one.change) for one in instance.classes]
+        self._followers = self._all_followers(waits)
+        self._events: list[Event] | None = None
+
+    def _all_followers(self, waits: list[int]) -> list[list[_Follower]]:
+        classes = self.instance.classes
+        inputs = [
+            _Inputs([0] * one.size, [number] * one.size) if number > 1 else None
+            for one, number in zip(classes, waits, strict=True)
+        ]
+        return [
+            [
+                _Follower(self.arrived[after], inputs[after], lag, classes[after].resource)
+                for after, lag in links
+            ]
+            for links in self.instance.successors
+        ]
+
+    def arrival(self, number: int) -> int | None:
+        """When the inputs of the next operation of a class are there; None: not yet known."""
+        time = self.arrived[number][self.done[number]]
+        return None if time == NEVER else time
+
+    def append(self, number: int, earliest: int) -> int:
+        """Run the next operation of a class at `earliest` or later; returns its end, in ticks."""
+        resource, duration, change = self._placed[number]
+        start = free = self.free[resource]
+        if self.first_start[resource] == NOT_STARTED:
+            self.first_start[resource] = start = max(free, earliest)
+        elif earliest > free:
+            start = earliest
+            self.idle[resource] += start - free
+            self.most_idle = max(self.most_idle, self.idle[resource])
+        end = self.free[resource] = start + duration
+        self.held[resource] += change
+        self.sequence[resource].append(number)
+        microbatch = self.done[number]
+        self.done[number] = microbatch + 1
+        events = self._events
+        if events is not None:
+            heapq.heappush(events, (end, resource))
+        for arrived, inputs, lag, there in self._followers[number]:
+            time = end + lag
+            if inputs is not None:
+                latest, missing = inputs
+                latest[microbatch] = max(latest[microbatch], time)
+                missing[microbatch] -= 1
+                if missing[microbatch]:
+                    continue
+                time = latest[microbatch]
+            arrived[microbatch] = time
+            if events is not None and (there != resource or time > end):
+                heapq.heappush(events, (time, there))
+        return end
+
+    def run(self, choose: Choice, events: Iterable[Event], pop: Pop = heapq.heappop) -> None:
+        """Ask `choose` at every event, from the first ones given on: (time, resource).
+
+        `pop` may raise to end the run (`pop_until`).
+        """
+        queue = self._events = list(events)
+        heapq.heapify(queue)
+        free = self.free
+        while queue:
+            now, resource = pop(queue)
+            if free[resource] <= now:
+                number = choose(resource, now)
+                if number is not None:
+                    self.append(number, now)
+        self._events = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all operations have run."""
+        return all(
+            done == one.size for done, one in zip(self.done, self.instance.classes, strict=True)
+        )
+
+    @property
+    def makespan(self) -> int:
+        """End of the last operation, in ticks."""
+        return max(self.free)
+
+    @property
+    def span(self) -> int:
+        """Largest time of a resource from its first start to its last end, in ticks."""
+        return max(
+            end - start
+            for end, start in zip(self.free, self.first_start, strict=True)
+            if start != NOT_STARTED
+        )
+
+    def orders(self) -> Orders:
+        """The orders of all resources."""
+        return class_orders(self.instance, self.sequence)
+
+
+def class_orders(instance: Instance, sequences: Iterable[Iterable[int]]) -> Orders:
+    """Orders from the class of every operation, per device: microbatches follow in order."""
+    return [_numbers(instance, np.array(sequence, dtype=np.int64)) for sequence in sequences]
+
+
+def _numbers(instance: Instance, sequence: Ints) -> Ints:
+    found = np.empty_like(sequence)
+    for number in sorted(set(sequence.tolist())):
+        here = sequence == number
+        found[here] = instance.codes[number][: np.count_nonzero(here)]
+    return found

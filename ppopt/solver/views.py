@@ -1,0 +1,195 @@
+"""Views: another problem that methods of a search work on, with an incumbent of its own.
+
+A restriction has schedules that are schedules of the search's problem: those whose backwards are
+all split, or all whole. A relaxation has bounds that hold for it: `BackwardChoice.relaxed` where
+backwards are mixed, and links as delays where these are streams (`ppopt.problem.link_mode`). The
+orders of that last one make schedules over streams, too. A view passes on what it finds, lifted to
+the problem of the search, and a view may be of another view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds.device_bounds import Bound, device_bound, known_bound, of_relaxation
+from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import Method, Outcome
+from ppopt.solver.parameters import SolveParams
+
+
+class View(Incumbent):
+    """The best schedule and bound of a problem whose schedules or bounds are lifted to another."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: Incumbent,
+        bound: Bound,
+        *,
+        lift_schedule: Callable[[Schedule], Schedule] | None,
+        lift_bound: Callable[[Bound], Bound] | None,
+        lagging: float = 1.0,
+    ) -> None:
+        """A view of the problem of `target`, which gets what is lifted.
+
+        None: schedules, or bounds, of this problem say nothing about that one. `lagging`: the share
+        of its budgets that is used while the target has a better schedule.
+        """
+        super().__init__(problem, bound)
+        self._target = target
+        self._lift_schedule, self._lift_bound = lift_schedule, lift_bound
+        self._lagging = lagging
+
+    @property
+    def closed(self) -> bool:
+        """Whether this problem is solved, or that of the target is."""
+        return super().closed or self._target.closed
+
+    @property
+    def solved(self) -> bool:
+        """Whether this problem, of which both schedules and bounds are lifted, is solved."""
+        both = self._lift_schedule is not None and self._lift_bound is not None
+        return both and super().closed
+
+    def submit(self, schedule: Schedule) -> None:
+        """Keep a schedule if it is better, and pass it on if it may be better there.
+
+        No lifted schedule is better than the schedule here.
+        """
+        if self._lift_schedule is None:
+            return
+        super().submit(schedule)
+        known = self._target.value
+        if known is None or schedule.metrics.value(self.problem.objective) < known:
+            self._target.submit(self._lift_schedule(schedule))
+
+    def raise_bound(self, bound: Bound) -> None:
+        """Keep a bound and pass it on, if it holds there."""
+        if self._lift_bound is not None:
+            super().raise_bound(bound)
+            self._target.raise_bound(self._lift_bound(bound))
+
+    @property
+    def share(self) -> float:
+        """Share of a budget to use."""
+        behind = None not in (self.value, self._target.value) and self.value != self._target.value
+        return self._lagging if behind else 1.0
+
+    def sync(self) -> None:
+        """Take over the bound that holds here too, or the value that bounds are to reach."""
+        target = self._target
+        if self._lift_bound is None:
+            self.bound = target.bound
+        elif self._lift_schedule is None:
+            self.value = target.value
+            if target.bound.value > self.bound.value:
+                self.bound = target.bound
+
+
+def restriction(problem: Problem, target: Incumbent, lagging: float) -> View:
+    """A view of the schedules of one kind of backward."""
+    return View(
+        problem,
+        target,
+        target.bound,
+        lift_schedule=lambda schedule: schedule,
+        lift_bound=None,
+        lagging=lagging,
+    )
+
+
+def relaxation(target: Incumbent) -> View:
+    """A view of the bounds of a mixed problem: its relaxation to split backwards."""
+    problem = target.problem.relaxed
+    return View(
+        problem,
+        target,
+        device_bound(problem.instance, problem.objective),
+        lift_schedule=None,
+        lift_bound=lambda bound: of_relaxation(target.problem, bound),
+    )
+
+
+def links_as_delays(target: Incumbent) -> View:
+    """A view of a problem over streams as one whose links are delays: bounds, and orders."""
+    asked = target.problem
+    problem = replace(asked, pipeline=as_delays(asked.pipeline))
+
+    def over_streams(schedule: Schedule) -> Schedule:
+        return timing.schedule(asked.pipeline, schedule.orders, asked.objective)
+
+    return View(
+        problem,
+        target,
+        known_bound(problem),
+        lift_schedule=over_streams,
+        lift_bound=lambda bound: bound,
+    )
+
+
+def as_delays(pipeline: Pipeline) -> Pipeline:
+    """The same pipeline with links that are delays."""
+    return replace(pipeline, link_mode=LinkMode.DELAY)
+
+
+@dataclass
+class OnView:
+    """A method at work on a view."""
+
+    method: Method
+    view: View
+
+    def __post_init__(self) -> None:
+        self.name = self.method.name
+
+    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
+        """Whether the method applies to the problem of the view."""
+        return self.method.supports(self.view.problem)
+
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+        """Let the method work on the view, unless nothing is left to do there."""
+        before = incumbent.value, incumbent.bound.value
+        self.view.sync()
+        if self.view.solved:
+            return Outcome(exhausted=True)
+        outcome = self.method.run(self.view, budget.part(self.view.share, self.view))
+        improved = before != (incumbent.value, incumbent.bound.value)
+        return outcome._replace(fruitful=outcome.fruitful or improved)
+
+
+class BackwardPool(NamedTuple):
+    """What the heuristics of one kind of backward share."""
+
+    pool: Pool
+    view: View | None
+    """Who gets what they find; None: the incumbent itself."""
+
+
+def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPool]:
+    """The parts of a search: one, or where backwards are mixed, split and whole.
+
+    `incumbent` is that of the search, or a view of it with links as delays.
+    """
+    problem, lagging = incumbent.problem, params.rounds.lagging
+    own = incumbent if isinstance(incumbent, View) else None
+    return [
+        BackwardPool(
+            Pool(one, params.pool),
+            restriction(one, incumbent, lagging) if problem.mixed else own,
+        )
+        for one in problem.restrictions
+    ]
+
+
+def on(view: View | None, method: Method) -> Method:
+    """A method that works on a view; itself without one."""
+    return method if view is None else OnView(method, view)

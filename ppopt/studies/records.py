@@ -1,0 +1,275 @@
+"""Records of a storage, and how rows of SQLite become them: the one place where values are checked.
+
+A storage is input as any file is: SQLite keeps a value of any type in any column, a file may be
+damaged, and others can write it. So that whoever reads a record need not ask, every value passes
+here: its type, its range, the form of compressed JSON. What a schedule says is for
+`ppopt.studies.outcome` to check. Every reader raises InputError, which names the column.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError, NotApplicableError
+from ppopt.formats.documents import finite_float, parse_json
+from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
+from ppopt.formats.schedule_json import LARGEST_FILE
+from ppopt.solver.result import Status
+
+LARGEST_RECORD = LARGEST_FILE
+"""Bytes of JSON that a compressed value may hold: those of a schedule file."""
+DEEPEST = 8
+"""Most lists and objects within one another, in settings and figures of a row."""
+LARGEST_INT = 2**63 - 1
+"""Largest whole number of SQLite."""
+COMPLETE, FAIL = "complete", "fail"
+"""States of a trial, in Optuna's words."""
+Check = Callable[[object], Any]
+
+
+class DamagedError(InputError):
+    """A record whose values are not those that ppopt writes."""
+
+
+@contextmanager
+def damage(what: str, advice: str = "") -> Iterator[None]:
+    """Let an error of the block say that a record is damaged: a DamagedError."""
+    try:
+        yield
+    except (InputError, NotApplicableError) as error:
+        more = f"; {advice}" if advice else ""
+        raise DamagedError(f"{what} is damaged ({error}){more}") from None
+
+
+class StoredResult(NamedTuple):
+    """A search or an evaluation as it is stored; see `ppopt.studies.outcome`."""
+
+    key: str
+    strategy: str
+    status: str
+    closed: bool
+    """Whether more time cannot improve it."""
+    time_limit: float | None
+    """Seconds it was given; None: it takes no limit."""
+    workers: int | None
+    seconds: float
+    version: str
+    record: bytes
+
+    @property
+    def effort(self) -> tuple[bool, float]:
+        """How much was spent on it: all that it takes, or so many seconds."""
+        return self.closed, self.time_limit or 0.0
+
+
+class Trial(NamedTuple):
+    """One row of a study."""
+
+    params: Mapping[str, Any]
+    """The settings in which it differs from other rows."""
+    state: str
+    """`complete` or `fail`."""
+    key: str | None
+    """Of its result; None where it failed."""
+    row: Mapping[str, Any]
+    """Its figures, under the keys of `ppopt sweep --json`; `failed` alone where it failed."""
+
+
+class StudyRecord(NamedTuple):
+    """A study without its trials."""
+
+    number: int
+    name: str
+    base: str
+    """What all its trials share."""
+    created: str
+    asked: tuple[str, ...]
+    """Settings of the rows that were asked for, each as text of JSON."""
+    command: str | None
+    """The last command that asked for rows; None: it was asked for in Python."""
+
+
+def canonical(value: object) -> str:
+    """JSON text, the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def packed(value: object) -> bytes:
+    """JSON, compressed; its checksum tells whether it is whole."""
+    return zlib.compress(json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
+
+
+def unpacked(value: object) -> object:
+    """What `packed` has compressed."""
+    if not isinstance(value, bytes):
+        raise InputError(f"{shown(value)} is no compressed JSON")
+    reader = zlib.decompressobj()
+    try:
+        content = reader.decompress(value, LARGEST_RECORD)
+        if not reader.eof or reader.unused_data:
+            raise InputError("it is cut short, or too large")
+        return parse_json(content.decode(), "JSON", finite_float)
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise InputError(f"it is no compressed JSON ({error})") from None
+
+
+def result_of(row: Sequence[object]) -> StoredResult:
+    """The result in a row of `results`, whose columns are the fields."""
+    return StoredResult(**_checked(_RESULT, row))
+
+
+def trial_of(row: Sequence[object]) -> Trial:
+    """The trial in a row of `trials`, whose columns are the fields."""
+    found = Trial(**_checked(_TRIAL, row))
+    if found.state == FAIL:
+        return found._replace(row={"failed": within("row", _reason, found.row)})
+    if found.key is None:
+        raise InputError("key: it is missing")
+    return found._replace(row=within("row", _figures, found.row))
+
+
+def study_of(row: Sequence[object]) -> StudyRecord:
+    """The study in a row of `studies`, whose columns are the fields."""
+    return StudyRecord(**_checked(_STUDY, row))
+
+
+def settings_of(asked: str) -> dict[str, Any]:
+    """Settings of a row, from their text."""
+    return _object(asked)
+
+
+def _checked(checks: Mapping[str, Check], row: Sequence[object]) -> dict[str, Any]:
+    return {
+        name: within(name, check, value)
+        for (name, check), value in zip(checks.items(), row, strict=True)
+    }
+
+
+def utf8(value: object) -> str:
+    """Text in UTF-8: other bytes come from the storage as halves of surrogate pairs."""
+    try:
+        return text(value).encode().decode()
+    except UnicodeEncodeError:
+        raise InputError("it is no UTF-8 text") from None
+
+
+def _one_of(*known: str) -> Check:
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise InputError(f"{shown(value)} is unknown; it is {' or '.join(known)}")
+        return str(value)
+
+    return check
+
+
+def _optional(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
+def _list_of(check: Check) -> Check:
+    def check_all(value: object) -> list[Any]:
+        if not isinstance(value, list):
+            raise InputError(f"{shown(value)} is not a list")
+        return [check(entry) for entry in value]
+
+    return check_all
+
+
+def _seconds(value: object) -> float:
+    if finite(value) < 0:
+        raise InputError(f"{shown(value)} is negative")
+    return float(finite(value))
+
+
+def _whole(value: object) -> int:
+    return whole(value, 0, LARGEST_INT)
+
+
+def _blob(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise InputError(f"{shown(value)} is no compressed JSON")
+    return value
+
+
+def _asked(value: object) -> tuple[str, ...]:
+    return () if value is None else tuple(_list_of(text)(unpacked(value)))
+
+
+def _object(value: object) -> dict[str, Any]:
+    """An object of JSON, from its text; no number is beyond floats, and it is not deep."""
+    found = parse_json(utf8(value), "JSON", finite_float)
+    if not isinstance(found, dict):
+        raise InputError(f"{shown(found)} is not an object {{...}}")
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        entries = (one.values() if isinstance(one, dict) else one for one in level)
+        below = list(chain.from_iterable(entries))
+        for one in below:
+            if isinstance(one, int) and not isinstance(one, bool):
+                finite(one)
+        level = [one for one in below if isinstance(one, dict | list)]
+    if level:
+        raise InputError("lists or objects are nested too deeply")
+    return found
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    return within("failed", text, section(row, ("failed",))["failed"])
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of a row that is done; those that an earlier version did not know are null."""
+    known = {name: within(name, check, row.get(name)) for name, check in FIGURES.items()}
+    return dict(row) | known
+
+
+_STATUS = _one_of(*Status)
+_RESULT: Mapping[str, Check] = {
+    "key": utf8,
+    "strategy": utf8,
+    "status": _STATUS,
+    "closed": lambda value: bool(whole(value, 0, 1)),
+    "time_limit": _optional(_seconds),
+    "workers": _optional(lambda value: whole(value, 1, LARGEST_INT)),
+    "seconds": _seconds,
+    "version": utf8,
+    "record": _blob,
+}
+_TRIAL: Mapping[str, Check] = {
+    "params": _object,
+    "state": _one_of(COMPLETE, FAIL),
+    "key": _optional(utf8),
+    "row": _object,
+}
+_STUDY: Mapping[str, Check] = {
+    "number": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
+    "name": utf8,
+    "base": utf8,
+    "created": utf8,
+    "asked": _asked,
+    "command": _optional(utf8),
+}
+_NUMBERS = (
+    *("value", "lower_bound", "gap", "makespan", "device_span", "bubble_rate", "bubble_overhead"),
+    *("tokens_per_second", "tokens_per_second_per_device", "mfu", "time_limit", "solve_seconds"),
+)
+_TEXTS = (
+    *("strategy", "objective", "proof", "time_unit", "memory_unit", "layout"),
+    *("backward_kind", "link_mode"),
+)
+FIGURES: Mapping[str, Check] = {
+    **dict.fromkeys(_NUMBERS, _optional(finite)),
+    **dict.fromkeys(_TEXTS, _optional(text)),
+    **dict.fromkeys(("peak_memory", "mem_limit"), _optional(_list_of(finite))),
+    **dict.fromkeys(("partition", "recompute"), _optional(_list_of(_whole))),
+    **dict.fromkeys(("chunks", "seed", "workers"), _optional(_whole)),
+    "fits_limit": _optional(flag),
+    "placement": lambda value: value if isinstance(value, str | None) else _list_of(_whole)(value),
+    "status": _STATUS,
+}
+"""Check of every figure of a row that is done; see `ppopt.studies.outcome.row`."""

@@ -1,0 +1,234 @@
+"""Damaged storages: every value of every column is input, and so is every byte of the file."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt.errors import InputError
+from ppopt.studies import outcome
+from ppopt.studies.job import SolveJob
+from ppopt.studies.records import FIGURES, DamagedError, packed, unpacked
+from ppopt.studies.storage import Storage
+from tests.cli.cli_run import run
+from tests.factories.sweeps import (
+    NAME,
+    VALUES,
+    Damage,
+    bad_values,
+    columns,
+    complaints,
+    done,
+    flipped,
+    inflict,
+    small_grid,
+    values,
+)
+
+COLUMNS = [
+    *("results.key", "results.strategy", "results.status", "results.closed", "results.time_limit"),
+    *("results.workers", "results.seconds", "results.version", "results.finished"),
+    *("results.record", "studies.study_id", "studies.study_name", "studies.base"),
+    *("studies.created", "studies.asked", "studies.command", "trials.trial_id"),
+    *("trials.study_id", "trials.params", "trials.state", "trials.key", "trials.row"),
+    "trials.finished",
+]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder in memory, where there is one: a storage waits for its disk at every write."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def sound(folder: Path) -> Path:
+    """A storage of one study, of which one row has failed and one is open."""
+    path = folder / "sound.db"
+    study, _ = done(small_grid(), f"sqlite:///{path}", study_name=NAME)
+    assert values(study) == VALUES
+    with Storage(f"sqlite:///{path}") as storage:
+        storage.ask(storage.study(NAME, small_grid().base.digest), [{"batches": 9}], "ppopt")
+    return path
+
+
+@pytest.fixture
+def damaged(sound: Path) -> Iterator[Path]:
+    """A copy of the storage, gone at the end with what SQLite lays beside it."""
+    path = sound.with_name("damaged.db")
+    shutil.copy(sound, path)
+    yield path
+    for left in path.parent.glob("damaged.db*"):
+        left.unlink()
+
+
+def changed(path: Path, statement: str) -> str:
+    """Change a storage by SQL; its URL."""
+    with closing(sqlite3.connect(path)) as link:
+        link.execute(statement)
+        link.commit()
+    return f"sqlite:///{path}"
+
+
+def test_all_columns_are_damaged_below(sound: Path) -> None:
+    assert [f"{table}.{column}" for table, column in columns(sound)] == COLUMNS
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path) -> None:
+    """A result that is damaged is made again; a study is refused in one line, or is as it was."""
+    table, column = name.split(".")
+    wrong = {}
+    for number, value in enumerate(bad_values(column)):
+        shutil.copy(sound, damaged)
+        damage = Damage(table, column, number % 2, value)
+        if inflict(damaged, damage):
+            found = list(complaints(damaged, made_again=table == "results"))
+            wrong |= {damage: found} if found else {}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_bytes_of_the_file(seed: int, sound: Path, damaged: Path) -> None:
+    content, wrong = sound.read_bytes(), {}
+    for number in range(10):
+        damaged.write_bytes(flipped(Random(f"{seed} {number}"), content))
+        found = list(complaints(damaged, made_again=False))
+        wrong |= {number: found} if found else {}
+    assert wrong == {}
+
+
+JOB = SolveJob(
+    ppopt.Model([ppopt.Layer(forward=time, activation=1) for time in (3, 1, 2)]).pipeline(
+        devices=2, batches=2, recompute="search", mem_limit=6
+    ),
+    time_limit=20,
+)
+"""Of all readers of its document: a schedule, a certificate, layers with a choice of recompute."""
+
+
+def members(value: Any, deepest: int, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the values of a document stand; of a list, the first and the last."""
+    if place:
+        yield place
+    keys = value if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        keys = dict.fromkeys((0, len(value) - 1)) if value else ()
+    if len(place) < deepest:
+        for key in keys:
+            yield from members(value[key], deepest, (*place, key))
+
+
+def with_member(document: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The document with another value in one place."""
+    changed = found = deepcopy(document)
+    for key in place[:-1]:
+        found = found[key]
+    found[place[-1]] = value
+    return changed
+
+
+def test_any_value_of_a_stored_document() -> None:
+    """It is refused as damaged, or says what it said before; no bound is lost or made."""
+    made = outcome.run_job(JOB)
+    assert made.status is ppopt.Status.OPTIMAL
+    sound = outcome.stored(JOB, made)
+    document = unpacked(sound.record)
+    refused = taken = 0
+    for place in members(document, 3):
+        for value in (None, "x", -1, {}):
+            changed = sound._replace(record=packed(with_member(document, place, value)))
+            try:
+                found = outcome.read(changed, JOB)
+            except DamagedError:
+                refused += 1
+                continue
+            taken += 1
+            assert (found.status, found.value) == (made.status, made.value), place
+            assert found.lower_bound == made.lower_bound, place
+    assert refused > taken > 0
+
+
+def test_every_figure_of_a_row_is_checked() -> None:
+    assert FIGURES.keys() == outcome.row(JOB, outcome.run_job(JOB)).keys()
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE studies SET asked = 'x'", "study mine is damaged (asked: 'x' is no compressed"),
+        ("UPDATE studies SET base = x'00'", "study mine is damaged (base: b'\\x00' is not text"),
+        (
+            "UPDATE trials SET params = '{}}' WHERE trial_id = 1",
+            "trial 1 of study mine is damaged (params: JSON: ",
+        ),
+        (
+            "UPDATE trials SET params = CAST(x'22ff22' AS TEXT) WHERE trial_id = 2",
+            "(params: it is no UTF-8 text)",
+        ),
+        ("UPDATE trials SET row = '{}'", "(row: status: None is unknown; it is optimal or "),
+        ("UPDATE trials SET state = 'done'", "(state: 'done' is unknown; it is complete or fail)"),
+        ("PRAGMA user_version = -1", "it is damaged; name another file, or save what can be read"),
+        ("DROP TABLE trials", "no such table: trials; it is damaged; name another file"),
+    ],
+)
+def test_a_damaged_study_is_one_line(statement: str, words: str, damaged: Path) -> None:
+    url = changed(damaged, statement)
+    code, out, err = run(f"studies show {NAME} --storage {url}")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.startswith("error: --storage: ")
+    assert err.count("\n") == 1
+
+
+def test_another_study_of_a_damaged_storage_takes_its_results(damaged: Path) -> None:
+    url = changed(damaged, "UPDATE studies SET asked = 'x'")
+    with pytest.raises(DamagedError, match=r"; name another study \(--study-name\), or another"):
+        done(small_grid(), url, study_name=NAME)
+    study, searched = done(small_grid(), url, study_name="other")
+    assert values(study) == VALUES
+    assert searched == []
+
+
+def test_a_result_that_is_damaged_is_made_again_and_that_is_said(damaged: Path) -> None:
+    """Also where its columns are damaged, and not its record; the next sweep finds it sound."""
+    url = changed(damaged, "UPDATE results SET status = 'x', seconds = 'x' WHERE strategy = '1f1b'")
+    study, searched = done(small_grid(), url, study_name=NAME)
+    assert (study.failed, len(searched), values(study)) == (1, 2, VALUES)
+    assert all("a result is damaged (status: 'x' is unknown" in one for one in study.damaged)
+    assert len(study.damaged) == 2
+    study, searched = done(small_grid(), url, study_name=NAME)
+    assert (searched, study.damaged) == ([], ())
+
+
+def test_merging_leaves_out_what_is_damaged_and_says_so(damaged: Path) -> None:
+    url = changed(damaged, "UPDATE results SET workers = 'x' WHERE strategy = '1f1b'")
+    target = f"sqlite:///{damaged.parent / 'damaged.db-merged'}"
+    code, _, err = run(f"studies merge {url} --storage {target}")
+    assert code == 0
+    assert err.count("note: left out: ") == err.count("workers: 'x' is not a whole number") == 2
+    with Storage(target) as merged:
+        assert merged.results() == 3
+        assert len(merged.trials(NAME)) == len(VALUES)
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/\udcff.db"
+    with pytest.raises(InputError, match="study_name: it is no UTF-8 text"):
+        done(small_grid(), url, study_name="\udcff")
+    study, _ = done(small_grid(), url, study_name=NAME, command="ppopt sweep -o \udcff.csv")
+    assert values(study) == VALUES
+    with Storage(url) as storage:
+        assert storage.studies()[0].command == "ppopt sweep -o \\udcff.csv"
