@@ -178,12 +178,12 @@ def check_megatron(pipeline: Pipeline) -> None:
     recompute = "none" if pipeline.recompute == SEARCH_RECOMPUTE else None
     given = replace(pipeline, recompute=recompute, mem_limit=None)
     if pipeline.partition != SEARCH:
-        megatron_arguments(given)
+        trainer_partition.megatron_arguments(given)
         return
     ones, rest = (1,) * (pipeline.num_stages - 1), len(pipeline.model) - pipeline.num_stages + 1
     last, before = ((*ones[after:], rest, *ones[:after]) for after in (0, 1))
     if not takes_partition(replace(given, partition=before)):
-        megatron_arguments(replace(given, partition=last))
+        trainer_partition.megatron_arguments(replace(given, partition=last))
 
 
 def takes_partition(pipeline: Pipeline) -> bool:
