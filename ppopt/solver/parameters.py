@@ -416,7 +416,8 @@ class RoundParams(NamedTuple):
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)
-    link_orders: Share = Share(8)
+    swaps: Share = Share(2 / 3)
+    swaps_over_links: Share = Share(8)
     longer_delays: Share = Share(1)
     lagging: float = 0.25
     """Where backwards are mixed: the part of its turn that a method for one kind of backward uses

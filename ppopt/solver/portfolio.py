@@ -14,6 +14,7 @@ from ppopt.solver.exact.full_model import FullModel
 from ppopt.solver.exact.value_questions import ValueQuestions
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, LongerDelays
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.local_starts import (
     CyclicSchedules,
@@ -22,7 +23,6 @@ from ppopt.solver.heuristics.local_starts import (
 )
 from ppopt.solver.heuristics.mixed_windows import MixedWindowLNS
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
-from ppopt.solver.heuristics.stream_local_search import CriticalSwaps, LongerDelays
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
@@ -141,20 +141,21 @@ class _Portfolio:
                 )
             ),
             (on(own, MixedWindowLNS(problem, views, rng, params.windows)), share.windows),
+            *self._orders(own, rng, solve),
             (self.full_model, share.full_model),
             (on(own, ValueQuestions(problem, params.questions)), share.questions),
-            *self._over_streams(own, rng, solve),
         )
 
-    def _over_streams(
+    def _orders(
         self, view: View | None, rng: Random, solve: Callable[[Problem, float], Result]
     ) -> tuple[tuple[Method, Share], ...]:
         """What works on the problem of the search itself, where the others see a view of it."""
-        if view is None:
-            return ()
         share, streams = self._params.rounds, self._params.streams
+        swaps = CriticalSwaps(rng, streams)
+        if view is None:
+            return ((swaps, share.swaps),)
         return (
-            (CriticalSwaps(rng, streams), share.link_orders),
+            (swaps, share.swaps_over_links),
             (LongerDelays(solve, streams), share.longer_delays),
         )
 

@@ -15,9 +15,9 @@ from ppopt import Pipeline, evaluate, recheck, solve, verify
 from ppopt.schedule.communication import queues_of_schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.device_bounds import STREAMS
-from ppopt.solver.heuristics import stream_local_search
-from ppopt.solver.heuristics.stream_local_search import CriticalSwaps, improve
-from ppopt.solver.heuristics.stream_network import StreamNetwork
+from ppopt.solver.heuristics import critical_swaps
+from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, improve
+from ppopt.solver.heuristics.order_network import OrderNetwork
 from ppopt.solver.parameters import SolveParams
 from tests.factories.streams import append_all
 from tests.oracles.streams_exhaustive import least_makespan
@@ -62,7 +62,7 @@ def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int) -> None:
 def test_the_network_has_the_times_of_the_schedule() -> None:
     for seed in range(20):
         made = append_all(tiny(seed), Random(seed)).schedule
-        network = StreamNetwork(made)
+        network = OrderNetwork(made)
         ends = network.ends(network.start)
         assert ends is not None
         assert max(ends) == made.metrics.makespan
@@ -169,7 +169,7 @@ def test_ctrl_c_in_local_search_ends_it_with_the_best_schedule(
 
         return improve(*rest, ask)
 
-    monkeypatch.setattr(stream_local_search, "improve", counted)
+    monkeypatch.setattr(critical_swaps, "improve", counted)
     with interrupts.recorded() if recorded else nullcontext():
         found = solve(pipeline, time_limit=60, workers=1)
     assert found.interrupted

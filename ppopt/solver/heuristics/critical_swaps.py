@@ -1,4 +1,4 @@
-"""Local search over streams: change the order of two neighbours on a critical path.
+"""Local search over orders: change the order of two neighbours on a critical path.
 
 A schedule becomes shorter only if some node of its critical path moves (job shop: van Laarhoven,
 Aarts, Lenstra, "Job shop scheduling by simulated annealing", Operations Research 40, 1992). A step
@@ -17,9 +17,9 @@ from typing import Any
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.stream_network import Sequences, StreamNetwork
+from ppopt.solver.heuristics.order_network import OrderNetwork, Sequences
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome
+from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import StreamParams
 from ppopt.solver.result import Result
 from ppopt.solver.views import as_delays
@@ -32,21 +32,21 @@ class CriticalSwaps:
     are kept if they are better by that.
     """
 
-    name = "orders of links"
+    name = "critical swaps"
 
     def __init__(self, rng: Random, params: StreamParams) -> None:
         self._rng, self._params = rng, params
         self._steps = params.first_steps
 
     def supports(self, problem: Problem) -> bool:
-        """Problems over streams."""
-        return problem.pipeline.streams
+        """All but those for which `IteratedLocalSearch` does as well."""
+        return problem.pipeline.streams or problem.mixed or not is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Take a number of steps; the next turn takes twice as many."""
         if incumbent.best is None:
             return Outcome()
-        network, before = StreamNetwork(incumbent.best), incumbent.value
+        network, before = OrderNetwork(incumbent.best), incumbent.value
         left = self._steps
 
         def over(_: int) -> bool:
@@ -103,7 +103,7 @@ def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
 
 
 def improve(
-    network: StreamNetwork,
+    network: OrderNetwork,
     random: Random,
     params: StreamParams,
     bound: int,
@@ -137,7 +137,7 @@ def improve(
 
 
 def _moved(
-    network: StreamNetwork, sequences: Sequences, ends: list[int], random: Random
+    network: OrderNetwork, sequences: Sequences, ends: list[int], random: Random
 ) -> Sequences | None:
     """The orders after one move; None where it does not keep the memory limit, or there is none."""
     arcs = _critical_arcs(network, sequences, ends, random)
@@ -156,7 +156,7 @@ def _moved(
 
 
 def _critical_arcs(
-    network: StreamNetwork, sequences: Sequences, ends: list[int], random: Random
+    network: OrderNetwork, sequences: Sequences, ends: list[int], random: Random
 ) -> list[tuple[int, int]]:
     """Machine and place of the nodes of a critical path that wait for the one before them there."""
     where = {
@@ -170,10 +170,10 @@ def _critical_arcs(
     while True:
         start = ends[node] - network.duration[node]
         machine, place = where[node]
-        causes = [one for one in network.before[node] if ends[one] == start]
+        causes = [before for before, lag in network.before[node] if ends[before] + lag == start]
         ahead = sequences[machine][place - 1] if place else None
         waits = ahead is not None and ends[ahead] == start
-        if waits and ahead not in network.before[node]:
+        if waits and all(ahead != before for before, _ in network.before[node]):
             arcs.append((machine, place))
         if waits and ahead is not None:
             causes.append(ahead)

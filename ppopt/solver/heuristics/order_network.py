@@ -1,7 +1,8 @@
-"""The network of a schedule over streams: devices and links as machines of one job shop.
+"""The network of the orders of a schedule: devices and links as machines of one job shop.
 
-Nodes are the positions of the operations (the two of an overlapped pair share one) and the
-transfers. Every machine runs its nodes in its own order, and nodes wait for others besides.
+Nodes are the positions of the operations (the two of an overlapped pair share one), and the
+transfers where links are resources. Every machine runs its nodes in its own order, and nodes wait
+for others besides.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from ppopt.schedule.link_queues import posted_early
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 
+Links = list[list[tuple[int, int]]]
 Sequences = list[list[int]]
 """Nodes of every machine in order: devices, then links."""
 
 
-class StreamNetwork:
+class OrderNetwork:
     """What a schedule leaves as it is when the orders of its devices and links change."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.pipeline = schedule.pipeline
-        orders, queues = schedule.orders, queues_of_schedule(schedule)
-        self._links = queues.links
+        orders = schedule.orders
+        self._queues = queues = queues_of_schedule(schedule) if self.pipeline.streams else None
         self._entries: list[list[int]] = []
         """Entries of the orders at every position."""
         for entry in np.concatenate(list(orders)).tolist():
@@ -38,18 +40,19 @@ class StreamNetwork:
             else:
                 self._entries.append([entry])
         self.computed = len(self._entries)
-        self._carried: list[int] = queues.carried.tolist()
+        self._carried: list[int] = [] if queues is None else queues.carried.tolist()
         listed = timing.listed_orders(self.pipeline, orders, queues)
         self.start: Sequences = [[*range(*ends)] for ends in pairwise(listed.starts.tolist())]
         """The orders of the schedule."""
         self.duration: list[int] = listed.duration.tolist()
         self.size = len(self.duration)
-        self.after: list[list[int]] = [[] for _ in self.duration]
-        self.before: list[list[int]] = [[] for _ in self.duration]
-        flow = (listed.flow.before.tolist(), listed.flow.after.tolist())
-        for one, other in zip(*flow, strict=True):
-            self.after[one].append(other)
-            self.before[other].append(one)
+        self.after: Links = [[] for _ in self.duration]
+        """Per node: (one that waits for it, lag in ticks)."""
+        self.before: Links = [[] for _ in self.duration]
+        """Per node: (one that it waits for, lag in ticks)."""
+        for first, second, lag in zip(*(part.tolist() for part in listed.flow), strict=True):
+            self.after[first].append((second, lag))
+            self.before[second].append((first, lag))
         self._takes, self._gives = self._memory()
 
     def _memory(self) -> tuple[list[int], list[int]]:
@@ -96,9 +99,14 @@ class StreamNetwork:
             left -= 1
             end[node] += self.duration[node]
             reached, then = end[node], following[node]
-            for other in self.after[node] if then < 0 else (*self.after[node], then):
-                if end[other] < reached:  # noqa: PLR1730  max() takes as long as all the rest
-                    end[other] = reached
+            if then >= 0:
+                if end[then] < reached:  # noqa: PLR1730  max() takes as long as all the rest
+                    end[then] = reached
+                missing[then] -= 1
+                if not missing[then]:
+                    ready.append(then)
+            for other, lag in self.after[node]:
+                end[other] = max(end[other], reached + lag)
                 missing[other] -= 1
                 if not missing[other]:
                     ready.append(other)
@@ -111,9 +119,11 @@ class StreamNetwork:
             np.array([entry for node in sequence for entry in self._entries[node]], dtype=np.int64)
             for sequence in sequences[:devices]
         ]
+        if self._queues is None:
+            return timing.schedule(self.pipeline, orders, objective)
         order = [
             np.array([self._carried[node - self.computed] for node in sequence], dtype=np.int64)
             for sequence in sequences[devices:]
         ]
-        queues = posted_early(self._links, order)
+        queues = posted_early(self._queues.links, order)
         return timing.schedule(self.pipeline, orders, objective, queues=queues)
