@@ -28,6 +28,9 @@ CAUGHT = {
     "studies/sweep.py _end": "a storage that fails: the sweep ends with what is stored",
     "studies/cached_solve.py solve_stored": "a storage that fails: the result is given anyway",
     "studies/cached_solve.py _known": "a stored result that is damaged: it is searched again",
+    "studies/sweep.py _known": "a stored result that is damaged: it is searched again",
+    "studies/storage.py _sound_results": "a stored result that is damaged: merging leaves it out",
+    "studies/storage.py _sound_result": "a stored result that is damaged: a merge replaces it",
     "testing/plugin.py load": "a test fails with the line",
     "torch/job_execution.py _only_first": "goes to the process that asked, which raises it",
     # Readers that add the place to the message.
@@ -35,6 +38,8 @@ CAUGHT = {
     "formats/fields.py within": "adds the place in a file",
     "formats/schedule_json.py _rows": "adds the number of the operation",
     "formats/torch_csv.py _row": "adds the number of the cell",
+    "studies/records.py damage": "adds the record of a storage",
+    "problem/layout.py _read": "adds the name of the setting or the option",
     "problem/layers.py _read": "adds the number and the name of the layer",
     "problem/link.py read_link": "adds the name of the setting",
     # The one door from a conflict to what does not apply.

@@ -91,7 +91,7 @@ def _table_wanted(settings: Settings, shown: Mapping[str, Any]) -> bool:
 
 
 def check_formats(settings: Settings, pipeline: Pipeline) -> None:
-    """Raise InputError where a file is asked for that cannot express schedules of a pipeline."""
+    """Raise NotApplicableError where a file asked for cannot express schedules of a pipeline."""
     if any(target.is_order for target in settings.output):
         torch_csv.check_pipeline(pipeline)
 

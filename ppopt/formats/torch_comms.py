@@ -42,7 +42,7 @@ _OF_STAGE = re.compile(f"{_NUMBER}({'|'.join(sorted(OF_STAGE))})")
 def communication_csv(schedule: Schedule) -> str:
     """Write the communication order of a schedule's own times (`schedule.communication`).
 
-    Microbatches are numbered as `torch_csv.order_csv` does. Raises InputError as that does.
+    Microbatches are numbered as `torch_csv.order_csv` does. Raises errors as that does.
     """
     torch_csv.check_pipeline(schedule.pipeline)
     torch_csv.check_planned(schedule, "torch comms")

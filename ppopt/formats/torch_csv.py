@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
@@ -69,8 +69,9 @@ def order_csv(schedule: Schedule) -> str:
 
     Microbatches are numbered by the forward order of the last stage: PyTorch looks losses up by
     their position in that order, and any other numbering silently gives wrong gradients. Raises
-    InputError for two routes and for slices of microbatches, which the format cannot express, and
-    where the operations are not a valid schedule of their pipeline. The memory limit is ignored.
+    NotApplicableError for two routes and for slices of microbatches, which the format cannot
+    express, and InputError where the operations are not a valid schedule of their pipeline. The
+    memory limit is ignored.
     """
     check_pipeline(schedule.pipeline)
     check_planned(schedule, "torch csv")
@@ -86,11 +87,15 @@ def order_csv(schedule: Schedule) -> str:
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
-    """Raise InputError where the format cannot express schedules of this pipeline."""
+    """Raise NotApplicableError where the format cannot express schedules of this pipeline."""
     if pipeline.routes == 2:
-        raise InputError("torch csv: two routes put a stage on two devices; write .json instead")
+        raise NotApplicableError(
+            "torch csv: two routes put a stage on two devices; write .json instead"
+        )
     if pipeline.num_slices > 1:
-        raise InputError("torch csv: it knows no slices of microbatches; write .json instead")
+        raise NotApplicableError(
+            "torch csv: it knows no slices of microbatches; write .json instead"
+        )
 
 
 def check_planned(schedule: Schedule, form: str) -> None:

@@ -268,7 +268,7 @@ def read(found: StoredResult, job: SolveJob) -> JobOutcome:
             versions=within("versions", origin_json.versions_from_object, document["versions"]),
             seconds=found.seconds,
         )
-        _check(outcome)
+        _check(outcome, job)
     return outcome
 
 
@@ -324,12 +324,14 @@ def _verified(made: Schedule, claims: dict[str, Any], *, enforce_limit: bool) ->
         raise InputError(str(violations[0]))
 
 
-def _check(outcome: JobOutcome) -> None:
-    """Raise InputError where status, value and bound contradict each other."""
+def _check(outcome: JobOutcome, job: SolveJob) -> None:
+    """Raise InputError where status, value, bound and limit contradict each other."""
     value, bound, status = outcome.value, outcome.lower_bound, outcome.status
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
     if with_schedule != (value is not None):
         raise InputError(f"it is {status} and has {'no ' * (value is None)}schedule")
+    if status is Status.INFEASIBLE and job.pipeline.limits is None:
+        raise InputError("it is infeasible, without a memory limit")
     if value is not None and bound is not None and bound > value:
         raise InputError(f"the bound {bound} is above the value {value}")
     if status is Status.OPTIMAL and bound != value:

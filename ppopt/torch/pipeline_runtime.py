@@ -34,7 +34,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining import stage as pytorch_stage
 from torch.nn.parallel import DistributedDataParallel
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import torch_comms, torch_csv
 from ppopt.problem.first_backward import in_weight
 from ppopt.problem.operation import OpKind
@@ -59,7 +59,7 @@ after its last whole backward, though a W may follow (PyTorch 2.9)."""
 def placement(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """Stages that each rank must build, in ascending order: `placement(schedule)[rank]`.
 
-    Raises InputError for two routes, which put a stage on two ranks.
+    Raises NotApplicableError for two routes, which put a stage on two ranks.
     """
     _check_one_route(schedule.pipeline)
     return schedule.pipeline.hosted[0]
@@ -127,7 +127,7 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     So B of stage 0 takes no time there, and W takes the time of BW, recompute included. An
     overlapped pair takes the sum of its parts. The result gives placement and costs per stage, of a
     model in layers too. The search knows the same as `first_backward` of a model in layers.
-    Raises InputError for two routes.
+    Raises NotApplicableError for two routes.
     """
     _check_one_route(pipeline)
     costs = in_weight(pipeline.costs._asdict())
@@ -144,7 +144,9 @@ def as_run(pipeline: Pipeline) -> Pipeline:
 
 def _check_one_route(pipeline: Pipeline) -> None:
     if pipeline.routes == 2:
-        raise InputError("torch: two routes put a stage on two ranks; PyTorch's runtime cannot")
+        raise NotApplicableError(
+            "torch: two routes put a stage on two ranks; PyTorch's runtime cannot"
+        )
 
 
 def _check_type(stages: Sequence[Any]) -> None:

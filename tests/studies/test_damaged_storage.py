@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -159,6 +160,15 @@ def test_any_value_of_a_stored_document() -> None:
             assert (found.status, found.value) == (made.status, made.value), place
             assert found.lower_bound == made.lower_bound, place
     assert refused > taken > 0
+
+
+def test_nothing_is_infeasible_without_a_memory_limit() -> None:
+    made = outcome.run_job(JOB)
+    found = replace(made, status=ppopt.Status.INFEASIBLE, schedule=None, lower_bound=None)
+    assert outcome.read(outcome.stored(JOB, found), JOB).status is ppopt.Status.INFEASIBLE
+    free = replace(JOB, pipeline=replace(JOB.pipeline, mem_limit=None))
+    with pytest.raises(DamagedError, match="it is infeasible, without a memory limit"):
+        outcome.read(outcome.stored(free, found), free)
 
 
 def test_every_figure_of_a_row_is_checked() -> None:
