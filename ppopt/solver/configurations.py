@@ -26,9 +26,8 @@ from ppopt.schedule.orders import of_kind
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.bound import Bound, start_scope
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.device_bounds import Bound
-from ppopt.solver.bounds.possible_values import start_scope
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.warm_start import WarmStart

@@ -10,8 +10,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.device_bounds import Bound
-from ppopt.solver.bounds.possible_values import least_possible_value
+from ppopt.solver.bound import Bound, least_possible_value
 from ppopt.verifier import checked
 
 VERIFIED_AT_ONCE = 20_000

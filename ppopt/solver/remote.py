@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.solver import child_process, interrupts
-from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.incumbent import Incumbent

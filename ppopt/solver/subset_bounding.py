@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ppopt.problem.problem import Problem
+from ppopt.solver.bound import least_possible_value
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.possible_values import least_possible_value
-from ppopt.solver.bounds.relaxation_bound import Devices
+from ppopt.solver.bounds.device_subsets import Devices
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.incumbent import Incumbent

@@ -18,7 +18,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.device_bounds import Bound, device_bound, known_bound, of_relaxation
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.device_bounds import device_bound, known_bound, of_relaxation
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent

@@ -23,7 +23,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, of_kind
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bound import Bound
 from ppopt.solver.budget import Clock
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent

@@ -27,8 +27,8 @@ from ppopt.schedule.orders import Orders, codes, of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.configurations import (
     ANY_EFFORT,
     ConfigurationSearch,

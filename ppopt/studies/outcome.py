@@ -20,7 +20,8 @@ from ppopt.problem import partition
 from ppopt.problem.exact import plain
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bounds.device_bounds import Bound, proof_scope, streams_scope
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.device_bounds import proof_scope, streams_scope
 from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status

@@ -7,8 +7,8 @@ from math import inf
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP

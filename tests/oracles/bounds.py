@@ -15,10 +15,10 @@ from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds import device_bounds, relaxation_bound
-from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds import device_bounds, device_subsets, relaxation_bound
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.exact.dynamic_program import is_supported
+from ppopt.solver.dynamic_programming.applicability import is_supported
 from ppopt.solver.parameters import RelaxationParams
 from tests.factories import searches
 from tests.factories.instances import Case, draw
@@ -105,9 +105,9 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
 def device_sets(case: Case) -> list[tuple[int, ...]]:
     """The sets that searches relax to, and one more at random."""
     pipeline = case.pipeline
-    found = relaxation_bound.single_devices(pipeline)
+    found = device_subsets.single_devices(pipeline)
     for count in RelaxationParams().subset_sizes:
-        found += relaxation_bound.evenly_spaced_subsets(pipeline, count)
+        found += device_subsets.evenly_spaced_subsets(pipeline, count)
     rng = Random(pipeline.num_stages)
     devices = range(pipeline.num_devices)
     some = tuple(sorted(rng.sample(devices, rng.randint(1, len(devices)))))

@@ -21,14 +21,10 @@ from ppopt.solver import budget
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.dynamic_programming import dominance
+from ppopt.solver.dynamic_programming.applicability import is_supported, layer_seconds
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
-from ppopt.solver.exact.dynamic_program import (
-    BeamSearch,
-    DynamicProgram,
-    is_supported,
-    layer_seconds,
-)
+from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset

@@ -17,7 +17,8 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.timetable import ALONE
-from ppopt.solver.bounds.device_bounds import Bound, device_bound
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.bounds.relaxation_bound import raise_by_subset
 from ppopt.solver.cp_sat.cpsat import SolverLimits
 from ppopt.solver.relaxation.pairs import most_saved, pairing_saves_time

@@ -22,12 +22,12 @@ from ppopt import Objective, Pipeline, Status, VerificationError, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
-from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bounds.device_subsets import dp_subset_bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.exact.dynamic_program import dp_subset_bound
 from ppopt.solver.parameters import RemoteParams, SubsetParams
 from ppopt.solver.remote import News, RemoteProblem, RemoteSubsetDP, _Link, serve
 from ppopt.solver.result import Progress

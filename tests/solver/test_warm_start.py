@@ -32,7 +32,7 @@ from ppopt.schedule.orders import split_whole
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
-from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bound import Bound
 from ppopt.solver.heuristics.construction import initial_orders
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.result import Provenance

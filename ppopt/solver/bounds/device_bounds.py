@@ -6,7 +6,6 @@ Neither needs a search.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
@@ -16,17 +15,10 @@ from ppopt.problem.operation_classes import Mode
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds import idle_bounds, possible_values
+from ppopt.solver.bound import Bound, start_scope
+from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
-
-
-class Bound(NamedTuple):
-    """A proved lower bound in ticks, and its argument in words and as a certificate."""
-
-    value: int
-    proof: str
-    certificate: Certificate
 
 
 def minimum_memory(instance: Instance) -> list[int]:
@@ -158,7 +150,7 @@ def proof_scope(problem: Problem) -> str:
 
 def bound_scope(problem: Problem, bound: Bound) -> str:
     """Words for the schedules that a bound covers: their backwards, starts and links."""
-    starts = possible_values.start_scope(problem, bound.value, bound.certificate.devices)
+    starts = start_scope(problem, bound.value, bound.certificate.devices)
     return proof_scope(problem) + starts + streams_scope(problem)
 
 

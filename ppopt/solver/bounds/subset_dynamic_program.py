@@ -13,17 +13,16 @@ from dataclasses import dataclass
 
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.destructive_bounds import TargetSequence
-from ppopt.solver.bounds.relaxation_bound import Devices, single_devices
+from ppopt.solver.bounds.device_subsets import Devices, dp_subset_bound, single_devices
 from ppopt.solver.budget import Budget
-from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import LayeredDP
-from ppopt.solver.exact.dynamic_program import (
-    dp_subset_bound,
+from ppopt.solver.dynamic_programming.applicability import (
     is_supported,
     layer_seconds,
     preparing_seconds,
     state_is_small,
 )
+from ppopt.solver.dynamic_programming.classes import Classes
+from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams

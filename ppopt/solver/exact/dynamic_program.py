@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds.device_bounds import Bound
-from ppopt.solver.bounds.relaxation_bound import Devices, evenly_spaced_subsets, subset_bound
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.device_subsets import Devices, dp_subset_bound, evenly_spaced_subsets
 from ppopt.solver.budget import Budget
+from ppopt.solver.dynamic_programming.applicability import (
+    is_supported,
+    layer_seconds,
+    preparing_seconds,
+    small_classes,
+)
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
-from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
 
@@ -116,7 +119,7 @@ class BeamSearch:
         if is_supported(problem):
             delays = Delays(problem.instance)
             every = frozenset(range(problem.pipeline.num_devices))
-            classes = _small_classes(DeviceSubset(delays, every), params)
+            classes = small_classes(DeviceSubset(delays, every), params)
             if classes is not None and len(classes) <= params.most_classes:
                 self._classes = classes
 
@@ -155,45 +158,6 @@ class BeamSearch:
         return int(min(each / self._chosen, self._params.most_entries))
 
 
-def preparing_seconds(
-    problem: Problem, params: DynamicProgramParams = DynamicProgramParams()
-) -> float:
-    """Estimated seconds to prepare a layered DP."""
-    return params.preparing_seconds * problem.operations
-
-
-def layer_seconds(
-    program: LayeredDP, params: DynamicProgramParams = DynamicProgramParams()
-) -> float:
-    """Estimated seconds of the next layer."""
-    return params.layer_overhead_seconds + params.state_seconds * program.width
-
-
-def dp_subset_bound(devices: Devices, value: int) -> Bound:
-    """The bound that `devices` alone need `value` ticks, proved by dynamic programming."""
-    return subset_bound(devices, value, "found by following partial schedules")
-
-
-def is_supported(problem: Problem) -> bool:
-    """Whether the assumptions of the dynamic program hold for this problem.
-
-    Makespan, one route, no slices, no overlapped pairs that save time, and no operation of no
-    length that takes memory (it may share its instant with a release of memory).
-    """
-    pipeline, fused = problem.pipeline, problem.fused
-    if problem.objective is not Objective.MAKESPAN or pipeline.routes > 1:
-        return False
-    if pipeline.num_slices > 1 or pairs.pairing_saves_time(problem.instance):
-        return False
-    ticks = pipeline.ticks
-    kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
-    return not any(
-        ticks.takes_at_one_instant(kind, stage)
-        for kind in kinds
-        for stage in range(pipeline.num_stages)
-    )
-
-
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
     """All devices and one evenly spaced subset per size, where their states are small."""
     pipeline, delays = problem.pipeline, Delays(problem.instance)
@@ -201,25 +165,9 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
         sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
     )
     for devices in (tuple(range(pipeline.num_devices)), *spaced):
-        classes = _small_classes(DeviceSubset(delays, frozenset(devices)), params)
+        classes = small_classes(DeviceSubset(delays, frozenset(devices)), params)
         if classes is not None:
             yield devices, classes
-
-
-def _small_classes(subset: DeviceSubset, params: DynamicProgramParams) -> Classes | None:
-    """The classes of a subset; None where a state has too many numbers or flags.
-
-    Very many classes are counted first: making them takes time in proportion to their square.
-    """
-    if len(subset.instance.kinds) * len(subset.kept) > params.most_rows:
-        return None
-    classes = Classes(subset)
-    return classes if state_is_small(classes, params) else None
-
-
-def state_is_small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
-    """Whether a state has few enough numbers and flags."""
-    return classes.rows <= params.most_rows and len(classes.sharing) <= params.most_flags
 
 
 def _none_below(problem: Problem, value: int) -> Bound:

@@ -10,7 +10,7 @@ from ppopt.problem.problem import Problem
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bounds.device_bounds import Bound
+from ppopt.solver.bound import Bound
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, mixed_model, model
 from ppopt.solver.incumbent import Incumbent

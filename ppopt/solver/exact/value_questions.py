@@ -16,9 +16,9 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
-from ppopt.solver.bounds.device_bounds import Bound
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.cp_sat_model import CpSatModel

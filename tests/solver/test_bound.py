@@ -10,7 +10,7 @@ from benchmarks.fuzz import pipelines
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds.possible_values import WHOLE_TICKS, common_divisor, least_possible_value
+from ppopt.solver.bound import WHOLE_TICKS, common_divisor, least_possible_value
 from tests.oracles import exhaustive
 
 

@@ -1,11 +1,12 @@
-"""Which values an optimum can have: sums of times, or for device span parts of such sums.
+"""Lower bounds: what a bound is, and its rounding up to the next value that an optimum can have.
 
-For given orders the least makespan is the length of a path, a sum of times. The least largest
-device span is a largest cycle ratio (Lawler, "Combinatorial Optimization", 1976, section 3.13): the
-length of a cycle of waits, divided by the number of devices whose first operation the cycle enters
-from their last one. A simple cycle enters each device once. So where all times are multiples of g
-ticks, a makespan is a multiple of g, and a span one of g / L, with L the least common multiple of
-1, 2, ..., devices. A span between two ticks is rounded up: starts are whole ticks.
+An optimum is a sum of times, or for device span a part of such a sum. For given orders the least
+makespan is the length of a path, a sum of times. The least largest device span is a largest cycle
+ratio (Lawler, "Combinatorial Optimization", 1976, section 3.13): the length of a cycle of waits,
+divided by the number of devices whose first operation the cycle enters from their last one. A
+simple cycle enters each device once. So where all times are multiples of g ticks, a makespan is a
+multiple of g, and a span one of g / L, with L the least common multiple of 1, 2, ..., devices. A
+span between two ticks is rounded up: starts are whole ticks.
 
 What whole ticks lose: nothing for makespan (earliest starts are sums of times), nothing for the
 span of one device (its cycles enter one device), and less than a tick for the largest of several
@@ -18,10 +19,20 @@ from __future__ import annotations
 
 from itertools import chain
 from math import gcd, lcm
+from typing import NamedTuple
 
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Certificate
+
+
+class Bound(NamedTuple):
+    """A proved lower bound in ticks, and its argument in words and as a certificate."""
+
+    value: int
+    proof: str
+    certificate: Certificate
 
 
 def common_divisor(pipeline: Pipeline) -> int:

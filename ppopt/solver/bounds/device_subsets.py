@@ -1,0 +1,62 @@
+"""Subsets of devices that bounds are about: which to try, and the bound that one gives."""
+
+from __future__ import annotations
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.bound import Bound
+
+Devices = tuple[int, ...]
+
+
+def single_devices(pipeline: Pipeline) -> list[Devices]:
+    """Every device alone: first the busiest, the first and the last one, then by work."""
+    ticks = pipeline.ticks
+    work = [
+        sum(
+            ticks.durations[kind][stage]
+            for hosted in pipeline.hosted
+            for stage in hosted[device]
+            for kind in (OpKind.F, OpKind.BW)
+        )
+        for device in range(pipeline.num_devices)
+    ]
+    ranked = sorted(range(pipeline.num_devices), key=lambda device: (-work[device], device))
+    first = dict.fromkeys((ranked[0], 0, pipeline.num_devices - 1, *ranked))
+    return [(device,) for device in first]
+
+
+def evenly_spaced_subsets(pipeline: Pipeline, count: int) -> list[Devices]:
+    """Up to two subsets of `count` devices, evenly spaced along the pipeline, half a step apart.
+
+    Empty unless 1 < count < devices. Where memory is tight, devices delay each other: some devices
+    that are far apart often need as long as all devices together.
+    """
+    devices = pipeline.num_devices
+    if not 1 < count < devices:
+        return []
+    step = devices / count
+    return list(
+        dict.fromkeys(
+            tuple(int(shift + step * place) % devices for place in range(count))
+            for shift in (0, int(step) // 2)
+        )
+    )
+
+
+def subset_bound(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound:
+    """The bound that `devices` alone need `value` ticks; `how` says how that was proved."""
+    names = " and ".join(map(str, devices))
+    alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
+    return Bound(
+        value,
+        f"{alone} that long, whatever the others do: their operations, memory limits and the "
+        f"delays through all other stages already take it ({how})",
+        Certificate(Argument.DEVICES, tuple(sorted(devices))),
+    )
+
+
+def dp_subset_bound(devices: Devices, value: int) -> Bound:
+    """The bound that `devices` alone need `value` ticks, proved by dynamic programming."""
+    return subset_bound(devices, value, "found by following partial schedules")

@@ -1,0 +1,62 @@
+"""What the dynamic program applies to, and the time that it takes."""
+
+from __future__ import annotations
+
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
+from ppopt.solver.dynamic_programming.classes import Classes
+from ppopt.solver.dynamic_programming.layered import LayeredDP
+from ppopt.solver.parameters import DynamicProgramParams
+from ppopt.solver.relaxation import pairs
+from ppopt.solver.relaxation.device_subset import DeviceSubset
+
+
+def is_supported(problem: Problem) -> bool:
+    """Whether the assumptions of the dynamic program hold for this problem.
+
+    Makespan, one route, no slices, no overlapped pairs that save time, and no operation of no
+    length that takes memory (it may share its instant with a release of memory).
+    """
+    pipeline, fused = problem.pipeline, problem.fused
+    if problem.objective is not Objective.MAKESPAN or pipeline.routes > 1:
+        return False
+    if pipeline.num_slices > 1 or pairs.pairing_saves_time(problem.instance):
+        return False
+    ticks = pipeline.ticks
+    kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
+    return not any(
+        ticks.takes_at_one_instant(kind, stage)
+        for kind in kinds
+        for stage in range(pipeline.num_stages)
+    )
+
+
+def small_classes(subset: DeviceSubset, params: DynamicProgramParams) -> Classes | None:
+    """The classes of a subset; None where a state has too many numbers or flags.
+
+    Very many classes are counted first: making them takes time in proportion to their square.
+    """
+    if len(subset.instance.kinds) * len(subset.kept) > params.most_rows:
+        return None
+    classes = Classes(subset)
+    return classes if state_is_small(classes, params) else None
+
+
+def state_is_small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
+    """Whether a state has few enough numbers and flags."""
+    return classes.rows <= params.most_rows and len(classes.sharing) <= params.most_flags
+
+
+def preparing_seconds(
+    problem: Problem, params: DynamicProgramParams = DynamicProgramParams()
+) -> float:
+    """Estimated seconds to prepare a layered DP."""
+    return params.preparing_seconds * problem.operations
+
+
+def layer_seconds(
+    program: LayeredDP, params: DynamicProgramParams = DynamicProgramParams()
+) -> float:
+    """Estimated seconds of the next layer."""
+    return params.layer_overhead_seconds + params.state_seconds * program.width
