@@ -16,8 +16,7 @@ from ppopt.loggers import logger
 from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
@@ -26,6 +25,7 @@ from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.choices import NO_CHOICE, Choice, candidates_of
 from ppopt.solver.heuristics.construction import (
     HandStrategies,
     ListScheduling,
@@ -109,12 +109,12 @@ def solve(
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
-    chosen = _chosen_with_the_schedule(pipeline, placement)
-    if chosen is not None:
+    further = NO_CHOICE if placement is None else Choice.PLACEMENT
+    candidates = candidates_of(problem, began + time_limit, further)
+    if candidates is not None:
         from ppopt.solver.configurations import ConfigurationSearch, SolveRequest  # noqa: PLC0415
 
         request = SolveRequest(search_from, problem, provenance, progress, began, stop, params)
-        candidates = _candidates(chosen, problem, began + time_limit)
         if hint is not None:
             known, record = _known_configuration(candidates, problem, hint)
             request = replace(request, known=(known,), hint=record)
@@ -153,56 +153,6 @@ def _known_configuration(
     if found.moved is not None:
         made = timing.schedule(own.pipeline, found.moved, problem.objective)
     return made, found.record(own, followed=True)
-
-
-def _chosen_with_the_schedule(pipeline: Pipeline, placement: str | None) -> str | None:
-    """What is chosen with the schedule: one of the keys of `_candidates`, or nothing."""
-    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
-    chosen = "recompute" if recomputing else None
-    if pipeline.partition == SEARCH:
-        chosen = "partition and recompute" if recomputing else "partition"
-    if placements.SEARCH not in (placement, pipeline.placement):
-        return chosen
-    return "placement" if chosen is None else "placement and others"
-
-
-def candidates_of(problem: Problem, deadline: float) -> Candidates | None:
-    """The configurations of a pipeline whose partition, placement or recompute is to be searched.
-
-    None: nothing is. Raises NotApplicableError where the search does not apply.
-    """
-    chosen = _chosen_with_the_schedule(problem.pipeline, None)
-    return None if chosen is None else _candidates(chosen, problem, deadline)
-
-
-def _candidates(chosen: str, problem: Problem, deadline: float) -> Candidates:
-    """The configurations to choose from; they load on use."""
-    if chosen == "placement":
-        from ppopt.solver.placements.candidates import PlacementCandidates  # noqa: PLC0415
-
-        return PlacementCandidates(problem)
-    if chosen == "placement and others":
-        from ppopt.solver.placements.placed_candidates import PlacedCandidates  # noqa: PLC0415
-
-        def inner(pipeline: Pipeline) -> Candidates:
-            others = _chosen_with_the_schedule(pipeline, None)
-            assert others is not None
-            return _candidates(others, replace(problem, pipeline=pipeline), deadline)
-
-        return PlacedCandidates(problem, inner)
-    if chosen == "partition":
-        from ppopt.solver.partitions.candidates import PartitionCandidates  # noqa: PLC0415
-
-        return PartitionCandidates(problem, deadline)
-    if chosen == "partition and recompute":
-        from ppopt.solver.partitions.recompute_candidates import (  # noqa: PLC0415
-            PartitionRecomputeCandidates,
-        )
-
-        return PartitionRecomputeCandidates(problem, deadline)
-    from ppopt.solver.recompute.candidates import RecomputeCandidates  # noqa: PLC0415
-
-    return RecomputeCandidates(problem)
 
 
 def _check_names(without: frozenset[str]) -> None:

@@ -29,6 +29,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
+from ppopt.solver.choices import candidates_of
 from ppopt.solver.configurations import (
     ANY_EFFORT,
     ConfigurationSearch,
@@ -39,7 +40,7 @@ from ppopt.solver.configurations import (
 )
 from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.solver.result import Progress, Provenance, Result
-from ppopt.solver.search import candidates_of, search_from
+from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import memory_limits
 from ppopt.studies.baseline import comparable

@@ -22,18 +22,11 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import proof_scope, streams_scope
+from ppopt.solver.choices import candidates_of
 from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status
-from ppopt.solver.search import (
-    Callback,
-    candidates_of,
-    problem_of,
-    provenance_of,
-    search_from,
-    solve,
-    versions,
-)
+from ppopt.solver.search import Callback, problem_of, provenance_of, search_from, solve, versions
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.job import SolveJob, instance_of, version

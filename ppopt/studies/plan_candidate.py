@@ -16,12 +16,13 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import configurations
 from ppopt.solver.bounds import device_bounds
+from ppopt.solver.choices import candidates_of
 from ppopt.solver.configurations import ConfigurationSearch, Effort
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
 from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Progress, Provenance, Result, Status
-from ppopt.solver.search import Stop, candidates_of, search_from
+from ppopt.solver.search import Stop, search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory

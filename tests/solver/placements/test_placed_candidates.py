@@ -16,7 +16,7 @@ import ppopt
 from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.search import candidates_of
+from ppopt.solver.choices import candidates_of
 from tests.oracles import exhaustive
 
 COMPOSITIONS = ("partition", "recompute", "partition and recompute")
