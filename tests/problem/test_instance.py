@@ -1,0 +1,124 @@
+"""The instance: resources, classes with modes, precedence, and what features add."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from ppopt.problem import features
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance, data_flow
+from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import (
+    Mode,
+    OperationClass,
+    Precedence,
+    ResourceKind,
+    TransferKind,
+)
+from ppopt.problem.pipeline import Pipeline
+from tests.factories.instances import draw
+
+TWO = Pipeline(stages=2, batches=2, forward=[1, 2], backward=5, weight=2, p2p=3, backward_p2p=4)
+"""Two stages, B = 3."""
+
+
+def edges(instance: Instance) -> set[tuple[str, str, int]]:
+    """Precedence between the operations of microbatch 0, by name."""
+    pipeline = instance.pipeline
+    flow = zip(*(column.tolist() for column in instance.operation_flow), strict=True)
+    named = {(str(pipeline.op(one)), str(pipeline.op(other)), lag) for one, other, lag in flow}
+    return {edge for edge in named if edge[0].endswith("0")}
+
+
+def test_data_flow_of_two_stages() -> None:
+    assert edges(Instance(TWO, BackwardKind.SPLIT)) == {
+        ("0F0", "1F0", 3),
+        ("0F0", "0B0", 0),
+        ("1F0", "1B0", 0),
+        ("1B0", "0B0", 4),
+        ("0B0", "0W0", 0),
+        ("1B0", "1W0", 0),
+    }
+
+
+def test_a_backward_of_two_modes_is_split_or_whole() -> None:
+    instance = Instance(TWO, BackwardKind.MIXED)
+    backward, weight = (instance.classes[number] for number in instance.numbers(1)[1:])
+    assert [mode and (mode.kind, mode.duration) for mode in backward.modes] == [
+        (OpKind.B, 3),
+        (OpKind.BW, 5),
+    ]
+    assert [mode and (mode.kind, mode.duration) for mode in weight.modes] == [(OpKind.W, 2), None]
+    number = instance.number(OpKind.W, 1)
+    assert [str(TWO.op(code)) for code in instance.codes_in(number, SPLIT_MODE)] == ["1W0", "1W1"]
+    assert set(instance.codes_in(number, WHOLE_MODE).tolist()) == {ABSENT}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_chosen_modes_that_are_all_alike_are_the_uniform_instance(seed: int) -> None:
+    pipeline = draw(Random(seed), devices=3, batches=4, ops=60).pipeline
+    mixed = Instance(pipeline, BackwardKind.MIXED)
+    shape = (pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+    for kind, split in ((BackwardKind.SPLIT, True), (BackwardKind.WHOLE, False)):
+        chosen = mixed.chosen_flow(np.full(shape, split))
+        alone = data_flow(pipeline, np.full(shape, split))
+        assert set(zip(*map(np.ndarray.tolist, chosen), strict=True)) == set(
+            zip(*map(np.ndarray.tolist, alone), strict=True)
+        )
+        option = SPLIT_MODE if split else WHOLE_MODE
+        amounts = [one.amount for one in mixed.holdings_in(option)]
+        assert amounts == [one.amount for one in Instance(pipeline, kind).holdings]
+
+
+def test_transfers_of_streams_are_operations_of_links() -> None:
+    """Both ways share one link; each transfer takes the time of its way."""
+    streams = Pipeline(
+        stages=2, batches=2, p2p=3, backward_p2p=4, link_mode="streams", placement=[0, 1]
+    )
+    instance = Instance(streams, BackwardKind.WHOLE, all_resources=True)
+    assert [resource.kind for resource in instance.resources] == [
+        *[ResourceKind.COMPUTE] * 2,
+        ResourceKind.LINK,
+    ]
+    assert instance.resources[2].devices == (0, 1)
+    carried = [instance.classes[number] for number in instance.hosted[2]]
+    assert [(one.kind, one.stage, one.duration) for one in carried] == [
+        (TransferKind.SEND_F, 0, 3),
+        (TransferKind.SEND_B, 1, 4),
+    ]
+    assert not instance.flow.lag.any()
+    delays = Instance(streams, BackwardKind.WHOLE)
+    assert len(delays.resources) == 2
+    assert set(delays.flow.lag.tolist()) == {0, 3, 4}
+
+
+def test_links_that_are_delays_are_no_resources() -> None:
+    with_all = Instance(TWO, BackwardKind.SPLIT, all_resources=True)
+    without = Instance(TWO, BackwardKind.SPLIT)
+    assert with_all.resources == without.resources
+    assert with_all.classes == without.classes
+    assert all(map(np.array_equal, with_all.flow, without.flow))
+
+
+def test_one_operation_joins_those_of_all_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of one operation, such as the end of a step, waits for every microbatch."""
+    build = features.on_devices
+
+    def with_an_end(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
+        draft = build(pipeline, backward)
+        last = len(draft.classes) - 1
+        draft.classes.append(OperationClass(0, 0, 0, 0, (Mode(OpKind.BW, 1),), 1))
+        draft.precedence.append(Precedence(last, last + 1, 7))
+        return draft
+
+    monkeypatch.setattr(features, "on_devices", with_an_end)
+    instance = Instance(TWO, BackwardKind.SPLIT)
+    end = int(instance.codes[-1][0])
+    flow = instance.operation_flow
+    here = flow.after == end
+    assert [str(TWO.op(code)) for code in flow.before[here]] == ["1W0", "1W1"]
+    assert flow.lag[here].tolist() == [7, 7]
