@@ -19,7 +19,8 @@ relaxation is a lower bound of the pipeline, whatever proves it.
 
 An F and a backward that run as one are kept as a pair: F with B' in the place of F with B, and F
 with B', then W', in the place of F with BW. Both must fit into the time of the pair, so W', and
-where that is not enough B' too, is 0 in pipelines where some pair does not hold them.
+where that is not enough B' and then its recompute too, is 0 in pipelines where some pair does not
+hold them.
 """
 
 from __future__ import annotations
@@ -111,19 +112,21 @@ class BackwardChoice:
         tried = (self._relaxed(*times) for times in self._parts())
         return next(made for made in tried if self._pairs_fit(made))
 
-    def _parts(self) -> Iterator[tuple[Times, Times]]:
-        """B' and W' per stage, the longest first."""
+    def _parts(self) -> Iterator[tuple[Times, Times, Times]]:
+        """B', W' and the recompute of B' per stage, the longest first."""
         costs = self.pipeline.costs
         stages = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
         partial = tuple(min(b, bw) for b, _, bw in stages)
         both = tuple(min(bw, b + w) for b, w, bw in stages)
         none = (Fraction(0),) * len(stages)
-        yield partial, tuple(map(sub, both, partial))
-        yield partial, none
-        yield none, none
+        again = costs.recompute_time
+        yield partial, tuple(map(sub, both, partial)), again
+        yield partial, none, again
+        yield none, none, again
+        yield none, none, none
 
-    def _relaxed(self, partial: Times, weight: Times) -> Pipeline:
-        """The pipeline with these times of B' and W' per stage, whose placement is spelled out."""
+    def _relaxed(self, partial: Times, weight: Times, again: Times) -> Pipeline:
+        """The pipeline with these times per stage, whose placement is spelled out."""
         given, costs = self.pipeline, self.pipeline.costs
         full = tuple(map(add, partial, weight))
         none = (Fraction(0),) * len(full)
@@ -131,6 +134,7 @@ class BackwardChoice:
             "backward_input": partial,
             "weight": weight,
             "backward": full,
+            "recompute_time": again,
             "memory_b": tuple(map(min, costs.memory_b, none)),
             "input_workspace": tuple(map(min, costs.input_workspace, costs.backward_workspace)),
             "weight_workspace": tuple(map(min, costs.weight_workspace, costs.backward_workspace)),

@@ -109,6 +109,21 @@ def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> 
     assert min(below, equal) >= 5
 
 
+def test_pairs_that_hold_not_even_the_recompute_of_a_backward() -> None:
+    """One device: all operations take 2 (7 + 12), and two pairs of unlike stages save 2 each.
+
+    An F of stage 0 with the B of stage 1 takes max(4, 3, 4 + 3 - 2) = 5; an F and a B' of no length
+    but its recompute, 2, would take 6.
+    """
+    case = Pipeline(
+        stages=2, batches=2, placement=[0, 0], forward=[4, 3], backward_input=[1, 1],
+        weight=[4, 4], backward=[5, 4], overlap=[6, 5], recompute_time=[1, 2],
+    )  # fmt: skip
+    found = solve(case, workers=1, time_limit=20)
+    assert (found.status, found.value) == (Status.OPTIMAL, 2 * (7 + 12) - 2 * 2)
+    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+
+
 def test_where_one_kind_is_never_worse_the_search_is_that_of_this_kind() -> None:
     """The optimum over all choices is that of the kind."""
     seen = dict.fromkeys(BackwardKind, 0)

@@ -103,3 +103,11 @@ def test_a_search_that_chooses_recompute_starts_from_the_best_strategy(
     assert own
     assert best.value is not None
     assert all(best.value <= row.schedule.pipeline.ticks.time(row.value) for row in own)
+
+
+def test_a_strategy_without_recompute_is_where_a_search_starts_if_recompute_is_free() -> None:
+    """Two stages of F = 1 and BW = 2, one layer each: 1F1B takes 3 (m + p - 1), and none less."""
+    layers = [{"forward": 1, "activation": 2, "recompute": {"time": 0}}] * 2
+    pipeline = Pipeline(stages=2, batches=2, model=layers, partition="search", recompute="search")
+    found = compare.compare(pipeline, strategies=["1f1b"], workers=1, backward_kind="whole")
+    assert found.optimum.value == 3 * (2 + 2 - 1)

@@ -35,7 +35,7 @@ from ppopt.solver.partitions.candidates import (
 from ppopt.solver.partitions.cut_program import Counts, Form, form_of
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.space import FOREVER, space_of
-from ppopt.solver.recompute.space import StageChoice, recomputing, stage_choices
+from ppopt.solver.recompute.space import StageChoice, choice_of, stage_choices
 from ppopt.strategies.v_half import most_activations
 
 MOST_OF_DEVICE = 256
@@ -110,14 +110,14 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         return replace(self._base, model=model, partition=counts)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Its counts of layers and choices; None: another choice takes no more of anything."""
-        numbers = []
+        """Its counts of layers and choices, or choices that take no more; None: there are none."""
+        limited, numbers = self._space.limits is not None, []
         for low, high in _ends(pipeline.counts):
-            places = recomputing(pipeline.model.layers[low:high])
-            front = [one.layers for one in self._fronts(low, high)]
-            if places not in front:
+            front = self._fronts(low, high)
+            choice = choice_of(pipeline.model.layers[low:high], front, limited=limited)
+            if choice is None:
                 return None
-            numbers.append(front.index(places))
+            numbers.append(front.index(choice))
         return (*pipeline.counts, *numbers)
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:

@@ -30,7 +30,7 @@ class RecomputeCandidates(Candidates):
         return self._space.pipeline(key)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The choice of every device; None: another one takes no more of anything."""
+        """The choice of every device, or one that takes no more; None: there is none."""
         return self._space.key(pipeline)
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:

@@ -93,16 +93,27 @@ class RecomputeSpace:
         return self._with(chosen)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The choice in which the layers of a pipeline recompute; None: it is left out."""
-        stages = list(map(recomputing, pipeline.model.stage_layers(pipeline.counts)))
+        """The choice in which the layers of a pipeline recompute, or one that takes no more.
+
+        None: there is none.
+        """
+        stages = [
+            choice_of(layers, self._front(stage), limited=self._base.limits is not None)
+            for stage, layers in enumerate(pipeline.model.stage_layers(pipeline.counts))
+        ]
         numbers = []
         for hosted, choices in zip(self._base.hosted[0], self.devices, strict=True):
-            own = [stages[stage] for stage in hosted]
-            known = [[stage.layers for stage in one.stages] for one in choices]
-            if own not in known:
+            own = tuple(stages[stage] for stage in hosted)
+            number = next((n for n, one in enumerate(choices) if one.stages == own), None)
+            if number is None:
                 return None
-            numbers.append(known.index(own))
+            numbers.append(number)
         return tuple(numbers)
+
+    def _front(self, stage: int) -> list[StageChoice]:
+        """The choices of a stage; without a limit nothing recomputes."""
+        found = stage_choices(self._stages[stage])
+        return found if self._base.limits is not None else found[:1]
 
     def _with(self, chosen: dict[int, StageChoice]) -> Pipeline:
         places = {
@@ -133,9 +144,7 @@ class RecomputeSpace:
 
     def _of_device(self, device: int) -> list[DeviceChoice]:
         stages = self._base.hosted[0][device]
-        fronts = [stage_choices(self._stages[stage]) for stage in stages]
-        if self._base.limits is None:
-            fronts = [front[:1] for front in fronts]
+        fronts = list(map(self._front, stages))
         if prod(map(len, fronts)) > MOST_OF_DEVICE:
             raise NotApplicableError(
                 f"recompute: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
@@ -211,13 +220,19 @@ class RecomputeSpace:
                     yield moved
 
 
-def recomputing(layers: Sequence[Layer]) -> frozenset[int]:
-    """Places of the layers that recompute and keep less for it: others only take longer."""
-    return frozenset(
-        place
-        for place, layer in enumerate(layers)
-        if layer.recompute and layer.kept < layer.activation
-    )
+def choice_of(
+    layers: Sequence[Layer], front: Sequence[StageChoice], *, limited: bool
+) -> StageChoice | None:
+    """The choice of a stage that recomputes as these layers do, or one that takes no more.
+
+    That is no more time, and where memory is limited no more memory. None: there is none.
+    """
+    places = {place for place, layer in enumerate(layers) if layer.recompute and layer.saved > 0}
+    time = sum((layers[place].recompute_time for place in places), Fraction(0))
+    kept = activation_of(layers) - sum(layers[place].saved for place in places)
+    same = (one for one in front if one.layers == places)
+    less = (one for one in front if one.time <= time and (one.kept <= kept or not limited))
+    return next(same, None) or next(less, None)
 
 
 def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:

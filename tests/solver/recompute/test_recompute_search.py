@@ -168,6 +168,29 @@ def test_none_and_full_are_scheduled_however_little_time_there_is() -> None:
     assert 0 < infeasible < 25
 
 
+@pytest.mark.parametrize("partition", [None, "search"])
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_hint_may_recompute_other_layers_that_save_as_much(
+    partition: str | None, last: int
+) -> None:
+    """Of layers that are alike the first ones are searched; with the hint it is as with these."""
+    layer = {"forward": 1, "activation": 2, "recompute": {"activation": 1}}
+    model = Model([layer] * 6).recomputing(lambda _: False)
+    given = Pipeline(
+        stages=2, batches=4, model=model, partition=partition, recompute="search", mem_limit=11
+    )
+    chosen = tuple(
+        replace(one, recompute=place % 3 >= last) for place, one in enumerate(model.layers)
+    )
+    hint = evaluate(
+        replace(given, model=replace(model, layers=chosen), partition=None, recompute=None), "1f1b"
+    )
+    found = solve(given, hint=hint, workers=1, time_limit=10)
+    value = hint.pipeline.ticks.time(hint.metrics.makespan)
+    assert found.hint is not None and found.hint.value == value
+    assert found.value is not None and found.value <= value
+
+
 def test_without_a_limit_nothing_recomputes() -> None:
     found = solve(Pipeline(**MODEL, recompute="search"), fused=True, time_limit=10)
     assert found.status is Status.OPTIMAL
