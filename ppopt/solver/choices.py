@@ -70,7 +70,7 @@ def _placements(problem: Problem, deadline: float, *, alone: bool) -> Candidates
         assert candidates is not None
         return candidates
 
-    return PlacedCandidates(problem, placed)
+    return PlacedCandidates(problem, placed, deadline)
 
 
 def _partitions(problem: Problem, deadline: float, *, recompute: bool) -> Candidates:

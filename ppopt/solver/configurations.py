@@ -308,7 +308,8 @@ class ConfigurationSearch:
 
     def _deepen(self) -> None:
         """Search longer and longer; between, raise the least bounds and try moves of the best."""
-        while not self._over:
+        self.stuck = not self.known
+        while self.known and not self._over:
             self._climb()
             level = self._level
             if level > self._effort.level:

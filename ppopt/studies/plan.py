@@ -159,7 +159,7 @@ def plan(
     found = search.with_less_memory()
     if found.interrupted:
         return found
-    if limited:
+    if limited and search.set_up_within(began + time_limit - time.monotonic()):
         found = _with_more_memory(found, search, provenance, params)
     beside = _hands(found, kind, began)
     return replace(
@@ -236,6 +236,7 @@ class _PlanSearch:
         share: float = 1.0,
     ) -> None:
         """Search for a share of the time limit. Raises InputError where nothing can be set up."""
+        now = time.monotonic()
         self._space, self._objective, self.kind = space, objective, kind
         self._provenance, self._params, self._began = provenance, params, began
         self._seconds = share * provenance.time_limit
@@ -249,6 +250,7 @@ class _PlanSearch:
         self._candidates += self._set_up()
         if not self._candidates:
             raise InputError(self._skipped[0][1])
+        self._set_up_seconds = time.monotonic() - now
 
     def _set_up(self) -> Iterator[PlanCandidate]:
         for configuration in self._space:
@@ -277,9 +279,7 @@ class _PlanSearch:
         """Search until proof, until the time is up, or until Ctrl-C."""
         self._progress, self._stop = progress, stop
         try:
-            first = next(filter(self._is_open, self._in_order()), None)
-            if first is not None:
-                self._search(first, FIRST)
+            self._search_first()
             for number in count():
                 if self._over:
                     break
@@ -306,6 +306,21 @@ class _PlanSearch:
         self._interrupted |= best.interrupted or bool(pressed)
         return replace(self._plan(), least_memory=least)
 
+    def _search_first(self) -> None:
+        """Search one configuration after the other until one has a schedule.
+
+        The first one at any time left, the others up to `GRACE` seconds beyond it.
+        """
+        latest = self._began + self._seconds + GRACE
+        for one in filter(self._is_open, self._in_order()):
+            self._search(one, FIRST)
+            if self._best is not None or self._interrupted or time.monotonic() > latest:
+                return
+
+    def set_up_within(self, seconds: float) -> bool:
+        """Whether another search like this one is set up in at most half of so many seconds."""
+        return 2 * self._set_up_seconds <= seconds
+
     def with_more_memory(self) -> PlanSpace:
         """The same space with `MORE` of the memory limit."""
         limits = self._candidates[0].problem.pipeline.limits
@@ -321,7 +336,8 @@ class _PlanSearch:
         for one in self._candidates:
             one.hint(known.get(one.configuration, one))
         with suppress(KeyboardInterrupt):
-            self._raise_to_unlimited()
+            if self.set_up_within(self._began + self._seconds - time.monotonic()):
+                self._raise_to_unlimited()
             for number in range(2):
                 if not self._over:
                     self._round(number, MORE_BOUNDING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,8 @@ import ppopt
 from benchmarks.fuzz.searches import processor_clock
 from ppopt import Model, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
+from ppopt.formats.config import model_of
+from ppopt.formats.models import read_settings
 from ppopt.studies.plan import _PlanSearch
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_space import PlanConfiguration, check_megatron, takes_partition
@@ -558,3 +561,30 @@ def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     assert found.status is Status.FEASIBLE and not found.interrupted
     assert len(rounds) < 10
+
+
+def test_there_is_a_plan_at_any_time_limit() -> None:
+    """1F1B of device 0 holds 4 of 8 activations at once, 32 in all: more than 20, but not with
+    full recompute, which comes later."""
+    model = Model([{"forward": 1, "activation": 2, "kept": "0.1", "count": 16}])
+    for runtime in ("any", "megatron"):
+        found = ppopt.plan(
+            model, devices=4, batches=8, mem_limit=20, runtime=runtime, time_limit=1e-6, workers=1
+        )
+        assert found.schedule is not None
+        assert ppopt.verify(found.schedule) == []
+
+
+@pytest.mark.slow
+def test_setting_up_configurations_is_within_the_time_limit() -> None:
+    """Those of more memory are not set up where there is no time for it: a second, as the limit."""
+    model = read_settings("llama-3.1-70b")
+    with processor_clock():
+        began = time.process_time()
+        found = ppopt.plan(
+            model_of(model), devices=16, batches=32, mem_limit="80GiB", time_limit=1, workers=1
+        )
+        taken = time.process_time() - began
+    assert found.schedule is not None
+    assert found.more_memory is None
+    assert taken < 1.1 * 1 + 1

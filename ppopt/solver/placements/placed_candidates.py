@@ -7,7 +7,9 @@ configurations come in the order of bounds of all placements together.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import zip_longest
 
@@ -21,17 +23,22 @@ from ppopt.solver.placements.space import Hosts, PlacementSpace
 MOST_TOGETHER = 120
 """Most placements that have candidates of their own: all assignments of four stages to two devices,
 or five devices that all differ in any order."""
+SET_UP = 0.5
+"""Most of the time left in which candidates of placements are set up."""
 Inner = Callable[[Pipeline], Candidates]
 """The candidates of a pipeline whose placement is given."""
 
 
 class PlacedCandidates(Candidates):
-    """Every placement with the candidates of its pipeline."""
+    """Every placement with the candidates of its pipeline, as many as are set up in time."""
 
     argument = Argument.SEARCH
 
-    def __init__(self, problem: Problem, inner: Inner) -> None:
-        """Raises NotApplicableError where placements or the inner candidates cannot be searched."""
+    def __init__(self, problem: Problem, inner: Inner, deadline: float) -> None:
+        """`deadline`, of `time.monotonic`, is that of the search.
+
+        Raises NotApplicableError where placements or the inner candidates cannot be searched.
+        """
         self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
         placements = self._space.listed
@@ -43,7 +50,17 @@ class PlacedCandidates(Candidates):
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
         order = [*simple, *(hosts for hosts in placements if hosts not in simple)]
-        self._inner = {hosts: inner(self._space.pipeline(hosts)) for hosts in order}
+        now = time.monotonic()
+        until = now + SET_UP * (deadline - now)
+        self._inner: dict[Hosts, Candidates] = {}
+        for hosts in order:
+            if self._inner and time.monotonic() > until:
+                break
+            self._inner[hosts] = inner(self._space.pipeline(hosts))
+        self._left_out = len(order) - len(self._inner)
+        """Placements that were not set up in time."""
+        self._least_left_out = _least_of_all(problem) if self._left_out else None
+        """No schedule of these is below; None: there are none."""
         own = next(iter(self._inner.values())).name
         self.name = f"placement with {own}"
 
@@ -73,13 +90,15 @@ class PlacedCandidates(Candidates):
 
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound the configurations of every placement, as well as may be by the deadline."""
-        for candidates in self._inner.values():
-            candidates.bound(deadline, ceiling)
+        for place, candidates in enumerate(self._inner.values()):
+            now = time.monotonic()
+            candidates.bound(now + (deadline - now) / (len(self._inner) - place), ceiling)
 
     @property
     def least(self) -> Fraction:
         """No schedule of any placement is below."""
-        return min(candidates.least for candidates in self._inner.values())
+        known = [candidates.least for candidates in self._inner.values()]
+        return min(known if self._least_left_out is None else [*known, self._least_left_out])
 
     def listed(self) -> list[Key]:
         """The configurations of all placements that list their own."""
@@ -103,7 +122,7 @@ class PlacedCandidates(Candidates):
 
     def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
         """The least bound of all placements; None: none of them has an unknown one that counts."""
-        found = []
+        found = [] if self._least_left_out is None else [Unknown(self._least_left_out)]
         for hosts, candidates in self._inner.items():
             one = candidates.unknown(_Placed(hosts, known), ceiling)
             if one is not None:
@@ -115,15 +134,28 @@ class PlacedCandidates(Candidates):
         """The argument behind the bound over all placements, in words."""
         scope = (
             f"all {self._space.size} placements of {self._stages} stages that use all "
-            f"{self._space.num_devices} devices, {len(self._inner)} once devices that are alike "
-            "are exchanged, each with all its configurations"
+            f"{self._space.num_devices} devices, {len(self._inner) + self._left_out} once devices "
+            "that are alike are exchanged, each with all its configurations"
         )
         if search.none:
             return f"none of {scope} keeps the memory limits"
+        if self._left_out:
+            return (
+                f"over {scope}: {self._left_out} were not set up in time, and have the bound of "
+                f"all; of the others {search.searched} configurations were searched"
+            )
         return (
             f"over {scope}: every one but {search.examined} is ruled out by bounds of one device "
             f"alone; of these {search.examined}, {search.searched} were searched"
         )
+
+
+def _least_of_all(problem: Problem) -> Fraction:
+    """No schedule of any placement is below, whatever its partition and its recompute."""
+    pipeline = problem.pipeline
+    model = pipeline.model.recomputing(lambda _: False)
+    bare = replace(pipeline, model=model, recompute=None)
+    return PlacementSpace(replace(problem, pipeline=bare)).least
 
 
 def _keys(hosts: Hosts, own: Iterable[Key]) -> Iterator[Key]:

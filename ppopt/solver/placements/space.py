@@ -59,7 +59,8 @@ class PlacementSpace:
         self._problem = problem
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
-        self.cut_anew = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
+        balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
+        self.cut_anew = balanced or pipeline.partition == partition.SEARCH
         """Whether the stages of a placement depend on it."""
 
     def pipeline(self, key: Hosts) -> Pipeline:

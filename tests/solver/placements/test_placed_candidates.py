@@ -17,6 +17,7 @@ from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices import candidates_of
+from ppopt.solver.placements import placed_candidates
 from tests.oracles import exhaustive
 
 COMPOSITIONS = ("partition", "recompute", "partition and recompute")
@@ -97,7 +98,8 @@ def least(pipeline: Pipeline, objective: exhaustive.Goal) -> Fraction | None:
 
 
 def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
-    """Value, status and bounds, also of a search that is stopped after some steps."""
+    """Value, status and bounds, also of a search that is stopped after some steps, and of one that
+    has time to set up one placement."""
     wanted = least(pipeline, objective)
     found = solve(pipeline, objective=objective, workers=1, time_limit=60)
     assert found.value == wanted, pipeline
@@ -112,6 +114,12 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     assert early.lower_bound is not None
     assert early.lower_bound <= wanted, pipeline
     assert early.value is None or wanted <= early.value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placed_candidates, "SET_UP", 0)
+        few = solve(pipeline, objective=objective, workers=1, time_limit=0.2)
+    assert few.lower_bound is not None
+    assert few.lower_bound <= wanted, pipeline
+    assert few.value is None or wanted <= few.value
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
