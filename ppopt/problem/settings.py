@@ -251,7 +251,7 @@ SETTINGS = (
         "recompute",
         Shape.CHOICE,
         "which layers of the model recompute: none, full (every decoder and mtp layer, as trainers "
-        "do), or search (chosen with the schedule); an embedding or head only where its own "
+        "do), or search (chosen with the schedule). An embedding or head does only where its own "
         "`recompute` says so",
         "as the layers say",
         choices=("none", "full", "search"),

@@ -39,8 +39,8 @@ def choose_recompute(
     """The schedule of a strategy in which as few layers recompute as its memory limit asks for.
 
     The pipeline has a model in layers with a partition. Without a limit nothing recomputes. Where
-    a device is over its limit whatever recomputes, all its layers do. Raises InputError where the
-    strategy is unknown, and NotApplicableError where it does not apply.
+    a device is over its limit whatever recomputes, all of its layers that may recompute do. Raises
+    InputError where the strategy is unknown, and NotApplicableError where it does not apply.
     """
     options, objective = options or Options(), Objective(objective)
     placed = resolve(strategy).apply(replace(pipeline, mem_limit=pipeline.limits), options)
