@@ -8,8 +8,9 @@ python -m benchmarks.mutations report RECORD.jsonl
 mistake, and writes them down with spares: `run` takes a spare where `EQUIVALENT` says why a
 mutation changes nothing that anybody can see. `run` clones the checkout, puts one mutation at a
 time into the clone, and runs the tests there until one fails: those that import its module, then
-those of its folder, then all others of the tier. What the fast tier catches, the whole catches,
-too: run the whole for the others alone. A record is resumed where it was left.
+those of its folder, then all others of the tier. A test that fails is run again alone, with the
+mutation and without. What the fast tier catches, the whole catches, too: run the whole for the
+others alone. A record is resumed where it was left.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +59,7 @@ SPARES = 3
 LIMIT = 7200
 """Seconds for one run of tests: what takes longer hangs, and is caught."""
 TIERS = ("fast", "whole")
+HANGS = "hangs"
 PASSED = (0, 5)
 """Exit codes of pytest: nothing failed, or there was nothing to run."""
 Edit = tuple[ast.AST, str]
@@ -99,7 +102,7 @@ class Row(NamedTuple):
     tier: str
     caught: bool
     by: str
-    """The first test that failed, `hangs`, or empty."""
+    """The first test that saw it, `hangs`, or empty."""
     seconds: float
     """Of the processor, children included."""
 
@@ -260,14 +263,20 @@ def chosen(drawn: Sequence[Mutation]) -> Iterator[tuple[int, Mutation]]:
 
 def tried(copy: Path, spare: int, mutation: Mutation, tier: str) -> Row:
     """Run the tests of a tier with one mutation in a clone of the checkout."""
-    git = ("git", "-C", str(copy), "checkout", "-q", "--", "ppopt")
-    mutation.apply(copy)
     began = _processor_seconds()
-    try:
+    with planted(copy, mutation):
         by = _first_failure(copy, mutation, tier)
-    finally:
-        subprocess.run(git, check=True)
     return Row(mutation.number, spare, tier, bool(by), by, round(_processor_seconds() - began, 1))
+
+
+@contextmanager
+def planted(copy: Path, mutation: Mutation) -> Iterator[None]:
+    """Put a mutation into a clone, and take it out at the end."""
+    mutation.apply(copy)
+    try:
+        yield
+    finally:
+        subprocess.run(["git", "-C", str(copy), "checkout", "-q", "--", "ppopt"], check=True)
 
 
 def _processor_seconds() -> float:
@@ -276,27 +285,50 @@ def _processor_seconds() -> float:
 
 
 def _first_failure(copy: Path, mutation: Mutation, tier: str) -> str:
-    words = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
-    words += ["-m", ""] if tier == "whole" else []
-    for chosen_tests in groups_of_tests(copy, mutation.file):
-        with subprocess.Popen(
-            [*words, *chosen_tests],
-            cwd=copy,
-            env=os.environ | {"PYTHONPATH": str(copy), "CI": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as run:
-            try:
-                output, _ = run.communicate(timeout=LIMIT)
-            except subprocess.TimeoutExpired:
-                os.killpg(run.pid, signal.SIGKILL)
-                return "hangs"
-        if run.returncode not in PASSED:
-            failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
-            return failed[1] if failed else output[-500:]
+    """The first test that sees the mutation; empty where none does."""
+    for tests in groups_of_tests(copy, mutation.file):
+        unrelated: list[str] = []
+        while by := _failure(copy, [*tests, *unrelated], tier):
+            if by == HANGS or _sees(copy, mutation, by):
+                return by
+            unrelated += ["--deselect", by]
     return ""
+
+
+def _sees(copy: Path, mutation: Mutation, test: str) -> bool:
+    """Whether a test, run alone, fails with the mutation that the clone has, and not without."""
+    if not _failure(copy, [test], "whole"):
+        return False
+    subprocess.run(["git", "-C", str(copy), "checkout", "-q", "--", "ppopt"], check=True)
+    passes = not _failure(copy, [test], "whole")
+    mutation.apply(copy)
+    return passes
+
+
+def _failure(copy: Path, tests: Sequence[str], tier: str) -> str:
+    """Run tests until one fails; its name, or what else went wrong, empty where nothing did."""
+    words = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
+    words += ["-m", ""] if tier == "whole" else []
+    with subprocess.Popen(
+        words,
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy), "CI": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        try:
+            output, _ = run.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            return HANGS
+    if run.returncode in PASSED:
+        return ""
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+    if failed is None:
+        raise RuntimeError(output)
+    return failed[1]
 
 
 def groups_of_tests(root: Path, file: str) -> list[list[str]]:
