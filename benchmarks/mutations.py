@@ -82,12 +82,17 @@ class Mutation(NamedTuple):
     nth: int
     """Which of the places with these lines, from 0."""
 
+    def applies(self, root: Path) -> bool:
+        """Whether its lines are in a checkout."""
+        path = root / self.file
+        return path.exists() and path.read_text(encoding="utf-8").count(self.before) > self.nth
+
     def apply(self, root: Path) -> None:
         """Put it into a checkout. Raises ValueError where its lines are not there."""
+        if not self.applies(root):
+            raise ValueError(f"{self.file}: {self.before!r} is not there any more")
         path = root / self.file
         parts = path.read_text(encoding="utf-8").split(self.before)
-        if len(parts) <= self.nth + 1:
-            raise ValueError(f"{self.file}: {self.before!r} is not there any more")
         head, tail = parts[: self.nth + 1], parts[self.nth + 1 :]
         text = self.before.join(head) + self.after + self.before.join(tail)
         ast.parse(text)
@@ -254,11 +259,17 @@ EQUIVALENT: Mapping[tuple[int, int], str] = {}
 
 
 def chosen(drawn: Sequence[Mutation]) -> Iterator[tuple[int, Mutation]]:
-    """Of every number the first that changes something, with its place among its spares."""
+    """Of every number the first that changes something, with its place among its spares.
+
+    Lines that are no longer in the checkout are passed over, too.
+    """
     for number in sorted({mutation.number for mutation in drawn}):
         same = [mutation for mutation in drawn if mutation.number == number]
-        spare = next(at for at in range(len(same)) if (number, at) not in EQUIVALENT)
-        yield spare, same[spare]
+        yield next(
+            (spare, mutation)
+            for spare, mutation in enumerate(same)
+            if (number, spare) not in EQUIVALENT and mutation.applies(ROOT)
+        )
 
 
 def tried(copy: Path, spare: int, mutation: Mutation, tier: str) -> Row:

@@ -66,14 +66,23 @@ def test_the_draw_repeats_and_has_every_package_and_kind() -> None:
         ast.parse(text)
 
 
-def test_an_equivalent_mutation_gives_way_to_its_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = [Mutation(1, "sign", "a.py", "f", line, "a + b\n", "a - b\n", 0) for line in (3, 5)]
-    assert list(mutations.chosen(drawn)) == [(0, drawn[0])]
-    monkeypatch.setattr(mutations, "EQUIVALENT", {(1, 0): "b is 0"})
+def test_an_equivalent_mutation_or_one_of_lines_that_are_gone_gives_way_to_its_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutations, "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("b + c\nd + e\n")
+    texts = ("a + b\n", "b + c\n", "d + e\n")
+    drawn = [Mutation(1, "sign", "a.py", "f", 1, text, "pass\n", 0) for text in texts]
     assert list(mutations.chosen(drawn)) == [(1, drawn[1])]
+    monkeypatch.setattr(mutations, "EQUIVALENT", {(1, 1): "c is 0"})
+    assert list(mutations.chosen(drawn)) == [(2, drawn[2])]
 
 
-def test_what_the_fast_tier_catches_the_whole_catches_too() -> None:
+def test_what_the_fast_tier_catches_the_whole_catches_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutations, "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("a + b | c\n")
     drawn = [
         Mutation(number, "sign", "a.py", "f", 3, "a + b | c\n", "a - b\n", 0)
         for number in (1, 2, 3)
