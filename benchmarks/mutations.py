@@ -302,6 +302,8 @@ def _first_failure(copy: Path, mutation: Mutation, tier: str) -> str:
         while by := _failure(copy, [*tests, *unrelated], tier):
             if by == HANGS or _sees(copy, mutation, by):
                 return by
+            if by in unrelated:
+                raise RuntimeError(f"{by}: fails without any mutation, too, and at its import")
             unrelated += ["--deselect", by]
     return ""
 

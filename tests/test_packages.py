@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +58,28 @@ def report(thing: str, reason: str) -> Any:
     if thing == "file":
         return pytest.CollectReport("tests/test_a.py", "skipped", where, [])
     return pytest.TestReport("a", where, {}, "skipped", where, "setup")
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules(*extras: str) -> set[str]:
+    """What may be imported with some extras of pyproject.toml."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    names = (re.match(r"[\w-]+", line) for extra in extras for line in listed[extra])
+    return {name[0].replace("-", "_").removesuffix("_solver") for name in names if name}
+
+
+def test_no_file_of_tests_needs_more_than_the_extra_test() -> None:
+    """At its top; `needed` skips the file where a package of `test-all` is absent."""
+    absent = modules("test-all", "bench", "dask", "docs", "torch") - modules("test")
+    assert {"torch", "distributed", "z3", "deno"} <= absent
+    for file in (ROOT / "tests").rglob("*.py"):
+        if not re.match("test_|conftest", file.name):
+            continue
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert absent.isdisjoint(name.partition(".")[0] for name in names), file

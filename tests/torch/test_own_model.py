@@ -8,11 +8,10 @@ from random import Random
 from types import ModuleType
 
 import pytest
-import torch
 
 from tests.packages import needed
 
-needed("torch")
+torch = needed("torch")
 
 from ppopt import Pipeline
 from ppopt.errors import InputError, VerificationError
