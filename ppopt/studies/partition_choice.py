@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from ppopt.errors import not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts, all_by_rule
@@ -86,7 +87,7 @@ def choose_partition(
     limits comes before all that do not. `time_limit` is in seconds, from `began` (of
     `time.monotonic`) or else from now. Ctrl-C ends the choice with the best so far. Raises
     InputError where the strategy is unknown, and NotApplicableError where it does not apply or
-    partitions of its pipeline are not searched (routes, slices).
+    partitions of its pipeline are not searched (routes, slices, a first backward in W).
     """
     deadline = (time.monotonic() if began is None else began) + time_limit
     return _Choice(
@@ -117,7 +118,8 @@ class _Choice:
         self._evaluated: set[Counts] = set()
         self._best: Schedule | None = None
         rule = resolve(strategy)
-        free = replace(pipeline, mem_limit=None, partition=SEARCH, **self._without_recompute)
+        with not_applicable():
+            free = replace(pipeline, mem_limit=None, partition=SEARCH, **self._without_recompute)
         self._placed = rule.apply(free, self._options)
         self._ticks = self._space(fused=rule.fused)
         self._bound = quick_bound(self._ticks.space)

@@ -340,3 +340,20 @@ def test_a_plan_names_its_links() -> None:
     found = shown(line.format(model))
     assert found["link_mode"] == "streams"
     assert found["schedule"]["pipeline"]["link_mode"] == "streams"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("chimera --stages 2 --batches 3", "--batches: 3 is odd; two routes need an even number"),
+        ("chimera --stages 3 --batches 4", "--stages: 3 devices are odd; strategy chimera needs"),
+        ("dualpipe-v --stages 2 --batches 3", "--batches: 3 do not fill strategy dualpipe-v on 2"),
+        ("interleaved --stages 2 --batches 3 --group-size 1", "--group-size: 1 deadlocks on 2"),
+        ("zbv --stages 2 --batches 3 --chunks 3", "--chunks: 3 contradicts strategy zbv"),
+    ],
+)
+def test_a_strategy_that_does_not_apply_is_one_line_and_exit_code_2(asked: str, words: str) -> None:
+    refused = run(f"eval {asked}")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"error: {words}")
+    assert refused.err.count("\n") == 1

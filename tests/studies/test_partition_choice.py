@@ -85,3 +85,6 @@ def test_what_has_no_partition_search_says_so() -> None:
         ppopt.evaluate(pipe, "1f1b")
     with pytest.raises(NotApplicableError, match="partition: search knows no routes above 1"):
         ppopt.choose_partition(pipe, "chimera")
+    first = layers(5).pipeline(devices=2, batches=4, first_backward="weight")
+    with pytest.raises(NotApplicableError, match="first_backward: a search of partition does not"):
+        ppopt.choose_partition(first, "1f1b")
