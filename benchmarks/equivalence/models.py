@@ -150,11 +150,6 @@ def _full(pipeline: Any, options: Fields) -> list[str]:
     return _built(import_module("ppopt.solver.cp_sat.model").build_model, pipeline, options)
 
 
-def _mixed(pipeline: Any, options: Fields) -> list[str]:
-    build = import_module("ppopt.solver.cp_sat.mixed_model").build_mixed_model
-    return _built(build, pipeline, options)
-
-
 def _subset(pipeline: Any, options: Fields) -> list[str]:
     """The model of the first device, of the last one, and of both."""
     build = import_module("ppopt.solver.cp_sat.model").build_model
@@ -234,7 +229,7 @@ BUILDERS: dict[str, Callable[[Any, Fields], list[str]]] = {
     "question": _question,
     "window": _window,
     "cycle": _cycle,
-    "mixed": _mixed,
+    "mixed": _full,
     "mixed window": _mixed_window,
 }
 """Digests of the models of a pipeline, by what builds them."""

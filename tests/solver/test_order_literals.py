@@ -10,7 +10,7 @@ import pytest
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.cp_sat import mixed_model, model
+from ppopt.solver.cp_sat import model
 from tests.oracles import exhaustive
 
 FAR_APART: dict[str, Any] = {
@@ -89,8 +89,7 @@ def drawn(rng: Random) -> Pipeline:
 def literals(pipeline: Pipeline, kind: BackwardKind, horizon: int = 1000) -> int:
     """Booleans of the whole model."""
     problem = Problem(pipeline, Objective.MAKESPAN, kind)
-    build = mixed_model.build_mixed_model if problem.mixed else model.build_model
-    variables = build(problem, horizon=horizon, bound=0).cp.proto.variables
+    variables = model.build_model(problem, horizon=horizon, bound=0).cp.proto.variables
     return sum(list(one.domain) == [0, 1] for one in variables)
 
 

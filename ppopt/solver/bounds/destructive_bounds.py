@@ -15,7 +15,7 @@ from math import inf
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import model
-from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
+from ppopt.solver.cp_sat.model import CpSatModel
 
 FIRST_STEPS = 64
 """The first step up is the distance between bound and value, divided by this number."""

@@ -17,7 +17,7 @@ from ppopt.solver.bounds.device_subsets import (
 )
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
-from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
+from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import CP_SAT, RelaxationParams

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem.instance import devices
-from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
+from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
 _ORDERING = (
@@ -64,7 +63,8 @@ class _Watch(cp_model.CpSolverSolutionCallback):
         self._report = report
 
     def on_solution_callback(self) -> None:
-        self._report(self.value(self._model.objective), self._model.low(self.best_objective_bound))
+        value = self.value(self._model.variables.objective)
+        self._report(value, self._model.low(self.best_objective_bound))
 
 
 def search(
@@ -173,26 +173,23 @@ def run(
     return status[0], bool(pressed)
 
 
-def _absent(model: CpSatModel, solver: cp_model.CpSolver) -> Iterator[int]:
-    """Numbers of the B and W of whole backwards, and of the BW of split ones."""
-    size = model.pipeline.num_codes // NUM_KINDS
-    for weight, literal in model.split.items():
-        place = weight - OpKind.W * size
-        kinds = (OpKind.BW,) if solver.value(literal) else (OpKind.B, OpKind.W)
-        yield from (kind * size + place for kind in kinds)
-
-
 @interrupts.deferred()
 def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
-    pipeline = model.pipeline
-    absent = set(_absent(model, solver))
-    codes = np.array([code for code in model.start if code not in absent], dtype=np.int64)
-    start = np.array([solver.value(model.start[code]) for code in codes.tolist()], dtype=np.int64)
-    end = np.array([solver.value(model.end[code]) for code in codes.tolist()], dtype=np.int64)
+    pipeline, variables = model.pipeline, model.variables
+    there = [
+        code
+        for code, literal in variables.there.items()
+        if literal is None or solver.boolean_value(literal)
+    ]
+    codes = np.array(there, dtype=np.int64)
+    start, end = (
+        np.array([solver.value(times[code]) for code in there], dtype=np.int64)
+        for times in (variables.start, variables.end)
+    )
     kind, stage, microbatch, part = split_codes(pipeline, codes)
     device = devices(pipeline)[stage, microbatch]
     pair = np.full(len(codes), ALONE)
-    chosen = [pair for pair, literal in model.pairs.items() if solver.value(literal)]
+    chosen = [pair for pair, literal in variables.pairs.items() if solver.value(literal)]
     row = {code: place for place, code in enumerate(codes.tolist())}
     for number, both in enumerate(chosen):
         pair[[row[both.forward], row[both.backward]]] = number

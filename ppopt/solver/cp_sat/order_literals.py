@@ -7,7 +7,7 @@ A device runs one operation at a time, so its memory depends on its order alone.
     takes(a) + sum over b of (takes(b) - gives(b)) x(b, a) <= room
 
 These constraints are implied by no-overlap and by memory as cumulative intervals
-(`ppopt.solver.cp_sat.model`), and they do not mention times. Without them CP-SAT raises starts and
+(`ppopt.solver.cp_sat.parts`), and they do not mention times. Without them CP-SAT raises starts and
 bounds by the length of the shortest operation at a time: where the makespan is a thousand times
 that length, it does not end, even with ten operations.
 
@@ -25,7 +25,7 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.instance import SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.operation_classes import Mode
-from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
+from ppopt.solver.cp_sat.variables import Variables
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
 
@@ -36,48 +36,49 @@ class Member(NamedTuple):
     of: Mode
 
 
-def add_order_literals(
-    model: CpSatModel,
-    devices: list[int],
-    there: Mapping[int, cp_model.LiteralT],
-    params: CpSatParams = CP_SAT,
-) -> None:
-    """Add the literals of these devices, with their memory limits, if they are few enough.
+class OrderLiterals(NamedTuple):
+    """The memory limits of devices by order literals, where these are few enough."""
 
-    `there` says of operation numbers whether they are in the schedule; others always are.
-    """
-    instance = model.problem.instance
-    limited = [device for device in devices if instance.room(device) is not None]
-    members = {device: _members(instance, device) for device in limited}
-    shortest = min((one.of.duration for row in members.values() for one in row), default=0)
-    far_apart = model.horizon > params.far_apart * max(1, shortest)
-    most = params.order_literals_far_apart if far_apart else params.order_literals
-    if model.pairs or sum(len(row) * (len(row) - 1) // 2 for row in members.values()) > most:
-        return
-    for device, row in members.items():
-        _Device(model, row, there).add_memory(instance.room(device))
+    instance: Instance
+    room: Mapping[int, int]
+    """Of every device that is limited, in ticks of memory."""
+    horizon: int
+    """Largest objective, in ticks."""
+    params: CpSatParams = CP_SAT
+
+    def build(self, variables: Variables) -> None:
+        """Add the literals and what they imply."""
+        instance, params = self.instance, self.params
+        members = {device: _members(instance, device, variables) for device in self.room}
+        shortest = min((one.of.duration for row in members.values() for one in row), default=0)
+        far_apart = self.horizon > params.far_apart * max(1, shortest)
+        most = params.order_literals_far_apart if far_apart else params.order_literals
+        literals = sum(len(row) * (len(row) - 1) // 2 for row in members.values())
+        if variables.pairs or literals > most:
+            return
+        for device, row in members.items():
+            _Device(variables, row).add_memory(self.room[device])
 
 
-def _members(instance: Instance, device: int) -> list[Member]:
-    found = []
+def _members(instance: Instance, device: int, variables: Variables) -> list[Member]:
+    """The operations that may be on a device, each once."""
+    found: dict[int, Member] = {}
     for option in (SPLIT_MODE, WHOLE_MODE):
         for number in instance.hosted[device]:
-            modes = instance.classes[number].modes
-            mode = modes[option] if option < len(modes) else None
-            if mode is not None:
-                found += [Member(code, mode) for code in instance.codes_in(number, option).tolist()]
-    return found
+            mode = instance.classes[number].modes_by_option[option]
+            for code in instance.codes_in(number, option).tolist():
+                if mode is not None and code in variables.there:
+                    found.setdefault(code, Member(code, mode))
+    return list(found.values())
 
 
 class _Device:
     """The literals of one device."""
 
-    def __init__(
-        self, model: CpSatModel, members: list[Member], there: Mapping[int, cp_model.LiteralT]
-    ) -> None:
-        self._model = model
+    def __init__(self, variables: Variables, members: list[Member]) -> None:
+        self._variables = variables
         self._members = members
-        self._there = there
+        self._there = variables.there
         self._first: dict[tuple[int, int], cp_model.LiteralT] = {}
         """Whether the first of two operations comes before the second, and both are there."""
         for one, other in combinations(members, 2):
@@ -85,8 +86,10 @@ class _Device:
 
     def _add_pair(self, one: int, other: int) -> None:
         """One of the two comes first, if both are there."""
-        cp, start, end = self._model.cp, self._model.start, self._model.end
-        present = [self._there[code] for code in (one, other) if code in self._there]
+        variables = self._variables
+        cp, start, end = variables.cp, variables.start, variables.end
+        literals = (self._there[one], self._there[other])
+        present = [literal for literal in literals if literal is not None]
         before = cp.new_bool_var("")
         after = cp.new_bool_var("") if present else before.negated()
         if present:
@@ -99,14 +102,14 @@ class _Device:
         cp.add(end[other] <= start[one]).only_enforce_if(after)
         self._first[one, other], self._first[other, one] = before, after
 
-    def add_memory(self, room: int | None) -> None:
+    def add_memory(self, room: int) -> None:
         """The memory limit at the start of every operation that takes memory.
 
         An operation of no length that takes memory may share its instant with one that gives some
         back, which then comes first (ends before starts): its order alone does not tell.
         """
         instants = any(not one.of.duration and one.of.takes for one in self._members)
-        if room is None or instants:
+        if instants:
             return
         for one in self._members:
             if one.of.takes:
@@ -115,6 +118,7 @@ class _Device:
                     for other in self._members
                     if other.of.change and (other.code, one.code) in self._first
                 )
-                limit = self._model.cp.add(one.of.takes + held <= room)
-                if one.code in self._there:
-                    limit.only_enforce_if(self._there[one.code])
+                limit = self._variables.cp.add(one.of.takes + held <= room)
+                there = self._there[one.code]
+                if there is not None:
+                    limit.only_enforce_if(there)

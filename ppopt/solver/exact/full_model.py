@@ -12,7 +12,7 @@ from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
 from ppopt.solver.budget import Budget, SolverLimits
-from ppopt.solver.cp_sat import cpsat, mixed_model, model
+from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import FullModelParams
@@ -63,8 +63,7 @@ def _searched(
     follow.
     """
     problem = incumbent.problem
-    build = mixed_model.build_mixed_model if problem.mixed else model.build_model
-    built = build(
+    built = model.build_model(
         problem,
         horizon=_horizon(incumbent),
         bound=incumbent.bound.value,

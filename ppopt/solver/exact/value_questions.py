@@ -21,7 +21,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.cp_sat.cp_sat_model import CpSatModel
+from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import Section, SteadyStatePattern
@@ -132,11 +132,11 @@ def _repeat(built: CpSatModel, apart: int) -> None:
     """Make the microbatches of the middle follow one another at a distance of `apart` ticks."""
     pipeline = built.pipeline
     first = pipeline.num_devices
-    for code, start in built.start.items():
+    for code, start in built.variables.start.items():
         op = pipeline.op(code)
         later = op.microbatch - first
         if 0 < later < pipeline.num_devices:
-            leader = built.start[int(pipeline.code(op.kind, op.stage, first))]
+            leader = built.variables.start[int(pipeline.code(op.kind, op.stage, first))]
             built.cp.add(start == leader + later * apart)
 
 

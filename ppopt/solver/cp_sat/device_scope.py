@@ -1,0 +1,286 @@
+"""What is in a model of some or all devices: its operations, and the parts that constrain them.
+
+Where backwards are all split or all whole and microbatches are not cut into slices, precedence and
+objective have what the devices left out, and memory limits, imply
+(`ppopt.solver.relaxation.device_subset`). Otherwise all devices are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Constraints
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
+from ppopt.solver.cp_sat.order_literals import OrderLiterals
+from ppopt.solver.cp_sat.parts import (
+    Held,
+    Memory,
+    MicrobatchOrder,
+    ObjectiveCuts,
+    Origin,
+    Precedence,
+    Releases,
+    Work,
+)
+from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
+from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_subset import DeviceSubset, ObjectiveCut
+from ppopt.solver.relaxation.pairs import Pair, candidate_pairs
+
+OPTIONS = {
+    BackwardKind.SPLIT: (SPLIT_MODE,),
+    BackwardKind.WHOLE: (WHOLE_MODE,),
+    BackwardKind.MIXED: (SPLIT_MODE, WHOLE_MODE),
+}
+"""Modes to choose from at a stage of a mixed problem."""
+CLOSING = (OpKind.W, OpKind.BW)
+"""Kinds that come last for a stage and microbatch."""
+
+
+@dataclass(frozen=True)
+class DeviceScope:
+    """The operations of some or all devices, and what constrains them."""
+
+    problem: Problem
+    devices: frozenset[int]
+    """The devices kept."""
+    horizon: int
+    """Largest objective, in ticks."""
+
+    @property
+    def instance(self) -> Instance:
+        """The instance of the problem."""
+        return self.problem.instance
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the problem."""
+        return self.problem.pipeline
+
+    @property
+    def _spans(self) -> bool:
+        return self.problem.objective is Objective.DEVICE_SPAN
+
+    @property
+    def latest(self) -> int:
+        """Last instant, in ticks.
+
+        For device span the starts reach to twice the horizon. The first forward of a later stage
+        follows the first forward of an earlier stage and precedes its last backward, so the spans
+        of two devices always overlap, and no device starts a whole span after another.
+        """
+        return 2 * self.horizon if self._spans else self.horizon
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Classes of the devices kept, by route, then as they can run."""
+        instance, pipeline = self.instance, self.pipeline
+        keys = product(
+            range(pipeline.routes),
+            range(len(instance.rows)),
+            range(pipeline.num_stages),
+            range(pipeline.num_slices),
+        )
+        numbers = (
+            row * instance.places + instance.number(OpKind.F, stage, route, part)
+            for route, row, stage, part in keys
+        )
+        return [number for number in numbers if self._is_kept(number)]
+
+    def _is_kept(self, number: int) -> bool:
+        """Whether a device kept may run operations of a class."""
+        one = self.instance.classes[number]
+        modes = (one.modes_by_option[option] for option in self._options(one.stage))
+        return one.device in self.devices and any(mode is not None for mode in modes)
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The operations of these classes."""
+        return list(chain.from_iterable(map(self._tasks, self.numbers)))
+
+    def _tasks(self, number: int) -> Iterator[Task]:
+        one = self.instance.classes[number]
+        options = self._options(one.stage)[: len(one.modes)]
+        modes = [self._modes(number, option) for option in options]
+        choices = self._choices(number) if len(options) > 1 else [None] * one.size
+        names = self.instance.codes[number].tolist()
+        for code, choice, *ways in zip(names, choices, *modes, strict=True):
+            latest = self.latest - min(mode.duration for mode in ways)
+            name = str(self.pipeline.op(code))
+            yield Task(code, one.resource, 0, latest, tuple(ways), choice, name)
+
+    def _options(self, stage: int) -> tuple[int, ...]:
+        """Modes to choose from at a stage: not one that is never better than the other."""
+        if not self.problem.mixed:
+            return (SPLIT_MODE,)
+        return OPTIONS[self.problem.choice.kinds[stage]]
+
+    def _modes(self, number: int, option: int) -> list[TaskMode]:
+        mode = self.instance.classes[number].modes_by_option[option]
+        duration = 0 if mode is None else mode.duration
+        codes = self.instance.codes_in(number, option)
+        return [TaskMode(code, duration) for code in codes.tolist()]
+
+    def _choices(self, number: int) -> list[int]:
+        """What chooses the modes of the operations of a class: the numbers of their F."""
+        choices: list[int] = self.instance.codes[number % self.instance.places].tolist()
+        return choices
+
+    @property
+    def has_instants(self) -> bool:
+        """Whether some operations have no length."""
+        modes = chain.from_iterable(task.modes for task in self.tasks)
+        return any(code != ABSENT and not duration for code, duration in modes)
+
+    def parts(self) -> Iterator[ModelPart]:
+        """All that constrains the operations, in the order in which it is added."""
+        yield Pairs(list(self._pairs()))
+        yield Operations(self.tasks)
+        yield from map(NoOverlap, self.devices)
+        if self.problem.mixed or self.pipeline.num_slices > 1:
+            yield from self._plain()
+        else:
+            for subset in self._subsets:
+                yield from self._with_bounds(subset)
+        if self._spans:
+            yield self._origin()
+        if self.problem.mixed:
+            yield from self._work()
+        yield Memory(self._held(), self._room)
+        yield OrderLiterals(self.instance, self._room, self.horizon)
+
+    def _pairs(self) -> Iterator[Pair]:
+        there = {mode.code for task in self.tasks for mode in task.modes}
+        for one in self.problem.restrictions:
+            for pair in candidate_pairs(one.instance, self.devices):
+                if pair.backward in there:
+                    yield pair
+
+    @cached_property
+    def _subsets(self) -> list[DeviceSubset]:
+        """The devices kept, per route."""
+        routes = range(self.pipeline.routes)
+        return [DeviceSubset(Delays(self.instance, route), self.devices) for route in routes]
+
+    def _with_bounds(self, subset: DeviceSubset) -> Iterator[ModelPart]:
+        """Precedence and objective of one route, with what the devices left out imply.
+
+        With two routes the first operation of a device may be of either route. So the span of a
+        device is also at least an end on one route minus the first start on the other.
+        """
+        yield Precedence(_rows(device_subset.implied_precedence(subset)))
+        if not self._spans:
+            yield Releases(device_subset.releases(subset))
+        yield ObjectiveCuts(device_subset.objective_cuts(subset, self.problem.objective))
+        if self._spans and self.pipeline.routes > 1:
+            other = 1 - subset.delays.route
+            for device in sorted(self.devices):
+                first = self._first(device, other)
+                for stage in subset.delays.hosted[device]:
+                    last = int(subset.codes(self.instance.closing, stage)[-1])
+                    yield ObjectiveCuts([ObjectiveCut(first, last, 0)])
+
+    def _plain(self) -> Iterator[ModelPart]:
+        """Data flow, the order of microbatches and the objective, without bounds.
+
+        Order holds class by class: of one kind, stage, route and slice.
+        """
+        instance, there = self.instance, {task.code for task in self.tasks}
+        yield Precedence(row for row in _rows(instance.operation_flow) if row[1] in there)
+        for number in self.numbers:
+            one, codes = instance.classes[number], instance.codes[number].tolist()
+            closing = any(mode is not None and mode.kind in CLOSING for mode in one.modes)
+            yield MicrobatchOrder(None, codes[0])
+            for code, following in zip(codes, [*codes[1:], None], strict=True):
+                if following is not None:
+                    yield MicrobatchOrder(code, following)
+                if closing:
+                    firsts = self._firsts(one.device)
+                    yield ObjectiveCuts([ObjectiveCut(first, code, 0) for first in firsts])
+
+    def _firsts(self, device: int) -> list[int | None]:
+        """Origins of the objective on a device: 0, or the start of the first F of every route."""
+        if not self._spans:
+            return [None]
+        return [self._first(device, route) for route in range(self.pipeline.routes)]
+
+    def _first(self, device: int, route: int) -> int:
+        """The first operation of a device on a route: F of microbatch 0 of its lowest stage."""
+        lowest = self.pipeline.hosted[route][device][0]
+        return self._forward(lowest, route)
+
+    def _forward(self, stage: int, route: int) -> int:
+        """F of microbatch 0 of a stage."""
+        return int(self.instance.codes[self.instance.number(OpKind.F, stage, route)][0])
+
+    def _origin(self) -> Origin:
+        """The first forward of the lowest stage kept, on one of the routes.
+
+        It precedes everything else of its route.
+        """
+        stages = range(self.pipeline.num_stages)
+        firsts = [
+            next(stage for stage in stages if hosts[stage] in self.devices)
+            for hosts in self.pipeline.hosts
+        ]
+        return Origin([self._forward(stage, route) for route, stage in enumerate(firsts)])
+
+    def _work(self) -> Iterator[Work]:
+        """The work of every device, where no pairs save time."""
+        if any(True for _ in self._pairs()):
+            return
+        heads = _heads(self.problem)
+        for device, head in enumerate(heads):
+            mine = [task for task in self.tasks if task.resource == device]
+            yield Work(0 if self._spans else head, mine)
+
+    @cached_property
+    def _room(self) -> dict[int, int]:
+        """Room of the devices whose memory limit needs more than precedence."""
+        rooms = {device: self.instance.room(device) for device in sorted(self.devices)}
+        return {
+            device: room
+            for device, room in rooms.items()
+            if room is not None
+            and (self.problem.mixed or device_subset.needs_cumulative(self._subsets[0], device))
+        }
+
+    def _held(self) -> list[Held]:
+        """What the devices of limits hold, in order of stage and microbatch."""
+        found = []
+        for option in (SPLIT_MODE, WHOLE_MODE):
+            for taker, giver, amount in self.instance.holdings_in(option):
+                one = self.instance.classes[taker]
+                options = self._options(one.stage)
+                if one.device not in self._room or option not in options:
+                    continue
+                columns = (self.instance.codes[number].tolist() for number in (taker, giver))
+                for first, last, choice in zip(*columns, self._choices(taker), strict=True):
+                    when = (choice, option == SPLIT_MODE) if len(options) > 1 else None
+                    found.append(Held(one.device, first, last, amount, when))
+        return sorted(found, key=lambda held: self.pipeline.op(held.taker)[1:])
+
+
+def _rows(flow: Constraints) -> Iterator[tuple[int, int, int]]:
+    return zip(*(column.tolist() for column in flow), strict=True)
+
+
+def _heads(problem: Problem) -> list[int]:
+    """Earliest start of every device, in ticks."""
+    pipeline = problem.pipeline
+    instance = Instance(pipeline, BackwardKind.WHOLE)
+    routes = [Delays(instance, route) for route in range(pipeline.routes)]
+    return [
+        min((d.head(d.hosted[device][0]) for d in routes if d.hosted[device]), default=0)
+        for device in range(pipeline.num_devices)
+    ]

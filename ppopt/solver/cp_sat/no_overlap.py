@@ -1,0 +1,110 @@
+"""Parts of what runs on resources: modes, overlapped pairs, and one operation at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from ppopt.problem.instance import ABSENT
+from ppopt.solver.cp_sat.variables import Task, TaskMode, Variables
+from ppopt.solver.relaxation.pairs import Pair
+
+
+class Pairs(NamedTuple):
+    """Two operations that run as one start at once: pair => start(forward) = start(backward)."""
+
+    candidates: Iterable[Pair]
+
+    def build(self, variables: Variables) -> None:
+        """Add a literal of every pair, and what it implies; before `Operations`."""
+        cp, start = variables.cp, variables.start
+        variables.pairs.update({pair: cp.new_bool_var("") for pair in self.candidates})
+        for pair, chosen in variables.pairs.items():
+            cp.add(start[pair.forward] == start[pair.backward]).only_enforce_if(chosen)
+
+
+class Partner(NamedTuple):
+    """What an operation may run as one with."""
+
+    chosen: cp_model.IntVar
+    """Whether it does."""
+    time: int
+    """Of both, in ticks."""
+    leads: bool
+    """Whether the operation is the F."""
+
+
+class Operations(NamedTuple):
+    """end = start + the duration of the mode, or of the pair that the operation is in.
+
+    A pair uses the interval of its F, and its backward then has none.
+    """
+
+    tasks: Sequence[Task]
+
+    def build(self, variables: Variables) -> None:
+        """Add ends and intervals."""
+        partners: dict[int, list[Partner]] = {}
+        for pair, chosen in variables.pairs.items():
+            for code, leads in ((pair.forward, True), (pair.backward, False)):
+                partners.setdefault(code, []).append(Partner(chosen, pair.time, leads))
+        for task in self.tasks:
+            group = variables.intervals.setdefault(task.resource, [])
+            beside = [partners.get(mode.code, []) for mode in task.modes]
+            if len(task.modes) > 1 or any(beside):
+                group += _with_modes(variables, task, beside)
+            else:
+                begin, (_, duration) = variables.start[task.code], task.modes[0]
+                group.append(variables.cp.new_fixed_size_interval_var(begin, duration, ""))
+
+
+def _with_modes(
+    variables: Variables, task: Task, partners: list[list[Partner]]
+) -> list[cp_model.IntervalVar]:
+    """Intervals of a task that has modes or may be in a pair; partners by mode."""
+    cp, begin, base = variables.cp, variables.start[task.code], task.modes[-1].duration
+    end = cp.new_int_var(0, variables.latest, "")
+    more = [
+        (partner.chosen, partner.time - mode.duration)
+        for mode, mine in zip(task.modes, partners, strict=True)
+        for partner in mine
+    ]
+    if task.choice is not None:
+        more.append((variables.choices[task.choice], task.modes[0].duration - base))
+    cp.add(end == begin + base + sum(chosen * ticks for chosen, ticks in more))
+    variables.set_end(task, end)
+    if partners[0] and partners[0][0].leads:
+        cp.add_at_most_one(partner.chosen for partner in partners[0])
+        size = cp.new_int_var(base, base + max(ticks for _, ticks in more), "")
+        return [cp.new_interval_var(begin, size, end, "")]
+    return [
+        _alone(variables, begin, mode, mine)
+        for mode, mine in zip(task.modes, partners, strict=True)
+        if mode.code != ABSENT
+    ]
+
+
+def _alone(
+    variables: Variables, begin: cp_model.IntVar, mode: TaskMode, partners: list[Partner]
+) -> cp_model.IntervalVar:
+    """The interval of an operation in one mode, where it is in no pair."""
+    cp, there = variables.cp, variables.there[mode.code]
+    if not partners:
+        assert there is not None
+        return cp.new_optional_fixed_size_interval_var(begin, mode.duration, there, "")
+    by_itself = cp.new_bool_var("")
+    absent = [] if there is None else [there.negated()]
+    cp.add_exactly_one(by_itself, *(partner.chosen for partner in partners), *absent)
+    return cp.new_optional_fixed_size_interval_var(begin, mode.duration, by_itself, "")
+
+
+class NoOverlap(NamedTuple):
+    """A resource runs one operation, or one pair, at a time."""
+
+    resource: int
+
+    def build(self, variables: Variables) -> None:
+        """Add the constraint; after `Operations`."""
+        variables.cp.add_no_overlap(variables.intervals.get(self.resource, []))

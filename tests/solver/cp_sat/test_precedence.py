@@ -1,0 +1,54 @@
+"""Precedence and the order of microbatches, also of what is absent."""
+
+from __future__ import annotations
+
+import pytest
+
+from ppopt.problem.instance import ABSENT
+from ppopt.solver.cp_sat.no_overlap import Operations
+from ppopt.solver.cp_sat.parts import MicrobatchOrder, Precedence
+from ppopt.solver.cp_sat.variables import Task, TaskMode
+from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
+
+CHOICE = 7
+
+
+@pytest.mark.parametrize(("most", "fits"), [(9, True), (8, False)])
+def test_an_operation_starts_after_the_end_and_the_lag(most: int, fits: bool) -> None:
+    tasks = [task(1, 3, most=most), task(2, 4, resource=1, most=most)]
+    assert feasible(tasks, [*alone(tasks), Precedence([(1, 2, 2)])], most) is fits
+
+
+@pytest.mark.parametrize(("there", "fits"), [(False, True), (True, False)])
+def test_what_is_absent_waits_for_nothing(there: bool, fits: bool) -> None:
+    """It would start at 3, past the end of the model."""
+    tasks = [task(1, 3, most=3), maybe(2, most=3)]
+    made = variables(tasks, 3)
+    made.cp.add(made.choices[CHOICE] == there)
+    assert (solved(made, [Operations(tasks), Precedence([(1, 2, 0)])]) is not None) is fits
+
+
+@pytest.mark.parametrize(("first", "fits"), [(1, True), (2, False)])
+def test_microbatches_are_in_order(first: int, fits: bool) -> None:
+    tasks = [task(1, 3), task(2, 3)]
+    order = MicrobatchOrder(1, 2)
+    begins = Precedence([(first, 3 - first, 0)])
+    assert feasible(tasks, [*alone(tasks), order, begins]) is fits
+
+
+def test_what_is_absent_takes_the_end_of_the_last_one_there() -> None:
+    """The third waits for the first over the absent second one."""
+    tasks = [task(1, 3), maybe(2, most=20), task(3, 3)]
+    made = variables(tasks)
+    made.cp.add(made.choices[CHOICE] == 0)
+    made.cp.add(made.start[1] == 5)
+    orders = [MicrobatchOrder(None, 1), MicrobatchOrder(1, 2), MicrobatchOrder(2, 3)]
+    solver = solved(made, [Operations(tasks), *orders])
+    assert solver is not None
+    assert solver.value(made.start[2]) == solver.value(made.end[2]) == 8
+    assert solver.value(made.start[3]) >= 8
+
+
+def maybe(code: int, most: int) -> Task:
+    """A task of 1 tick, or none."""
+    return Task(code, 0, 0, most, (TaskMode(code, 1), TaskMode(ABSENT, 0)), CHOICE)
