@@ -349,7 +349,8 @@ def cheap_loss(schedule: Schedule) -> Loss | None:
     pipeline = schedule.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MOST_LOWERED:
         return None
-    return loss_of_lowering(schedule) if LinkQueues(pipeline).duration.any() else None
+    delays = (*pipeline.ticks.down, *pipeline.ticks.up)
+    return loss_of_lowering(schedule) if any(map(any, delays)) else None
 
 
 def loss_of_lowering(schedule: Schedule) -> Loss:
