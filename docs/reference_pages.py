@@ -15,6 +15,7 @@ import typer
 
 import ppopt
 from ppopt.cli.program import application
+from ppopt.problem.pipeline_fields import PipelineFields
 
 GROUPS = {
     "Describe a pipeline": ("Pipeline", "Model", "Layer", "read_model", "read_pipeline", "models"),
@@ -84,5 +85,7 @@ def _autodoc(name: str, value: object) -> str:
     if inspect.ismodule(value):
         return f".. automodule:: {value.__name__}\n   :members:"
     if inspect.isclass(value):
-        return f".. autoclass:: ppopt.{name}\n   :members:"
+        inherited = issubclass(value, PipelineFields)
+        fields_of_base = "\n   :inherited-members: object" if inherited else ""
+        return f".. autoclass:: ppopt.{name}\n   :members:{fields_of_base}"
     return f".. autofunction:: ppopt.{name}"

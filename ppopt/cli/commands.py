@@ -187,7 +187,7 @@ def eval_(
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
-    from ppopt.problem.pipeline import SEARCH_RECOMPUTE
+    from ppopt.problem.recompute import SEARCH_RECOMPUTE
     from ppopt.report.objects import of_evaluation
     from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve

@@ -15,8 +15,8 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.hosting import MOST_DEVICES
 from ppopt.problem.objective import Objective
-from ppopt.problem.pipeline import MOST_DEVICES
 from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin
 
 T = TypeVar("T")

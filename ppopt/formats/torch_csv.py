@@ -37,9 +37,10 @@ from ppopt.formats.fields import shown, within
 from ppopt.problem import placement
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.field_values import LARGEST_GRID
+from ppopt.problem.hosting import MOST_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
-from ppopt.problem.pipeline import MOST_DEVICES, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin

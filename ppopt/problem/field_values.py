@@ -130,6 +130,14 @@ def whole(value: object, what: str) -> int:
     return value
 
 
+def check_grid(stages: int, pieces: int) -> None:
+    """Raise ConflictError where stages times microbatches (or their slices) are too many."""
+    if stages * pieces > LARGEST_GRID:
+        raise ConflictError(
+            f"stages x microbatches is above {LARGEST_GRID}: {stages} x {pieces}; use fewer batches"
+        )
+
+
 def as_list(value: object, what: str) -> list[Any]:
     """Return a list of what a user gave as one; raises InputError, naming `what`, on any other."""
     if not isinstance(value, Sequence) or isinstance(value, str):

@@ -7,12 +7,12 @@ the whole backward in W, unless the stage has a `dw_builder` (torch 2.13, `backw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import ConflictError, InputError
 
 Costs = tuple[Fraction, ...]
 
@@ -33,6 +33,26 @@ class FirstBackward(StrEnum):
         except ValueError:
             names = " or ".join(cls)
             raise InputError(f"first_backward: {given!r} is unknown; use {names}") from None
+
+    def check(self, model: object, routes: int, searched: Iterable[str]) -> None:
+        """Raise InputError where a pipeline of these does not go with it.
+
+        `searched` names what is chosen with the schedule: partition, recompute.
+        """
+        if self is FirstBackward.SPLIT:
+            return
+        if model is None:
+            raise InputError(
+                "first_backward: goes with a model in layers; of stages, give stage 0 B = 0 and W "
+                "the whole backward"
+            )
+        if routes == 2:
+            raise ConflictError("first_backward: it is PyTorch's, which has no two routes")
+        for what in searched:
+            raise ConflictError(
+                f"first_backward: a search of {what} does not know it; give the {what} that it "
+                "finds without, then solve again"
+            )
 
 
 def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:

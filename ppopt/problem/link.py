@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
+from ppopt.problem.field_values import is_exact
+from ppopt.problem.layers import Layers
 from ppopt.problem.settings import Unit, nearest
 
 EXAMPLE = "latency=10us,bandwidth=50GB/s"
@@ -146,6 +148,31 @@ def _exact(number: object, where: str) -> Fraction:
     if found.rounded:
         raise InputError(f"{where}: {number} is finer than 10^-6; write it in another unit")
     return found.value
+
+
+def check_model(model: Layers | None) -> None:
+    """Raise InputError where stages are not of layers, or no layer says what it hands on."""
+    if model is None:
+        raise InputError("link: needs a model in layers with `output`; stages take p2p_time")
+    if not model.has_output:
+        raise InputError("link: no layer gives its output; give `output` in the layers")
+
+
+def delays_by_size(
+    ways: Link, sizes: Sequence[Fraction], given: Mapping[str, Any]
+) -> dict[str, tuple[Fraction, ...]]:
+    """Delays of the boundaries, both ways, of what the stages hand on.
+
+    `given` are the delays of the fields; those of another partition, which `replace` hands on, are
+    replaced. Raises InputError where a user gave some.
+    """
+    found = {}
+    for field, way in {"p2p": ways, "backward_p2p": ways.backward}.items():
+        if way is not None:
+            if given[field] != 0 and not is_exact(given[field]):
+                raise InputError(f"{field}_time: link gives it; keep one of both")
+            found[field] = way.delays(sizes)
+    return found
 
 
 def in_unit(given: object, measure: Unit, old: str, new: str) -> object:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from ppopt.errors import InputError
+from ppopt.errors import ConflictError, InputError
 
 
 class LinkMode(StrEnum):
@@ -53,3 +53,11 @@ class LinkMode(StrEnum):
         except ValueError:
             names = " or ".join(cls)
             raise InputError(f"link_mode: {given!r} is unknown; use {names}") from None
+
+    def check(self, routes: int, slices: int) -> None:
+        """Raise ConflictError where a pipeline of these has no such links."""
+        if self is LinkMode.STREAMS and (routes == 2 or slices > 1):
+            what = "two routes" if routes == 2 else "slices"
+            raise ConflictError(
+                f"link_mode: streams are PyTorch's, which has no {what}; use link_mode delay"
+            )

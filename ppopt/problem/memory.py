@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.costs import StageCosts
+from ppopt.problem.layers import Layers
+from ppopt.problem.settings import LIMIT_1F1B
 
 Values = Sequence[Fraction]
 
@@ -31,6 +34,26 @@ def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> N
 def static_of(costs: StageCosts, stages: Sequence[int]) -> Fraction:
     """Static memory of some stages."""
     return sum((costs.static[stage] for stage in stages), Fraction(0))
+
+
+def check_limit(limit: object, model: Layers | None) -> None:
+    """Raise InputError where memory is limited, and no layer of the model says what it takes."""
+    if limit is not None and model is not None and not model.has_activation:
+        raise InputError(
+            "mem_limit: no layer gives its activation; give `activation` in the layers, or "
+            "leave the limit out"
+        )
+
+
+def limits_of(
+    limit: Any, costs: StageCosts, hosted: Sequence[Sequence[int]], batches: int, slices: int
+) -> tuple[Fraction, ...] | None:
+    """Limit of every device, of a limit that is checked; other arguments as `peak_of_1f1b`."""
+    if limit is None or isinstance(limit, tuple):
+        return limit
+    if limit == LIMIT_1F1B:
+        limit = peak_of_1f1b(costs, hosted, batches, slices)
+    return (limit,) * len(hosted)
 
 
 def peak_of_1f1b(

@@ -153,6 +153,19 @@ def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
 
+def refuse_without_layers(partition: object, recompute: object) -> None:
+    """Raise InputError where stages that are not of layers have a partition or recompute."""
+    if partition is not None:
+        raise InputError(
+            "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
+        )
+    if recompute is not None:
+        raise InputError(
+            "recompute: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
+            "stages take recompute_time and kept"
+        )
+
+
 def normal(partition: Any) -> str | Counts:
     """Check a partition by itself: the name of a rule, counts as a tuple, or a layout's text.
 

@@ -92,6 +92,11 @@ def resolve(
     return Resolved(unit, values, tuple(dict.fromkeys(rounded)))
 
 
+def with_unit(value: Fraction, unit: str | None) -> str:
+    """Write an amount with its unit, where that is known: `3.2 ms`."""
+    return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
+
+
 def attached(value: object, unit: str) -> object:
     """Write a unit behind every number, of nested lists too, that carries none."""
 

@@ -7,8 +7,9 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING
 
 from ppopt.problem import partition, placement
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 
 if TYPE_CHECKING:
     from ppopt.solver.configurations import Candidates

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from ppopt.errors import NotApplicableError
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.construction import stated

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ppopt.problem import placement
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 
 
 def by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:

@@ -16,10 +16,12 @@ from ppopt.loggers import logger
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
+from ppopt.problem.hosting import Layout
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Layout, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import refuse_placement_search
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts

@@ -14,7 +14,8 @@ from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
-from ppopt.problem.pipeline import Pipeline, with_unit
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.result import Progress, Provenance, Result, Status

@@ -18,8 +18,9 @@ from math import floor
 from ppopt.problem import exact, placement
 from ppopt.problem.layers import COSTS
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time

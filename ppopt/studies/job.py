@@ -16,7 +16,8 @@ from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.search import TIME_LIMIT

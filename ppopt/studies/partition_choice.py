@@ -21,8 +21,9 @@ from ppopt.errors import not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts, all_by_rule
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.partitions.candidates import layer_moves

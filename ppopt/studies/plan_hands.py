@@ -19,7 +19,8 @@ from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.partitions.candidates import layer_moves
 from ppopt.strategies import Options, Strategy, registry

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import trainer_partition
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Model, Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.strategies import Options, resolve
 
 PLACEMENTS = ("linear", "interleaved", "v")

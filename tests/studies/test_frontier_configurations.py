@@ -19,7 +19,7 @@ from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.solver.result import Provenance
 from ppopt.solver.search import problem_of
 from ppopt.studies.compare import FEW

@@ -19,8 +19,9 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import StageCosts, Ticks
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import SEARCH_RECOMPUTE, Pipeline
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 
 Rows = tuple[tuple[Fraction, ...], ...]
 FOREVER = 2**60

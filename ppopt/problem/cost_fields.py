@@ -1,0 +1,124 @@
+"""Costs of stages as a pipeline's fields give them: in one unit, per stage, and what follows.
+
+`fields` has the fields of a pipeline by name. Every function returns the fields to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, replace
+from fractions import Fraction
+from typing import Any
+
+from ppopt.errors import Faults, InputError, NotApplicableError
+from ppopt.problem import units
+from ppopt.problem.backward_times import check_overlap, derive
+from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact
+from ppopt.problem.first_backward import FirstBackward, in_weight
+from ppopt.problem.layers import Layers
+from ppopt.problem.memory import check_memory
+from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Unit
+
+Fields = Mapping[str, Any]
+
+
+def in_one_unit(fields: Fields, measure: Unit, reader: FieldReader) -> dict[str, Any]:
+    """Numbers of a measure in the unit of the pipeline, which they declare if none is."""
+    key, model, given = f"{measure}_unit", fields["model"], _given(fields, measure)
+    declared = fields[key] or getattr(model, key, None)
+    standing = {
+        one.field: one.name
+        for one in SETTINGS
+        if one.field in given and given[one.field] == one.default
+    }
+    found = units.resolve(measure, declared, given, ("mem_limit",), standing)
+    reader.note(found.rounded)
+    changed = {field: found.values[field] for field in given if field != "layers"}
+    if model is not None and getattr(model, key) != found.unit:
+        changed["model"] = replace(model, **{key: found.unit})
+    return changed | {key: found.unit}
+
+
+def _given(fields: Fields, measure: Unit) -> dict[str, Any]:
+    """Every number of a measure that was given, by field; of layers, one number."""
+    model = fields["model"]
+    given = {
+        setting.field: value
+        for setting in SETTINGS
+        if setting.unit is measure
+        and (model is None or setting not in STAGE_COSTS)
+        and (value := fields[setting.field]) is not None
+        and not is_1f1b(value)
+    }
+    return given if model is None else given | {"layers": model.sample(measure)}
+
+
+def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any]:
+    """Costs of so many stages, or shares of a device; times of the backward follow."""
+    faults = Faults()
+    costs: dict[str, Any] = {cost.field: fields[cost.field] for cost in STAGE_COSTS}
+    for cost in STAGE_COSTS:
+        given = costs[cost.field]
+        if given is not None or cost.has_value:
+            signed = cost.least is None
+            with faults.collected():
+                costs[cost.field] = reader.per_stage(cost.field, given, stages, signed=signed)
+    faults.check()
+    times = (costs[field] for field in ("forward", "backward", "weight", "backward_input"))
+    backward = derive(*times)
+    costs["backward"], costs["weight"], costs["backward_input"] = backward
+    if costs["overlap"] is not None:
+        check_overlap(costs["forward"], backward.full, costs["overlap"])
+    check_memory(costs["activation"], costs["memory_b"], costs["kept"])
+    return costs
+
+
+def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> None:
+    """Raise InputError where costs are given beside layers; `declared` has their defaults."""
+    for cost in STAGE_COSTS:
+        given = fields[cost.field]
+        if given != declared[cost.field].default and not is_exact(given):
+            raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+
+
+def of_layers(
+    model: Layers, counts: tuple[int, ...], first: FirstBackward, reader: FieldReader
+) -> dict[str, Any]:
+    """Sums of the costs over the layers of every stage, which holds so many.
+
+    A cost that layers do not have takes its default on every stage.
+    """
+    costs = model.stage_costs(counts)._asdict()
+    if first is FirstBackward.WEIGHT:
+        costs = in_weight(costs)
+    reader.note(model.rounded)
+    defaults = {
+        cost.field: reader.numbers(cost.field, [cost.default]) * len(counts)
+        for cost in STAGE_COSTS
+        if cost.has_value
+    }
+    return defaults | costs
+
+
+def has_unequal_shares(fields: Fields) -> bool:
+    """Whether the costs differ from stage to stage."""
+    given = (fields[cost.field] for cost in STAGE_COSTS)
+    shares = zip(*(values for values in given if values is not None), strict=True)
+    return len(set(shares)) > 1
+
+
+def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ...] | Any]:
+    """Costs of one stage of so many that the equal share of every device is cut into.
+
+    Raises NotApplicableError where shares differ: other placements then have other stages.
+    """
+    costs: dict[str, Any] = {}
+    for cost in STAGE_COSTS:
+        values = fields[cost.field]
+        if values is not None and len(set(values)) > 1:
+            raise NotApplicableError(
+                f"{cost.name}: chunks cut unequal shares into other stages under every "
+                "placement; give one number for all, a placement list, or layers"
+            )
+        costs[cost.field] = None if values is None else values[0] / chunks
+    return costs

@@ -1,0 +1,73 @@
+"""Hosting: which device runs each stage on every route, as a pipeline's placement says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ppopt.errors import ConflictError, InputError
+from ppopt.problem import placement
+from ppopt.problem.field_values import as_list
+
+MOST_DEVICES = 1024
+"""Most devices of a pipeline."""
+Hosts = tuple[tuple[int, ...], ...]
+"""Device of every stage, per route: `hosts[route][stage]`."""
+Layout = tuple[Hosts, int]
+"""Where every stage sits, and the slices of a microbatch."""
+
+
+def read_placement(given: object, chunks: int | None, stages: int) -> Any:
+    """Check a placement: None, a name, or as a tuple the device of each of so many stages.
+
+    Raises InputError on anything else, and where `chunks` does not go with it.
+    """
+    if given is None or isinstance(given, str):
+        if given is not None and given not in placement.NAMED:
+            raise InputError(
+                f"placement: {given!r} is unknown; use {', '.join(placement.NAMED)}, "
+                "or a list of devices such as 0,1,1,0"
+            )
+        if given == "linear" and (chunks or 1) > 1:
+            raise InputError(
+                f"chunks: {chunks} does not go with placement linear; "
+                "use placement interleaved or v"
+            )
+        return given
+    if chunks is not None:
+        raise InputError("chunks: does not go with a placement list; leave it out")
+    devices = placement.explicit(as_list(given, "placement"))
+    if len(devices) != stages:
+        raise InputError(
+            f"placement: has {len(devices)} entries for {stages} stages; give one per stage"
+        )
+    return devices
+
+
+def check_devices(devices: int) -> None:
+    """Raise InputError where a pipeline has too many devices."""
+    if devices > MOST_DEVICES:
+        raise InputError(f"stages: {devices} devices are above {MOST_DEVICES}")
+
+
+def check_routes(routes: object, batches: int) -> None:
+    """Raise InputError where the number of routes is not 1, or 2 for an even number of batches."""
+    if isinstance(routes, bool) or routes not in (1, 2):
+        raise InputError(f"routes: {routes!r} is neither 1 nor 2")
+    if routes == 2 and batches % 2:
+        raise ConflictError(f"batches: {batches} is odd; two routes need an even number")
+
+
+def on_routes(first: tuple[int, ...], routes: int) -> Hosts:
+    """Device of every stage on every route; the second route is the first one mirrored."""
+    last = max(first)
+    mirrored = tuple(last - device for device in first)
+    return (first, mirrored)[:routes]
+
+
+def hosted_of(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:
+    """Stages of every device, ascending."""
+    found: list[list[int]] = [[] for _ in range(devices)]
+    for stage, device in enumerate(hosts):
+        found[device].append(stage)
+    return tuple(map(tuple, found))

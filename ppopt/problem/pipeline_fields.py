@@ -1,0 +1,110 @@
+"""The fields of a pipeline, as its user gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ppopt.problem.first_backward import FirstBackward
+from ppopt.problem.link_mode import LinkMode
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class PipelineFields:
+    """What a pipeline is made from. `ppopt.Pipeline` reads and checks it, and says what follows.
+
+    Their names in files, flags and shapes are in `ppopt.problem.settings`.
+    """
+
+    stages: int
+    """Devices when the placement is named; the number of stages when it is a list."""
+    batches: int
+    """Microbatches, both routes together."""
+    chunks: int | None = None
+    """Stages per device; None: 1, or 2 where the placement is `interleaved` or `v`."""
+    placement: Any = None
+    """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
+    where `chunks` is above 1. `search`: `ppopt.solve` chooses it with the schedule."""
+    model: Any = None
+    """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
+    costs per stage."""
+    partition: Any = None
+    """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
+    `ppopt.problem.partition`."""
+    recompute: Any = None
+    """Of a model: `none` of its layers recomputes, or all do (`full`); it is None once the layers
+    of the model say so. `search`: `ppopt.solve` chooses. None: as the layers say."""
+    forward: Any = 1
+    """Time of F, above 0."""
+    backward: Any = None
+    """Time of BW, the full backward; None: 2 F, or B + W where `backward_input` is given."""
+    weight: Any = None
+    """Time of W; None: half of BW, or what B leaves of it where `backward_input` is given."""
+    backward_input: Any = None
+    """Time of B; None: BW - W."""
+    p2p: Any = 0
+    """Delay between devices: one number; a list with the delay after every stage but the last; or a
+    matrix [from device][to device], zero diagonal."""
+    backward_p2p: Any = None
+    """The same on the way back; its list too has the boundary after stage 0 first. None: `p2p`."""
+    link: Any = None
+    """Of a model: the delays by size, a `ppopt.problem.link.Link` or a mapping of `latency`,
+    `bandwidth` and perhaps `backward`, in place of `p2p`, which then holds the list. After a stage
+    whose last layer hands on `output` (a slice of it: its part) it is latency + output / bandwidth.
+    """
+    link_mode: Any = LinkMode.DELAY
+    """`delay`; or `streams`: transfers of two devices run one at a time (see
+    `ppopt.problem.link_mode`), on one route and without slices."""
+    first_backward: Any = FirstBackward.SPLIT
+    """Of a model: `split`, or `weight`: B of the first stage does nothing and its W runs the whole
+    backward, as in PyTorch's runtime (see `ppopt.problem.first_backward`)."""
+    activation: Any = 1
+    """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
+    memory_b: Any = 0
+    """Signed change of memory by B, at least -activation; W gives back the rest."""
+    static: Any = 0
+    """Memory that is always there (weights, optimizer state)."""
+    workspace: Any = None
+    """Memory that F, B and BW need only while they run: taken at the start and given at the end.
+    Chunks do not divide it. None: 0."""
+    forward_workspace: Any = None
+    """Workspace of F; None: `workspace`."""
+    input_workspace: Any = None
+    """Workspace of B; None: `workspace`."""
+    weight_workspace: Any = None
+    """Workspace of W; None: 0."""
+    backward_workspace: Any = None
+    """Workspace of BW; None: `workspace`."""
+    recompute_time: Any = None
+    """Time by which recompute makes B and BW longer; None: 0."""
+    kept: Any = None
+    """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
+    device_speed: Any = 1
+    """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
+    its time / the speed of its device. Where routes run a stage on two devices, these have one."""
+    mem_limit: Any = None
+    """None; `1f1b`; one number for every device; or a list, one number per device."""
+    overlap: Any = None
+    """Time of an F and a BW run as one, at least the longer of them; None: F + BW, and no search
+    overlaps them (see `ppopt.problem.costs.Ticks.pair_time`)."""
+    slices: int | None = None
+    """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
+    routes: int = 1
+    """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
+    time_unit: str | None = None
+    """ns, us, ms or s; None: that of the numbers which carry one, and if none does, unknown."""
+    memory_unit: str | None = None
+    """B, KB, MB, GB, KiB, MiB or GiB; None: as for `time_unit`."""
+    tokens_per_microbatch: Any = None
+    """Tokens of one microbatch; None: unknown."""
+    flops_per_microbatch: Any = None
+    """Floating-point operations that the whole model needs for F and BW of one microbatch, without
+    recomputation; None: unknown."""
+    peak_flops: Any = None
+    """Floating-point operations per second of one device, of speed 1, at most; None: unknown."""
+    name: str = ""
+    rounded: tuple[str, ...] = ()
+    """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
+    tick_divisor: int = 1
+    """Ticks in the common tick of the times; above 1 only for a schedule file whose operations
+    start between those."""
