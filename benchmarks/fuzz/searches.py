@@ -16,6 +16,7 @@ import ppopt
 from benchmarks.fuzz import judge, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt import (
+    ConflictError,
     Frontier,
     FrontierPoint,
     NotApplicableError,
@@ -343,9 +344,11 @@ class Strategies(Category):
     def check(self, case: Case) -> Iterator[Finding]:
         """Evaluate it, and hold the schedule against the rules."""
         try:
-            schedule = ppopt.evaluate(
-                pipelines.made(case), case["strategy"], Objective(case["objective"])
-            )
+            pipeline = pipelines.made(case)
+        except ConflictError as refused:  # delays of a placement that the draw left out
+            raise SkippedError(str(refused)) from None
+        try:
+            schedule = ppopt.evaluate(pipeline, case["strategy"], Objective(case["objective"]))
         except NotApplicableError as refused:
             raise SkippedError(str(refused)) from None
         yield from judge.broken(schedule, limit=False)
