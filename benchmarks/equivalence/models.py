@@ -198,7 +198,7 @@ def _mixed_window(pipeline: Any, options: Fields) -> list[str]:
     network, start = network_of(_problem(pipeline, options), _hand(pipeline, "1f1b"))
     current = windows.MixedSchedule(network, start)
     current = current.changed(current.order, ())
-    return _of_windows(window.TopologicalOrder, windows.MixedWindow, current)
+    return _of_windows(window.TopologicalOrder, window.Window, current)
 
 
 def _of_windows(order: Any, window: Any, current: Any) -> list[str]:

@@ -8,14 +8,15 @@ from random import Random
 
 import pytest
 
-from ppopt import Objective, Pipeline, Schedule, solve, verify
+from ppopt import Objective, Pipeline, Schedule, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.mixed_network import network_of
-from ppopt.solver.heuristics.mixed_windows import MixedSchedule, MixedWindow
+from ppopt.solver.heuristics.mixed_windows import MixedSchedule
+from ppopt.solver.heuristics.window import Window
 from ppopt.solver.heuristics.window_lns import window_orders
 from ppopt.solver.parameters import RoundParams, SolveParams
 from tests.factories.instances import mixed_cases
@@ -54,7 +55,7 @@ def timed(schedule: MixedSchedule) -> Schedule:
     return timing.schedule(pipeline, schedule.network.orders(schedule.start), Objective.MAKESPAN)
 
 
-def reordered(window: MixedWindow) -> MixedSchedule | None:
+def reordered(window: Window) -> MixedSchedule | None:
     """The schedule with what a window finds, if it finds any."""
     found, current = window.reoptimise(LIMITS), window.whole.schedule
     if found.order is None:
@@ -88,15 +89,34 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         best = exhaustive.best_mixed(schedule.pipeline, objective="makespan")
         current = settled(schedule)
         [whole, *_] = window_orders(current, 0.9)
-        found = reordered(MixedWindow(whole, 0, current.network.size))
+        found = reordered(Window(whole, 0, current.network.size))
         if found is None:
             assert current.value == best
             continue
         improved += 1
         assert found.value == best
         [whole, *_] = window_orders(found, 0.9)
-        assert reordered(MixedWindow(whole, 0, found.network.size)) is None
+        assert reordered(Window(whole, 0, found.network.size)) is None
     assert improved > 15
+
+
+@pytest.mark.parametrize(("slot", "value"), [(1, 9), (0, None)])
+def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
+    slot: int, value: int | None
+) -> None:
+    """F, F, BW of 6 and BW of 6 take 14 ticks; with B of 1 at stage 1, BW of stage 0 ends at 9.
+
+    Splitting BW of stage 0 alone gains nothing.
+    """
+    pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
+    current = settled(evaluate(pipeline, "1f1b"))
+    [whole, *_] = window_orders(current, 0.9)
+    network = current.network
+    first = whole.place[network.backward(slot)]
+    assert whole.place[network.weight(slot)] == first + 1
+    found = reordered(Window(whole, first, first + 2))
+    assert (found and found.value) == value
+    assert found is None or timed(found).metrics.makespan == value
 
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:
@@ -104,7 +124,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     for schedule in schedules(83, 200, 40):
         current = settled(schedule)
         first, after = sorted(rng.sample(range(current.network.size + 1), 2))
-        window = MixedWindow(rng.choice(window_orders(current, 0.9)), first, after)
+        window = Window(rng.choice(window_orders(current, 0.9)), first, after)
         found = reordered(window)
         if found is None:
             continue

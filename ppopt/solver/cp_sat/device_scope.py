@@ -22,6 +22,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
+    DataFlow,
     Held,
     Memory,
     MicrobatchOrder,
@@ -196,7 +197,7 @@ class DeviceScope:
         Order holds class by class: of one kind, stage, route and slice.
         """
         instance, there = self.instance, {task.code for task in self.tasks}
-        yield Precedence(row for row in _rows(instance.operation_flow) if row[1] in there)
+        yield DataFlow(row for row in _rows(instance.operation_flow) if row[1] in there)
         for number in self.numbers:
             one, codes = instance.classes[number], instance.codes[number].tolist()
             closing = any(mode is not None and mode.kind in CLOSING for mode in one.modes)

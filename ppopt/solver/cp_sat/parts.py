@@ -13,7 +13,20 @@ from ppopt.solver.relaxation.device_subset import ObjectiveCut
 
 
 class Precedence(NamedTuple):
-    """start(after) >= end(before) + lag, where `after` is there: data flow."""
+    """start(after) >= end(before) + lag."""
+
+    rows: Iterable[tuple[int, int, int]]
+    """Before, after, and lag in ticks."""
+
+    def build(self, variables: Variables) -> None:
+        """Add the constraints."""
+        cp, start, end = variables.cp, variables.start, variables.end
+        for before, after, lag in self.rows:
+            cp.add(start[after] >= end[before] + lag)
+
+
+class DataFlow(NamedTuple):
+    """start(after) >= end(before) + lag, where `after` is there."""
 
     rows: Iterable[tuple[int, int, int]]
     """Before, after, and lag in ticks."""

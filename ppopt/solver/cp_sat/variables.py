@@ -8,7 +8,7 @@ decides only which parts there are and with which data: `ppopt.solver.cp_sat.mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -74,7 +74,7 @@ class Variables:
     @classmethod
     def create(
         cls,
-        tasks: Sequence[Task],
+        tasks: Collection[Task],
         latest: int,
         objective: tuple[int, int],
         name: str = "",

@@ -7,7 +7,7 @@ So all choices have the same operations and the same precedence; only times and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -91,31 +91,42 @@ class MixedNetwork(OperationNetwork):
         split[list(slots)] ^= True
         return MixedNetwork(self._mixed, split, self._params)
 
-    def times(self, slot: int) -> tuple[int, int, int]:
-        """Times of B, W and BW of a slot, in ticks."""
-        durations, stage = self.problem.pipeline.ticks.durations, int(self.stage[slot])
-        return (
-            durations[OpKind.B][stage],
-            durations[OpKind.W][stage],
-            durations[OpKind.BW][stage],
-        )
+    def choices(self, inside: Sequence[int]) -> dict[int, int]:
+        """Slots of backwards and W: a slot chooses for both."""
+        there = set(inside)
+        slots = (op - self.slots for op in inside if self.slots <= op < 2 * self.slots)
+        both = ((slot, self.backward(slot), self.weight(slot)) for slot in slots)
+        return {op: slot for slot, *ops in both if there.issuperset(ops) for op in ops}
+
+    def times(self, op: int) -> tuple[int | None, ...]:
+        """Times of B and BW, or of W: then, where backwards are whole, there is none."""
+        durations, stage = self.problem.pipeline.ticks.durations, int(self.stage[op])
+        if op < 2 * self.slots:
+            return durations[OpKind.B][stage], durations[OpKind.BW][stage]
+        return durations[OpKind.W][stage], None
+
+    def in_first_mode(self, choice: int) -> bool:
+        """Whether the backward of a slot is split."""
+        return bool(self.split[choice])
 
     @cached_property
     def holdings(self) -> dict[int, list[Holding]]:
         """What operations hold, by their numbers here, on every device with a limit."""
-        found: dict[int, list[Holding]] = {device: [] for device in self.tight}
-        for slot in range(self.slots):
-            mine = found.get(self.device[slot])
-            if mine is not None:
-                mine += self.held(slot, split=bool(self.split[slot]))
-        return found
+        return {device: [one for one, _ in self.held(device, ())] for device in self.tight}
 
-    def held(self, slot: int, *, split: bool) -> list[Holding]:
-        """What the operations of a slot hold if its backward is split, or whole."""
-        return [
-            Holding(first * self.slots + slot, last * self.slots + slot, amount)
-            for first, last, amount in self._held[split][int(self.stage[slot])]
-        ]
+    def held(
+        self, device: int, choices: Collection[int]
+    ) -> Iterator[tuple[Holding, tuple[int, bool] | None]]:
+        """What operations hold on a device, in both modes of these slots."""
+        open_slots = set(choices)
+        for slot in range(self.slots):
+            if self.device[slot] != device:
+                continue
+            for split in (True, False) if slot in open_slots else (self.in_first_mode(slot),):
+                when = (slot, split) if slot in open_slots else None
+                for first, last, amount in self._held[split][int(self.stage[slot])]:
+                    taker, giver = (part * self.slots + slot for part in (first, last))
+                    yield Holding(taker, giver, amount), when
 
     @cached_property
     def _held(self) -> dict[bool, list[list[Holding]]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -116,6 +117,32 @@ class OperationNetwork:
         for mine in found.values():
             mine.sort(key=lambda one: (self.stage[one.taker], self.microbatch[one.taker], one))
         return found
+
+    def choices(self, inside: Sequence[int]) -> dict[int, int]:
+        """Of some operations: what chooses their modes, if all operations of the choice are there.
+
+        There is none where every operation has one mode.
+        """
+        del inside
+        return {}
+
+    def times(self, op: int) -> tuple[int | None, ...]:
+        """Times of an operation in its modes, in ticks; None: it is absent."""
+        return (self.time[op],)
+
+    def in_first_mode(self, choice: int) -> bool:
+        """Whether the operations of a choice are in their first modes."""
+        raise KeyError(choice)
+
+    def held(
+        self, device: int, choices: Collection[int]
+    ) -> Iterator[tuple[Holding, tuple[int, bool] | None]]:
+        """What operations hold on a device of `tight`, and in which modes if these are open.
+
+        In the modes of these choices that is (choice, whether they are the first).
+        """
+        del choices
+        return ((one, None) for one in self.holdings[device])
 
     @cached_property
     def skews(self) -> list[float]:

@@ -14,7 +14,7 @@ time; by start and a skew per device, it follows a wave of operations through th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,10 +24,15 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import ABSENT
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations
+from ppopt.solver.cp_sat.parts import Held, Memory, ObjectiveCuts, Precedence
+from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode, Variables
 from ppopt.solver.heuristics.operation_network import OperationNetwork
+from ppopt.solver.relaxation.device_subset import ObjectiveCut
 
 
 class WindowResult(NamedTuple):
@@ -40,7 +45,7 @@ class WindowResult(NamedTuple):
     work: float
     """CP-SAT's deterministic units spent."""
     flips: tuple[int, ...] = ()
-    """Slots whose backward changes its kind (`ppopt.solver.heuristics.mixed_windows`)."""
+    """Choices that change (`OperationNetwork.choices`)."""
 
 
 NO_BETTER_ORDER = WindowResult(None, True, 0.0)
@@ -222,29 +227,66 @@ class Window:
         return self.whole.place[op] >= self.after
 
     @cached_property
+    def choices(self) -> dict[int, int]:
+        """What chooses the modes of operations that may have another mode in the window."""
+        return self.whole.schedule.network.choices(self.inside)
+
+    @cached_property
+    def tasks(self) -> dict[int, Task]:
+        """The operations of the window."""
+        return {op: self._task(op) for op in self.inside}
+
+    def _task(self, op: int) -> Task:
+        network, most = self.whole.schedule.network, self.whole.schedule.value - 1
+        choice = self.choices.get(op)
+        modes: tuple[TaskMode, ...] = (TaskMode(op, network.time[op]),)
+        if choice is not None:
+            modes = tuple(
+                TaskMode(ABSENT if time is None else op + option * network.size, time or 0)
+                for option, time in enumerate(network.times(op))
+            )
+        latest = most - self.tails[op]
+        return Task(op, network.device[op], self.heads[op], latest, modes, choice)
+
+    def _least(self, op: int) -> int:
+        """Least time of an operation, in ticks."""
+        network = self.whole.schedule.network
+        if op not in self.choices:
+            return network.time[op]
+        return min(time or 0 for time in network.times(op))
+
+    @cached_property
+    def _shorter(self) -> dict[int, int]:
+        """By how many ticks operations that may have another mode can become shorter, if at all."""
+        time = self.whole.schedule.network.time
+        return {op: time[op] - self._least(op) for op in self.choices}
+
+    @cached_property
     def heads(self) -> dict[int, int]:
         """Earliest starts by what lies before and by precedence."""
-        schedule, place = self.whole.schedule, self.whole.place
+        schedule, place, shorter = self.whole.schedule, self.whole.place, self._shorter
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
             begin = self.free[network.device[op]]
             for other, apart in network.precedence.predecessors[op]:
-                before = schedule.start[other] if place[other] < self.first else heads[other]
-                begin = max(begin, before + apart)
+                if place[other] < self.first:
+                    begin = max(begin, schedule.start[other] + apart)
+                else:
+                    begin = max(begin, heads[other] + apart - shorter.get(other, 0))
             heads[op] = begin
         return heads
 
     @cached_property
     def tails(self) -> dict[int, int]:
         """Least times from the starts to the end, by precedence and by what lies after."""
-        schedule, place = self.whole.schedule, self.whole.place
+        schedule, place, shorter = self.whole.schedule, self.whole.place, self._shorter
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
             longest = network.time[op] + self.following[network.device[op]]
             for other, apart in network.successors[op]:
                 behind = schedule.tails[other] if place[other] >= self.after else tails[other]
                 longest = max(longest, apart + behind)
-            tails[op] = longest
+            tails[op] = longest - shorter.get(op, 0)
         return tails
 
     @cached_property
@@ -254,7 +296,8 @@ class Window:
         Head, work and tail of one machine (Carlier, "The one-machine sequencing problem", EJOR 11,
         1982, section 2).
         """
-        time, heads, tails = self.whole.schedule.network.time, self.heads, self.tails
+        heads, tails = self.heads, self.tails
+        time = {op: self._least(op) for op in self.inside}
         ways = [heads[op] + tails[op] for op in self.inside]
         for mine in self.by_device:
             if mine:
@@ -265,70 +308,86 @@ class Window:
 
     @cached_property
     def cannot_improve(self) -> bool:
-        """Whether a critical path has no two operations in the window."""
+        """Whether a critical path has no two operations in the window, nor one of several modes."""
         first, second = self.whole.critical
         enters, leaves = first < self.first, second >= self.after
         entered, left = (
             second[enters & (second < self.after)],
             first[leaves & (first >= self.first)],
         )
-        return bool((enters & leaves).any() or np.isin(entered, left).any())
+        fixed = ~np.isin(entered, [self.whole.place[op] for op in self.choices])
+        return bool((enters & leaves).any() or np.isin(entered[fixed], left).any())
 
     @interrupts.deferred()
     def reoptimise(self, limits: SolverLimits) -> WindowResult:
-        """Search for an order of the window that makes the schedule shorter.
+        """Search for an order, and for modes, that make the schedule shorter.
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
-        network, most = self.whole.schedule.network, self.whole.schedule.value - 1
+        schedule = self.whole.schedule
+        network, most = schedule.network, schedule.value - 1
         if self.cannot_improve or self.lower_bound > most:
             return NO_BETTER_ORDER
-        cp = cp_model.CpModel()
-        start = {
-            op: cp.new_int_var(self.heads[op], most - self.tails[op], "") for op in self.inside
-        }
-        value = cp.new_int_var(self.lower_bound, most, "")
+        variables = Variables.create(self.tasks.values(), most, (self.lower_bound, most))
+        for part in self.parts():
+            part.build(variables)
         for op in self.inside:
-            cp.add(value >= start[op] + self.tails[op])
-            for other, apart in network.successors[op]:
-                if other in start:
-                    cp.add(start[other] >= start[op] + apart)
-            cp.add_hint(start[op], self.whole.schedule.start[op])
-        for mine in self.by_device:
-            cp.add_no_overlap(
-                cp.new_fixed_size_interval_var(start[op], network.time[op], "") for op in mine
-            )
-        for device in network.tight:
-            self._add_memory(cp, start, device, most)
-        cp.minimize(value)
-        solver, result = run_cp_sat(cp, limits)
-        if solver is None:
-            return result
-        found = {op: solver.value(variable) for op, variable in start.items()}
-        return result._replace(order=sorted(self.inside, key=found.__getitem__))
+            variables.cp.add_hint(variables.start[op], schedule.start[op])
+        for choice, first in variables.choices.items():
+            variables.cp.add_hint(first, network.in_first_mode(choice))
+        variables.cp.minimize(variables.objective)
+        solver, result = _run(variables.cp, limits)
+        return result if solver is None else self._found(variables, solver, result)
 
-    def _add_memory(
-        self, cp: cp_model.CpModel, start: dict[int, cp_model.IntVar], device: int, most: int
-    ) -> None:
-        """Add memory: holdings across the whole window reduce the room, others are intervals."""
+    def _found(
+        self, variables: Variables, solver: cp_model.CpSolver, result: WindowResult
+    ) -> WindowResult:
+        """The result with the order and the modes of a solution; instants come first."""
+        network = self.whole.schedule.network
+        start = {op: solver.value(variables.start[op]) for op in self.inside}
+        lasts = {op: solver.value(variables.end[op]) > start[op] for op in self.inside}
+        order = sorted(self.inside, key=lambda op: (start[op], lasts[op]))
+        flips = tuple(
+            choice
+            for choice, first in variables.choices.items()
+            if solver.boolean_value(first) != network.in_first_mode(choice)
+        )
+        return result._replace(order=order, flips=flips)
+
+    def parts(self) -> Iterator[ModelPart]:
+        """All that constrains the operations of the window."""
+        network, tasks = self.whole.schedule.network, self.tasks
+        yield Operations([task for task in tasks.values() if task.choice is not None])
+        for op in self.inside:
+            rest = self.tails[op] - self._least(op)
+            yield ObjectiveCuts([ObjectiveCut(None, op, rest)])
+            for other, apart in network.successors[op]:
+                if other in tasks:
+                    yield Precedence([(op, other, apart - network.time[op])])
+        for device, mine in enumerate(self.by_device):
+            fixed = (op for op in mine if op not in self.choices and network.time[op])
+            yield Operations([tasks[op] for op in fixed])
+            yield NoOverlap(device)
+        yield from map(self._memory, network.tight)
+
+    def _memory(self, device: int) -> Memory:
+        """What is held across the whole window reduces the room."""
         network = self.whole.schedule.network
         room = network.problem.instance.room(device)
         assert room is not None
-        items, amounts = [], []
-        for taker, giver, amount in network.holdings[device]:
+        held = []
+        for (taker, giver, amount), when in network.held(device, self.choices.values()):
             if self.later(taker) or self.begun(giver):
                 continue
             if self.begun(taker) and self.later(giver):
                 room -= amount
                 continue
-            begin = start.get(taker, 0)
-            end = start[giver] + network.time[giver] if giver in start else most
-            items.append(cp.new_interval_var(begin, cp.new_int_var(0, most, ""), end, ""))
-            amounts.append(amount)
-        cp.add_cumulative(items, amounts, room)
+            begin, end = (op if op in self.tasks else ABSENT for op in (taker, giver))
+            held.append(Held(device, begin, end, amount, when))
+        return Memory(held, {device: room})
 
 
-def run_cp_sat(
+def _run(
     cp: cp_model.CpModel, limits: SolverLimits
 ) -> tuple[cp_model.CpSolver | None, WindowResult]:
     """Solve the model of a window: its solution, if there is one, and a result without an order.

@@ -112,10 +112,8 @@ class WindowSearch:
         network: OperationNetwork,
         rng: Random,
         params: WindowParams = WindowParams(),
-        window: type[Window] = Window,
     ) -> None:
         self._network = network
-        self._cut = window
         self._rng = rng
         self._params = params
         self._drawn: Counter[int | None] = Counter()
@@ -193,7 +191,7 @@ class WindowSearch:
             op = self._rarest(rng.choice(late))
             first = (total if op is None else whole.place[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
-        return self._cut(whole, first, first + size)
+        return Window(whole, first, first + size)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
         """One of the operations with the fewest windows drawn around them; counts one more."""

@@ -6,7 +6,7 @@ import pytest
 
 from ppopt.problem.instance import ABSENT
 from ppopt.solver.cp_sat.no_overlap import Operations
-from ppopt.solver.cp_sat.parts import MicrobatchOrder, Precedence
+from ppopt.solver.cp_sat.parts import DataFlow, MicrobatchOrder, Precedence
 from ppopt.solver.cp_sat.variables import Task, TaskMode
 from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
 
@@ -25,7 +25,7 @@ def test_what_is_absent_waits_for_nothing(there: bool, fits: bool) -> None:
     tasks = [task(1, 3, most=3), maybe(2, most=3)]
     made = variables(tasks, 3)
     made.cp.add(made.choices[CHOICE] == there)
-    assert (solved(made, [Operations(tasks), Precedence([(1, 2, 0)])]) is not None) is fits
+    assert (solved(made, [Operations(tasks), DataFlow([(1, 2, 0)])]) is not None) is fits
 
 
 @pytest.mark.parametrize(("first", "fits"), [(1, True), (2, False)])
