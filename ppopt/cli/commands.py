@@ -103,7 +103,7 @@ def solve(
     from ppopt.report.words import kept_words
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.search import solve as search
-    from ppopt.studies.baseline import baseline, elsewhere
+    from ppopt.studies.baseline import baseline, elsewhere, end_of_evaluation
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
@@ -126,8 +126,9 @@ def solve(
             result, not_stored = _stored(settings, pipeline, storage, line.update)
         line.update("hand strategies")
         with suppress(KeyboardInterrupt), interrupts.heard():
-            hand = baseline(result)
-            other = elsewhere(pipeline, result, hand)
+            until = end_of_evaluation(result)
+            hand = baseline(result, until=until)
+            other = elsewhere(pipeline, result, hand, until=until)
     shown = of_result(result, hand) | {"elsewhere": of_elsewhere(other)}
     code = output.show_result(
         settings,
@@ -152,7 +153,7 @@ def _stored(
 
     options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
-        found = solve_stored(job_of(pipeline, options), storage, update)
+        found = solve_stored(job_of(pipeline, options), storage, update, settings.began)
     if found.damaged is not None:
         note(f"note: {found.damaged}; it was solved again")
     if found.not_stored is not None:

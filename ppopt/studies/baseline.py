@@ -62,13 +62,14 @@ class Elsewhere(NamedTuple):
     """The pipeline in its placement."""
 
 
-def baseline(result: Result) -> Baseline | None:
+def baseline(result: Result, until: float | None = None) -> Baseline | None:
     """Evaluate the hand strategies of the placement of a search, each with its default options.
 
     Strategies of fixed order come first. The first that reaches the lower bound ends the
     evaluation: none is better. Left out are strategies that take long on so many operations, or
-    longer than what is left of the search's time limit. Returns None where no strategy keeps the
-    memory limit, and where the search was interrupted or proved that no schedule does.
+    longer than what is left until an instant of `time.monotonic`, by default `end_of_evaluation`.
+    Returns None where no strategy keeps the memory limit, and where the search was interrupted or
+    proved that no schedule does.
 
     A partition that was searched suits the schedule found, not every strategy: each is evaluated on
     the balanced one too, and the better counts. Where recompute was searched, each has as little of
@@ -76,7 +77,8 @@ def baseline(result: Result) -> Baseline | None:
     """
     if _is_without(result):
         return None
-    deadline, pipeline, found, skipped = _deadline(result), _own(result), [], []
+    deadline = end_of_evaluation(result) if until is None else until
+    pipeline, found, skipped = _own(result), [], []
     for strategy in _strategies(result, pipeline):
         seconds = strategy.seconds(pipeline)
         if seconds > min(LONGEST, deadline - time.monotonic()):
@@ -92,13 +94,15 @@ def baseline(result: Result) -> Baseline | None:
     return min(found, key=lambda hand: hand.value)._replace(skipped=tuple(skipped))
 
 
-def elsewhere(asked: Pipeline, result: Result, hand: Baseline | None) -> Elsewhere | None:
+def elsewhere(
+    asked: Pipeline, result: Result, hand: Baseline | None, until: float | None = None
+) -> Elsewhere | None:
     """The best hand strategy of another placement, within the memory limits of a search.
 
-    `asked` is the pipeline that the search was given. Every strategy has its default options and
-    the placement and chunks that it asks for; the chunks of the search, where it takes any number.
-    A partition that was searched is balanced here; where recompute was searched, each has as little
-    of it as keeps the limits.
+    `asked` is the pipeline that the search was given; `until` is as for `baseline`. Every strategy
+    has its default options and the placement and chunks that it asks for; the chunks of the search,
+    where it takes any number. A partition that was searched is balanced here; where recompute was
+    searched, each has as little of it as keeps the limits.
     Left out are strategies that a given partition contradicts, and those that would cut unequal
     stages into chunks, or microbatches into other slices. So are those that hold the weights twice
     where the pipeline does not say how large these are, and those that take long. Returns None
@@ -106,7 +110,8 @@ def elsewhere(asked: Pipeline, result: Result, hand: Baseline | None) -> Elsewhe
     """
     if _is_without(result):
         return None
-    deadline, own, unplaced = _deadline(result), _own(result), _unchosen(asked, result)
+    deadline = end_of_evaluation(result) if until is None else until
+    own, unplaced = _own(result), _unchosen(asked, result)
     found: Baseline | Elsewhere | None = hand
     for strategy in registry().values():
         left = min(LONGEST_ELSEWHERE, deadline - time.monotonic())
@@ -165,8 +170,11 @@ def _is_without(result: Result) -> bool:
     return result.interrupted or result.status is Status.INFEASIBLE
 
 
-def _deadline(result: Result) -> float:
-    """When the evaluation of strategies is to end, on the clock of `time.monotonic`."""
+def end_of_evaluation(result: Result) -> float:
+    """When the evaluation of strategies is to end, of a search that ends now.
+
+    An instant of `time.monotonic`, a little beyond the time limit of the search.
+    """
     limit = BEYOND * result.provenance.time_limit + GRACE
     return time.monotonic() + limit - result.solve_seconds
 

@@ -25,16 +25,22 @@ class StoredSolve(NamedTuple):
     """Why it could not be stored."""
 
 
-def solve_stored(job: SolveJob, storage: Storage, progress: Callback | None = None) -> StoredSolve:
+def solve_stored(
+    job: SolveJob,
+    storage: Storage,
+    progress: Callback | None = None,
+    began: float | None = None,
+) -> StoredSolve:
     """Take the result of a search from the storage, or search and store it.
 
-    What is stored is verified again. Where it was given less effort, the search goes on from it.
-    Raises InputError on misuse, and where the storage cannot be read.
+    Its time limit counts from `began` (of `time.monotonic`), or else from now. What is stored is
+    verified again. Where it was given less effort, the search goes on from it. Raises InputError on
+    misuse, and where the storage cannot be read.
     """
     known, damaged = _known(job, storage)
     if known is not None and known.covers(job):
         return StoredSolve(known.result(job), cached=True, damaged=None, not_stored=None)
-    found = outcome.run_job(job, known, progress)
+    found = outcome.run_job(job, known, progress, began)
     not_stored = None
     try:
         storage.put(outcome.stored(job, found))

@@ -123,20 +123,27 @@ def of_result(result: Result) -> JobOutcome:
 
 
 def run_job(
-    job: SolveJob, known: JobOutcome | None = None, progress: Callback | None = None
+    job: SolveJob,
+    known: JobOutcome | None = None,
+    progress: Callback | None = None,
+    began: float | None = None,
 ) -> JobOutcome:
     """Search or evaluate, from what an earlier outcome of less effort leaves open.
 
-    The outcome is never worse than the known one. Raises InputError where the job is no problem.
+    The time limit of a search counts from `began` (of `time.monotonic`), or else from now. The
+    outcome is never worse than the known one. Raises InputError where the job is no problem.
     """
     if not job.searched:
         return _evaluated(job.checked)
-    outcome = of_result(_searched(job, known, progress))
+    now = time.monotonic() if began is None else began
+    outcome = of_result(_searched(job, known, progress, now))
     return outcome if known is None else _better(known, outcome)
 
 
-def _searched(job: SolveJob, known: JobOutcome | None, progress: Callback | None) -> Result:
-    pipeline, began = job.pipeline, time.monotonic()
+def _searched(
+    job: SolveJob, known: JobOutcome | None, progress: Callback | None, began: float
+) -> Result:
+    pipeline = job.pipeline
     if known is None or known.lower_bound is None:
         return solve(
             pipeline,
@@ -146,6 +153,7 @@ def _searched(job: SolveJob, known: JobOutcome | None, progress: Callback | None
             workers=job.workers,
             seed=job.seed,
             progress=progress,
+            began=began,
         )
     problem = problem_of(pipeline, job.objective, job.backward_kind)
     provenance = provenance_of(job.time_limit, job.workers, job.seed)

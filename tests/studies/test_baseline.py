@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -104,6 +105,31 @@ def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
     assert found is not None
     assert (found.strategy, found.value) == ("zbv", Fraction(51, 2))
     assert elsewhere(pipeline, replace(result, interrupted=True), None) is None
+
+
+def test_nothing_is_evaluated_after_the_instant_that_is_given() -> None:
+    pipeline = Pipeline(stages=4, batches=8)
+    result = ppopt.solve(pipeline, workers=1)
+    past = time.monotonic() - 1
+    assert baseline(result, until=past) is None
+    assert elsewhere(pipeline, result, None, until=past) is None
+
+
+def test_a_command_evaluates_all_strategies_until_one_instant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A little beyond the time limit, which counts from the start of the command."""
+    given = []
+
+    def seen(*_: object, until: float) -> None:
+        given.append(until)
+
+    monkeypatch.setattr(module, "baseline", seen)
+    monkeypatch.setattr(module, "elsewhere", seen)
+    began = time.monotonic()
+    done("solve --stages 2 --batches 4 --time-limit 100")
+    assert given[0] == given[1]
+    assert 100 < given[0] - began < 110
 
 
 def test_pairs_are_compared_without_overlap_times() -> None:
