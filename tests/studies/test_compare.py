@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ppopt import Options, Pipeline, Result, Schedule, evaluate, read_pipeline, solve
+from benchmarks.fuzz.searches import processor_clock
+from ppopt import Model, Options, Pipeline, Result, Schedule, evaluate, read_pipeline, solve
 from ppopt.formats import schedule_json
 from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
@@ -111,3 +112,15 @@ def test_a_strategy_without_recompute_is_where_a_search_starts_if_recompute_is_f
     pipeline = Pipeline(stages=2, batches=2, model=layers, partition="search", recompute="search")
     found = compare.compare(pipeline, strategies=["1f1b"], workers=1, backward_kind="whole")
     assert found.optimum.value == 3 * (2 + 2 - 1)
+
+
+def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
+    """All together: alone, each of them would take five seconds."""
+    model = Model([{"forward": 5 + number % 3, "activation": 1} for number in range(34)])
+    pipeline = model.pipeline(devices=8, batches=32, p2p="0.2", partition="search")
+    with processor_clock():
+        began = time.process_time()
+        found = compare.compare(pipeline, time_limit=1, workers=1)
+        taken = time.process_time() - began
+    assert taken < 1.1 * 1 + 1
+    assert "1f1b" in {row.schedule.origin.strategy for row in found.hands}
