@@ -201,7 +201,7 @@ def compare(
         options or Options(),
         kind,
         only=strategies,
-        seconds=choosing - begun,
+        choosing=choosing - begun,
         tell=tell,
     )
     evaluating = time.monotonic() - begun if choosing == inf else 0.0
@@ -325,17 +325,19 @@ def evaluate_all(
     *,
     only: Collection[str] | None = None,
     seconds: float = inf,
+    choosing: float = inf,
     tell: Callable[[str], None] = silent,
 ) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
 
     `only`: the names of those to evaluate; all for None. Left out are also those that would take
     longer than what is left of `seconds`, as judged by few microbatches, and those that are left
-    after Ctrl-C.
+    after Ctrl-C. `choosing`: most seconds in which they choose partitions, after the first of each.
     """
     made, skipped = [], []
     chosen = registry() if only is None else {name: resolve(name) for name in only}
     deadline = time.monotonic() + seconds
+    chosen_by = time.monotonic() + min(seconds, choosing)
     with suppress(KeyboardInterrupt), interrupts.heard():
         for place, (name, strategy) in enumerate(chosen.items()):
             if kind is BackwardKind.WHOLE and not strategy.fused:
@@ -352,7 +354,7 @@ def evaluate_all(
                     words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
                     skipped.append((name, f"{words}; raise --time-limit"))
                     continue
-                share = (deadline - time.monotonic()) / (len(chosen) - place)
+                share = (chosen_by - time.monotonic()) / (len(chosen) - place)
                 schedule = _evaluated(unplaced, name, objective, own, share)
                 made.append((schedule, time.monotonic() - began))
             except NotApplicableError as error:
