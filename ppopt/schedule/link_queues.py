@@ -88,6 +88,14 @@ class LinkQueues:
         kind = np.where(carried.kind == OpKind.F, int(forward), int(backward))
         return np.asarray(self.pipeline.code(kind, carried.stage, carried.microbatch))
 
+    def timed(self, numbers: Ints, end: Ints) -> Transfers:
+        """Transfers with these ends, in ticks."""
+        kind, stage, microbatch = self.parts(numbers)
+        hosts = np.array(self.pipeline.hosts[0], dtype=np.int64)
+        receiving = stage + np.where(kind == OpKind.F, 1, -1)
+        places = kind, stage, microbatch, hosts[stage], hosts[receiving]
+        return Transfers(*places, end - self.duration[numbers], end)
+
     def ends(self, split: Bools) -> tuple[Ints, Ints]:
         """Numbers of the operations that make and that need each of `numbers`.
 

@@ -18,7 +18,7 @@ from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import data_flow, durations
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import Op
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, posted_early
@@ -308,15 +308,7 @@ def _transfers(net: Network, end: Ints) -> Transfers:
     """The transfers of the links, at their times."""
     if net.queues is None:
         return NO_TRANSFERS
-    links, carried = net.queues.links, net.queues.carried
-    kind, stage, microbatch = links.parts(carried)
-    hosts = np.array(net.pipeline.hosts[0], dtype=np.int64)
-    receiving = stage + np.where(kind == OpKind.F, 1, -1)
-    end = end[net.computed :]
-    return Transfers(
-        *(kind, stage, microbatch, hosts[stage], hosts[receiving]),
-        *(end - links.duration[carried], end),
-    )
+    return net.queues.links.timed(net.queues.carried, end[net.computed :])
 
 
 def _pair_numbers(net: Network) -> Ints:

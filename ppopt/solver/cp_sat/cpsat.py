@@ -10,6 +10,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from ppopt.problem.instance import devices
+from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
@@ -181,11 +182,13 @@ def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
         for code, literal in variables.there.items()
         if literal is None or solver.boolean_value(literal)
     ]
-    codes = np.array(there, dtype=np.int64)
-    start, end = (
+    numbers = np.array(there, dtype=np.int64)
+    begins, ends = (
         np.array([solver.value(times[code]) for code in there], dtype=np.int64)
         for times in (variables.start, variables.end)
     )
+    computed = numbers < pipeline.num_codes
+    codes, start, end = numbers[computed], begins[computed], ends[computed]
     kind, stage, microbatch, part = split_codes(pipeline, codes)
     device = devices(pipeline)[stage, microbatch]
     pair = np.full(len(codes), ALONE)
@@ -194,4 +197,7 @@ def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
     for number, both in enumerate(chosen):
         pair[[row[both.forward], row[both.backward]]] = number
     columns = (kind, stage, microbatch, device, start, end, part, pair)
-    return Schedule.from_columns(pipeline, *columns)
+    if computed.all():
+        return Schedule.from_columns(pipeline, *columns)
+    carried = LinkQueues(pipeline).timed(numbers[~computed], ends[~computed])
+    return Schedule.from_columns(pipeline, *columns, transfers=carried)

@@ -58,10 +58,12 @@ class DeviceScope:
     horizon: int
     """Largest objective, in ticks."""
 
-    @property
+    @cached_property
     def instance(self) -> Instance:
-        """The instance of the problem."""
-        return self.problem.instance
+        """The instance of the problem; with the links, where all devices are kept."""
+        if len(self.devices) < self.pipeline.num_devices or not self.pipeline.streams:
+            return self.problem.instance
+        return Instance(self.pipeline, self.problem.backward_kind, all_resources=True)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -84,7 +86,7 @@ class DeviceScope:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Classes of the devices kept, by route, then as they can run."""
+        """Classes of the devices kept, by route, then as they can run; then those of links."""
         instance, pipeline = self.instance, self.pipeline
         keys = product(
             range(pipeline.routes),
@@ -92,11 +94,21 @@ class DeviceScope:
             range(pipeline.num_stages),
             range(pipeline.num_slices),
         )
-        numbers = (
+        computed = (
             row * instance.places + instance.number(OpKind.F, stage, route, part)
             for route, row, stage, part in keys
         )
-        return [number for number in numbers if self._is_kept(number)]
+        return [*filter(self._is_kept, computed), *self._carried]
+
+    @property
+    def _links(self) -> range:
+        """Links, by number of resource."""
+        return range(self.pipeline.num_devices, len(self.instance.resources))
+
+    @property
+    def _carried(self) -> Iterator[int]:
+        """Classes of transfers."""
+        return chain.from_iterable(self.instance.hosted[link] for link in self._links)
 
     def _is_kept(self, number: int) -> bool:
         """Whether a device kept may run operations of a class."""
@@ -114,10 +126,12 @@ class DeviceScope:
         options = self._options(one.stage)[: len(one.modes)]
         modes = [self._modes(number, option) for option in options]
         choices = self._choices(number) if len(options) > 1 else [None] * one.size
-        names = self.instance.codes[number].tolist()
-        for code, choice, *ways in zip(names, choices, *modes, strict=True):
+        part = f"s{one.slice}" if one.slice else ""
+        codes, first = self.instance.codes[number].tolist(), one.route * self.instance.batches
+        rows = zip(codes, choices, *modes, strict=True)
+        for microbatch, (code, choice, *ways) in enumerate(rows, first):
             latest = self.latest - min(mode.duration for mode in ways)
-            name = str(self.pipeline.op(code))
+            name = f"{one.stage}{one.kind.name}{microbatch}{part}"
             yield Task(code, one.resource, 0, latest, tuple(ways), choice, name)
 
     def _options(self, stage: int) -> tuple[int, ...]:
@@ -147,12 +161,12 @@ class DeviceScope:
         """All that constrains the operations, in the order in which it is added."""
         yield Pairs(list(self._pairs()))
         yield Operations(self.tasks)
-        yield from map(NoOverlap, self.devices)
-        if self.problem.mixed or self.pipeline.num_slices > 1:
-            yield from self._plain()
-        else:
+        yield from map(NoOverlap, [*self.devices, *self._links])
+        bounded = not self.problem.mixed and self.pipeline.num_slices == 1
+        if bounded:
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
+        yield from self._plain(list(self._carried) if bounded else self.numbers)
         if self._spans:
             yield self._origin()
         if self.problem.mixed:
@@ -171,7 +185,8 @@ class DeviceScope:
     def _subsets(self) -> list[DeviceSubset]:
         """The devices kept, per route."""
         routes = range(self.pipeline.routes)
-        return [DeviceSubset(Delays(self.instance, route), self.devices) for route in routes]
+        instance = self.problem.instance
+        return [DeviceSubset(Delays(instance, route), self.devices) for route in routes]
 
     def _with_bounds(self, subset: DeviceSubset) -> Iterator[ModelPart]:
         """Precedence and objective of one route, with what the devices left out imply.
@@ -191,14 +206,19 @@ class DeviceScope:
                     last = int(subset.codes(self.instance.closing, stage)[-1])
                     yield ObjectiveCuts([ObjectiveCut(first, last, 0)])
 
-    def _plain(self) -> Iterator[ModelPart]:
-        """Data flow, the order of microbatches and the objective, without bounds.
+    def _plain(self, numbers: list[int]) -> Iterator[ModelPart]:
+        """Data flow, the order of microbatches and the objective, without bounds, of some classes.
 
         Order holds class by class: of one kind, stage, route and slice.
         """
         instance, there = self.instance, {task.code for task in self.tasks}
-        yield DataFlow(row for row in _rows(instance.operation_flow) if row[1] in there)
-        for number in self.numbers:
+        wanted = {code for number in numbers for code in instance.codes[number].tolist()}
+        yield DataFlow(
+            row
+            for row in _rows(instance.operation_flow)
+            if there.issuperset(row[:2]) and not wanted.isdisjoint(row[:2])
+        )
+        for number in numbers:
             one, codes = instance.classes[number], instance.codes[number].tolist()
             closing = any(mode is not None and mode.kind in CLOSING for mode in one.modes)
             yield MicrobatchOrder(None, codes[0])

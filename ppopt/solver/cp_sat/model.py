@@ -13,6 +13,10 @@ still has two different microbatches, because F of a microbatch ends before its 
 Durations play no part in this, so slots of one class may differ in their modes. Where a backward is
 split or whole, whichever is better, the class of backwards has the slots of B and of BW. W is there
 only beside a B: the k-th W goes to the k-th microbatch that is split.
+
+Where links are streams, their transfers are operations: the slots of one class (kind and sending
+stage) all run on one link, one at a time, and precedence has constant lags from what they carry and
+to what needs it. So the k-th transfer of a class goes to microbatch k, by the same argument.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.variables import Variables
-from ppopt.solver.relaxation.symmetry import canonical
+from ppopt.solver.relaxation.symmetry import canonical, canonical_transfers
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def build_model(
 
     The model treats objectives within the same `step` ticks from the bound as equal. `devices` are
     those kept (default all): a subset gives a relaxation (`ppopt.solver.relaxation.device_subset`)
-    of problems whose backwards are all split, or all whole, and not cut into slices.
+    of problems whose backwards are all split, or all whole, and not cut into slices. Where links
+    are streams, the model of all devices has their transfers; that of a subset has delays.
     """
     every = range(problem.pipeline.num_devices)
     scope = DeviceScope(problem, frozenset(every if devices is None else devices), horizon)
@@ -115,6 +120,10 @@ def hint(model: CpSatModel, schedule: Schedule) -> None:
         split = model.pipeline.code(OpKind.B, stage, microbatch, part)
         cp.add_hint(literal, split in there)
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
+        if code in variables.there:
+            cp.add_hint(variables.start[code], start)
+    carried = canonical_transfers(schedule).tolist()
+    for code, start in zip(carried, schedule.transfers.start.tolist(), strict=True):
         if code in variables.there:
             cp.add_hint(variables.start[code], start)
     second = np.flatnonzero(schedule.seconds)

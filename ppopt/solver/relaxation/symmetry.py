@@ -12,6 +12,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
+from ppopt.schedule.link_queues import SENT_AS
 from ppopt.schedule.schedule import Schedule
 
 
@@ -37,3 +38,17 @@ def canonical(schedule: Schedule) -> Ints:
     kind: Any = schedule.kind
     codes: Ints = pipeline.code(kind, schedule.stage, new, schedule.slice)
     return codes
+
+
+def canonical_transfers(schedule: Schedule) -> Ints:
+    """Operation number of every transfer of a schedule after the same renumbering.
+
+    The k-th transfer of each kind and stage goes to microbatch k.
+    """
+    carried = schedule.transfers
+    kind = np.where(carried.kind == OpKind.F, int(SENT_AS[OpKind.F]), int(SENT_AS[OpKind.B]))
+    new = np.empty_like(carried.microbatch)
+    new[np.lexsort((carried.end, carried.start, carried.stage, kind))] = carried.microbatch[
+        np.lexsort((carried.microbatch, carried.stage, kind))
+    ]
+    return np.asarray(schedule.pipeline.code(kind, carried.stage, new))
