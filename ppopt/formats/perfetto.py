@@ -21,7 +21,7 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
-from ppopt.problem.instance import data_flow
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.idle import transfer_rows
 from ppopt.schedule.metrics import memory_profile, throughput
@@ -145,7 +145,8 @@ def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     receiver starts.
     """
     pipeline = schedule.pipeline
-    flow = data_flow(pipeline, split_of(pipeline, schedule.orders))
+    split = split_of(pipeline, schedule.orders)
+    flow = Instance.with_backwards(pipeline, split).chosen_flow(split)
     rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
     carried = transfer_rows(schedule).tolist() if pipeline.streams else None
     for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):

@@ -75,6 +75,16 @@ class Instance:
         """The instance whose backwards are all whole (`fused`), or all split."""
         return cls(pipeline, BackwardKind.uniform(fused=fused))
 
+    @classmethod
+    def with_backwards(cls, pipeline: Pipeline, split: Bools) -> Instance:
+        """The instance of the fewest modes that has these backwards.
+
+        `split` says for every [stage, microbatch, slice] whether its backward is split.
+        """
+        uniform = split.all() or not split.any()
+        kind = BackwardKind.uniform(fused=not split.any()) if uniform else BackwardKind.MIXED
+        return cls(pipeline, kind)
+
     @property
     def batches(self) -> int:
         """Microbatches of a route."""
@@ -221,10 +231,12 @@ class Instance:
         return self._between(self.codes)
 
     def chosen_flow(self, split: Bools) -> Constraints:
-        """Precedence between the operations of a schedule, by number.
+        """Precedence between the operations of a schedule of these backwards, by number.
 
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
+        if not self.mixed:
+            return self.operation_flow
         present = [
             np.where(split[one.stage, self._microbatches(one), one.slice], *both)
             for one, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
@@ -316,28 +328,3 @@ def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holdin
             held.append(Holding(taker, taker, most - part))
         amount -= part
         yield Holding(taker, giver, part)
-
-
-def data_flow(pipeline: Pipeline, split: Bools) -> Constraints:
-    """Precedence between the compute operations of a schedule, by number.
-
-    `split` says for every [stage, microbatch, slice] whether its backward is split.
-    """
-    if split.all():
-        return Instance(pipeline, BackwardKind.SPLIT).operation_flow
-    if not split.any():
-        return Instance(pipeline, BackwardKind.WHOLE).operation_flow
-    return Instance(pipeline, BackwardKind.MIXED).chosen_flow(split)
-
-
-def devices(pipeline: Pipeline) -> Ints:
-    """Device of every [stage, microbatch]."""
-    route = np.arange(pipeline.batches) * pipeline.routes // pipeline.batches
-    return np.array(pipeline.hosts, dtype=np.int64)[route].T
-
-
-def durations(pipeline: Pipeline) -> Ints:
-    """Time of every operation number, in ticks."""
-    table = np.array(pipeline.ticks.durations, dtype=np.int64)
-    pieces = pipeline.batches * pipeline.num_slices
-    return np.repeat(table.reshape(NUM_KINDS * pipeline.num_stages), pieces)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import data_flow
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
@@ -119,7 +119,8 @@ def _needs(schedule: Schedule) -> list[Ints]:
 
     FREE stands for no predecessor.
     """
-    flow = data_flow(schedule.pipeline, split_backwards(schedule))
+    split = split_backwards(schedule)
+    flow = Instance.with_backwards(schedule.pipeline, split).chosen_flow(split)
     row = rows_by_code(schedule)
     before, after = row[flow.before], row[flow.after]
     place = np.argsort(after, kind="stable")

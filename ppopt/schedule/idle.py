@@ -23,7 +23,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
-from ppopt.problem.instance import data_flow
+from ppopt.problem.instance import Instance
 from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
@@ -80,7 +80,8 @@ class Arrivals(NamedTuple):
 
 def arrivals(schedule: Schedule) -> Arrivals:
     """When the inputs of every operation of a complete schedule are there."""
-    flow = data_flow(schedule.pipeline, split_backwards(schedule))
+    split = split_backwards(schedule)
+    flow = Instance.with_backwards(schedule.pipeline, split).chosen_flow(split)
     row = rows_by_code(schedule)
     before, after = row[flow.before], row[flow.after]
     # a pair waits for what either of its operations waits for

@@ -9,7 +9,6 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import devices
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -108,6 +107,12 @@ def _check_pairs(pipeline: Pipeline, device: int, both: Ints, loose: Bools) -> N
             f"device {device}: {one} and {other} cannot run as one; "
             "pair an F with a B or BW of another microbatch"
         )
+
+
+def devices(pipeline: Pipeline) -> Ints:
+    """Device of every [stage, microbatch]."""
+    route = np.arange(pipeline.batches) * pipeline.routes // pipeline.batches
+    return np.array(pipeline.hosts, dtype=np.int64)[route].T
 
 
 def _check_devices(pipeline: Pipeline, orders: Orders) -> None:

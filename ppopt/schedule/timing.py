@@ -16,7 +16,7 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.instance import data_flow, durations
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op
 from ppopt.problem.operation_classes import Constraints
@@ -155,20 +155,29 @@ def listed_orders(pipeline: Pipeline, orders: Orders, queues: Queues | None = No
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
     second = np.flatnonzero(listed < 0)
     ops[second - 1], ops[second] = pairs.T
-    times = queues.links.duration if queues else durations(pipeline)
+    instance = queues.links.instance if queues else Instance.with_backwards(pipeline, split)
+    times = instance.durations if queues else durations(pipeline)
     duration = times[ops[listed >= 0]]
     duration[place[second]] = [pair_time(pipeline, *both) for both in pairs.tolist()]
     ends = np.cumsum([0, *map(len, rows)])
     starts = np.append(0, np.cumsum(listed >= 0))[ends]
     position = np.full(len(times), FREE)
     position[ops] = place
-    flow = queues.links.instance.chosen_flow(split) if queues else data_flow(pipeline, split)
-    before, after, lag = flow
+    before, after, lag = instance.chosen_flow(split)
     if queues:
         before, after = np.append(before, queues.before), np.append(after, queues.after)
         lag = np.append(lag, np.zeros(len(queues.after), dtype=np.int64))
     by_position = Constraints(position[before], position[after], lag)
     return ListedOrders(ops, place, duration, starts, position, split, by_position)
+
+
+def durations(pipeline: Pipeline) -> Ints:
+    """Time of every number of a compute operation, in ticks: `Instance.durations` of them.
+
+    From the table of the pipeline: by the instance, `listed_orders` takes 1.05 times as long.
+    """
+    table = np.array(pipeline.ticks.durations, dtype=np.int64)
+    return np.repeat(table.ravel(), pipeline.batches * pipeline.num_slices)
 
 
 def pair_time(pipeline: Pipeline, forward: int, backward: int) -> int:

@@ -31,6 +31,12 @@ BACKWARDS = ("split", "fused", "mixed")
 """Whether the backwards of a schedule are B and W, BW, or chosen one by one."""
 
 
+def durations(pipeline: Pipeline) -> list[int]:
+    """Ticks of every number of an operation, from the table of the pipeline alone."""
+    pieces = pipeline.batches * pipeline.num_slices
+    return [time for row in pipeline.ticks.durations for time in row for _ in range(pieces)]
+
+
 @st.composite
 def pipelines(
     draw: st.DrawFn,

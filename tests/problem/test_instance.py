@@ -10,7 +10,7 @@ import pytest
 from ppopt.problem import features
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance, data_flow
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import (
     Mode,
@@ -65,7 +65,7 @@ def test_chosen_modes_that_are_all_alike_are_the_uniform_instance(seed: int) -> 
     shape = (pipeline.num_stages, pipeline.batches, pipeline.num_slices)
     for kind, split in ((BackwardKind.SPLIT, True), (BackwardKind.WHOLE, False)):
         chosen = mixed.chosen_flow(np.full(shape, split))
-        alone = data_flow(pipeline, np.full(shape, split))
+        alone = Instance.with_backwards(pipeline, np.full(shape, split)).operation_flow
         assert set(zip(*map(np.ndarray.tolist, chosen), strict=True)) == set(
             zip(*map(np.ndarray.tolist, alone), strict=True)
         )

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from ortools.sat.python import cp_model
 
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem.instance import data_flow
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -20,13 +21,14 @@ from ppopt.schedule.orders import Orders, codes, split_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verifier import verify
-from tests.factories.schedules import build, duration_of, schedules
+from tests.factories.instances import draw
+from tests.factories.schedules import build, duration_of, durations, schedules
 
 
 def cp_sat_value(pipeline: Pipeline, orders: Orders, objective: Objective) -> int:
     """Least value under the same constraints, by CP-SAT instead of longest paths."""
     cp = cp_model.CpModel()
-    duration = timing.durations(pipeline)
+    duration = np.array(durations(pipeline))
     start = {
         int(code): cp.new_int_var(0, 10**7, "")
         for code in codes(np.concatenate(list(orders))).tolist()
@@ -38,7 +40,7 @@ def cp_sat_value(pipeline: Pipeline, orders: Orders, objective: Objective) -> in
                 cp.add(start[before] == start[~after])
                 both = [pipeline.op(before), pipeline.op(~after)]
                 duration[[before, ~after]] = duration_of(pipeline, both)
-    flow = data_flow(pipeline, split)
+    flow = Instance.with_backwards(pipeline, split).chosen_flow(split)
     for before, after, lag in zip(*(column.tolist() for column in flow), strict=True):
         cp.add(start[after] >= start[before] + int(duration[before]) + lag)
     value = cp.new_int_var(0, 10**7, "")
@@ -63,6 +65,15 @@ UNEQUAL = {
     "overlap": [9, 13, 10, 10],
     "p2p": [[0, 1, 2, 1], [3, 0, 1, 2], [2, 4, 0, 1], [1, 1, 2, 0]],
 }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_durations_are_those_of_the_instance(seed: int) -> None:
+    pipeline = draw(Random(seed), devices=3, batches=4, ops=60).pipeline
+    known = Instance(pipeline, BackwardKind.MIXED).durations
+    assert timing.durations(pipeline).tolist() == known[: pipeline.num_codes].tolist()
+    assert not known[pipeline.num_codes :].any()
+    assert timing.durations(pipeline).tolist() == durations(pipeline)
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -130,7 +141,8 @@ def test_a_deadlock_names_its_cycle() -> None:
 
 def assert_is_cycle(pipe: Pipeline, orders: Orders, error: DeadlockError) -> None:
     """Every step of the cycle is a constraint of the data flow or of a device's order."""
-    flow = data_flow(pipe, split_of(pipe, orders))
+    split = split_of(pipe, orders)
+    flow = Instance.with_backwards(pipe, split).chosen_flow(split)
     steps = set(zip(flow.before.tolist(), flow.after.tolist(), strict=True))
     for order in orders:
         steps |= set(product_of_later(order.tolist()))

@@ -27,7 +27,7 @@ from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
 from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import tiny_cases
-from tests.factories.schedules import schedules
+from tests.factories.schedules import durations, schedules
 from tests.oracles import exhaustive
 from tests.tiers import slow
 
@@ -36,7 +36,7 @@ def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
     """Every constraint, release and floor of a subset holds in a schedule put in order."""
     start = dict(zip(canonical(schedule).tolist(), schedule.start.tolist(), strict=True))
     pipeline = schedule.pipeline
-    duration = timing.durations(pipeline)
+    duration = durations(pipeline)
     for before, after, lag in zip(
         *(column.tolist() for column in device_subset.implied_precedence(subset)), strict=True
     ):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.instance import devices
 from ppopt.schedule.link_queues import LinkQueues
+from ppopt.schedule.orders import devices
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
